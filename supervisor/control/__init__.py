@@ -1,0 +1,1 @@
+"""Serves people and clients over the control socket."""

@@ -1,0 +1,1 @@
+"""Decides. Pure functions and one state machine: no clock, no process, no file."""

@@ -1,0 +1,1 @@
+"""supervisorctl: speaks the control API and knows nothing else of the daemon."""

@@ -1,0 +1,74 @@
+"""Puts bytes on the disk so that they are there after a power cut, and reads them back to prove it.
+
+The one place where bytes are written, synced and hashed. Order of a commit: write and sync every file, write and
+sync the manifest, sync the folder, rename it, sync its parent. Before the rename nothing exists; after the
+last sync it survives a power cut.
+"""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import xxhash
+
+READ_BYTES = 1 << 20  # large enough that the hash, not the system call, is the cost
+
+
+def sync_file(path: Path) -> None:
+    """Forces one file's content to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Forces a folder's entries (names, renames, deletions) to the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Creates or replaces `path` in one step: readers see the old content or the new, whole."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(temporary).unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def commit_folder(partial: Path, final: Path, files: Iterable[str]) -> None:
+    """Makes `partial` exist as `final`: syncs its `files`, itself, renames it and syncs the parent.
+
+    Raises OSError, also where `final` already exists and is not empty; the checkpoint then does not exist.
+    """
+    for name in files:
+        sync_file(partial / name)
+    sync_folder(partial)
+    partial.rename(final)
+    sync_folder(final.parent)
+
+
+def hash_file(path: Path) -> tuple[int, str]:
+    """Size in bytes and hash ("xxh3_128:" and 32 hex digits) of a regular file, symbolic links refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    digest = xxhash.xxh3_128()
+    size = 0
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+            size += len(block)
+    return size, f"xxh3_128:{digest.hexdigest()}"

@@ -1,0 +1,185 @@
+"""The environment variables through which the daemon tells a worker what it is; read here and nowhere else.
+
+A script without a daemon may set the same variables by hand, or set none.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from supervisor.protocol.messages import PROTOCOL
+from supervisor.protocol.retention import RetentionPolicy
+
+STRATEGIES = ("mirrored", "one-device")
+UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.0, "min": 60.0, "m": 60.0,
+         "hours": 3600.0, "hour": 3600.0, "h": 3600.0}  # fmt: skip
+
+_PREFIX: Final = "STEPKEEPER_"
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_BEST = re.compile(r"\s*(min|max)\s+([^\s]+)\s*")
+
+
+class LaunchError(ValueError):
+    """A launch variable has a value that can't be used; the text names the variable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """How often to save: every so many steps, or seconds; exactly one of the two is set."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps" if self.steps is not None else f"{self.seconds:g} seconds"
+
+
+def parse_interval(text: str) -> Interval:
+    """`500 steps`, `90 s`, `10 minutes`, `1.5 hours`. Raises ValueError."""
+    match = _AMOUNT.fullmatch(text)
+    if match is not None:
+        amount, unit = float(match[1]), match[2].lower()
+        if unit in ("steps", "step") and amount >= 1 and amount.is_integer():
+            return Interval(steps=int(amount))
+        if unit in UNITS and amount > 0:
+            return Interval(seconds=amount * UNITS[unit])
+    raise ValueError(f"{text!r} is not an interval; write for example '500 steps', '90 seconds' or '10 minutes'")
+
+
+def parse_best(text: str) -> tuple[str, str]:
+    """`min loss` or `max accuracy` as (mode, metric). Raises ValueError."""
+    match = _BEST.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a rule for the best checkpoint; write 'min loss' or 'max accuracy'")
+    return match[1], match[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What only a worker under a daemon has: its attempt, and the folder with its two control pipes."""
+
+    attempt: int
+    pipes: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All a worker is told at its start. None: not said, the script's own value or the default holds."""
+
+    job: str = "job"
+    control: Control | None = None
+    checkpoint_dir: Path | None = None
+    strategy: str | None = None
+    replicas: int | None = None
+    deterministic: bool = False
+    interval: Interval | None = None
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+
+    def to_environment(self) -> dict[str, str]:
+        """The variables that `from_environment` reads back to the same value."""
+        values: dict[str, object | None] = {
+            "PROTOCOL": PROTOCOL,
+            "JOB": self.job,
+            "ATTEMPT": self.control and self.control.attempt,
+            "PIPES": self.control and self.control.pipes,
+            "CHECKPOINT_DIR": self.checkpoint_dir,
+            "STRATEGY": self.strategy,
+            "REPLICAS": self.replicas,
+            "DETERMINISTIC": "true" if self.deterministic else None,
+            "CHECKPOINT_INTERVAL": self.interval,
+            "CHECKPOINT_KEEP": self.retention.newest,
+            "CHECKPOINT_KEEP_EVERY": _hours(self.retention.every_hours),
+            "CHECKPOINT_KEEP_BEST": _best(self.retention),
+        }
+        return {f"{_PREFIX}{key}": str(value) for key, value in values.items() if value is not None}
+
+
+def from_environment(environment: Mapping[str, str]) -> Launch:
+    """What the variables say. Raises LaunchError, naming the variable, the value and what would be right."""
+    protocol = _whole(environment, "PROTOCOL")
+    if protocol is not None and protocol != PROTOCOL:
+        raise LaunchError(
+            f"the daemon speaks protocol {protocol}, this worker {PROTOCOL}; "
+            f"install the daemon's stepkeeper version in the job's environment"
+        )
+    attempt, pipes = _whole(environment, "ATTEMPT"), environment.get(f"{_PREFIX}PIPES")
+    if (attempt is None) != (pipes is None):
+        raise LaunchError(f"{_PREFIX}ATTEMPT and {_PREFIX}PIPES must be set together, or neither")
+    directory = environment.get(f"{_PREFIX}CHECKPOINT_DIR")
+    return Launch(
+        job=environment.get(f"{_PREFIX}JOB", "job"),
+        control=Control(attempt, Path(pipes)) if attempt is not None and pipes is not None else None,
+        checkpoint_dir=Path(directory) if directory else None,
+        strategy=_strategy(environment),
+        replicas=_whole(environment, "REPLICAS"),
+        deterministic=_flag(environment, "DETERMINISTIC"),
+        interval=_interval(environment),
+        retention=_retention(environment),
+    )
+
+
+def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` less the launch variables, for children of a worker and for programs that are no jobs."""
+    return {key: value for key, value in environment.items() if not key.startswith(_PREFIX)}
+
+
+def _hours(hours: float | None) -> str | None:
+    return None if hours is None else f"{hours:g} hours"
+
+
+def _best(policy: RetentionPolicy) -> str | None:
+    return None if policy.best_metric is None else f"{policy.best_mode} {policy.best_metric}"
+
+
+def _whole(environment: Mapping[str, str], key: str) -> int | None:
+    text = environment.get(_PREFIX + key)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+        raise LaunchError(f"{_PREFIX}{key} is {text!r}, not a whole number of at least 1")
+    return int(text)
+
+
+def _flag(environment: Mapping[str, str], key: str) -> bool:
+    text = environment.get(_PREFIX + key, "false")
+    if text not in ("true", "false"):
+        raise LaunchError(f"{_PREFIX}{key} is {text!r}, not true or false")
+    return text == "true"
+
+
+def _strategy(environment: Mapping[str, str]) -> str | None:
+    text = environment.get(f"{_PREFIX}STRATEGY")
+    if text is not None and text not in STRATEGIES:
+        raise LaunchError(f"{_PREFIX}STRATEGY is {text!r}; it can be {' or '.join(STRATEGIES)}")
+    return text
+
+
+def _interval(environment: Mapping[str, str]) -> Interval | None:
+    text = environment.get(f"{_PREFIX}CHECKPOINT_INTERVAL")
+    if text is None:
+        return None
+    try:
+        return parse_interval(text)
+    except ValueError as error:
+        raise LaunchError(f"{_PREFIX}CHECKPOINT_INTERVAL: {error}") from error
+
+
+def _retention(environment: Mapping[str, str]) -> RetentionPolicy:
+    newest = _whole(environment, "CHECKPOINT_KEEP")
+    every = environment.get(f"{_PREFIX}CHECKPOINT_KEEP_EVERY")
+    best = environment.get(f"{_PREFIX}CHECKPOINT_KEEP_BEST")
+    try:
+        seconds = parse_interval(every).seconds if every is not None else None
+        mode, metric = parse_best(best) if best is not None else ("min", None)
+    except ValueError as error:
+        raise LaunchError(f"{_PREFIX}CHECKPOINT_KEEP_EVERY or _BEST: {error}") from error
+    if every is not None and seconds is None:
+        raise LaunchError(f"{_PREFIX}CHECKPOINT_KEEP_EVERY is {every!r}, not a length of time")
+    return RetentionPolicy(
+        newest=newest if newest is not None else RetentionPolicy().newest,
+        every_hours=None if seconds is None else seconds / 3600,
+        best_metric=metric,
+        best_mode=mode,
+    )

@@ -1,0 +1,53 @@
+"""The names inside a job's checkpoint directory and its runtime folder."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+PREFIX = "ckpt"  # TensorFlow's checkpoint prefix inside a checkpoint's directory
+STATE = "state.json"  # what TensorFlow does not save
+MANIFEST = "MANIFEST.json"
+QUARANTINE = "quarantine"
+LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
+POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
+PARTIAL = ".partial"
+
+TO_WORKER = "to-worker"  # control pipe, daemon -> worker
+FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
+
+_NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointName:
+    """A checkpoint's directory name; sorts oldest first (by step, then by attempt)."""
+
+    step: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"step-{self.step:010d}.a{self.attempt}"
+
+    @property
+    def partial(self) -> str:
+        """The name while it is being written; a directory of this name is not a checkpoint."""
+        return f"{self}{PARTIAL}"
+
+
+def parse_name(text: str) -> CheckpointName | None:
+    """The step and attempt in a directory name, or None if it is not a checkpoint's name."""
+    match = _NAME.fullmatch(text)
+    if match is None:
+        return None
+    name = CheckpointName(step=int(match[1]), attempt=int(match[2]))
+    return name if str(name) == text else None
+
+
+def is_partial(text: str) -> bool:
+    """Whether a directory name is that of a save that never reached its commit."""
+    return text.endswith(PARTIAL) and parse_name(text.removesuffix(PARTIAL)) is not None
+
+
+def attempt_folder(runtime_dir: Path, program: str, attempt: int) -> Path:
+    """Where the two control pipes of one attempt live; no two attempts share a pipe."""
+    return runtime_dir / program / f"a{attempt}"

@@ -1,0 +1,210 @@
+"""The manifest: the record that makes a directory a checkpoint, and the proof that it is whole.
+
+A directory without a valid manifest does not exist as a checkpoint. The manifest is written last, names every
+other file with size and hash, and carries a hash of itself.
+"""
+
+import errno
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.protocol import durable, layout
+
+FORMAT = 1
+MAX_BYTES = 16 << 20  # a manifest is kilobytes; more is not ours
+MAX_FILES = 100_000
+
+_DAMAGE = frozenset({errno.ENOENT, errno.EIO, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR})
+"""Errors of reading that say the checkpoint is bad. Any other (EACCES, EMFILE) says nothing about it and is raised."""
+
+
+class ManifestError(ValueError):
+    """A checkpoint is not whole, or its manifest is not one; the text says which file and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file of a checkpoint: plain name, size in bytes, hash as `durable.hash_file` gives it."""
+
+    name: str
+    size: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint holds. `created_wall_at` is Unix time; `metrics` are those of the step it was taken at."""
+
+    job: str
+    attempt: int
+    step: int
+    created_wall_at: float
+    files: tuple[FileRecord, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    topology: Mapping[str, str | int | bool] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    format: int = FORMAT
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files it names."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def name(self) -> layout.CheckpointName:
+        """The directory name it belongs into."""
+        return layout.CheckpointName(self.step, self.attempt)
+
+    def to_bytes(self) -> bytes:
+        """The file's content: one JSON object whose `self_hash` covers all the rest."""
+        body = asdict(self)
+        return (json.dumps({**body, "self_hash": _self_hash(body)}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _self_hash(body: Mapping[str, Any]) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def parse(content: bytes) -> Manifest:
+    """The manifest in a file's content.
+
+    Raises ManifestError, saying what is wrong: not JSON, changed since it was written, of another format,
+    fields missing or of the wrong kind, file names that would leave the directory.
+    """
+    if len(content) > MAX_BYTES:
+        raise ManifestError(f"{layout.MANIFEST} is {len(content)} bytes, more than the {MAX_BYTES} allowed")
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{layout.MANIFEST} is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise ManifestError(f"{layout.MANIFEST} is not a JSON object")
+    if body.get("format") != FORMAT:
+        raise ManifestError(f"{layout.MANIFEST} has format {body.get('format')!r}; this version reads {FORMAT}")
+    claimed = body.pop("self_hash", None)
+    try:
+        actual = _self_hash(body)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{layout.MANIFEST} holds a value JSON does not allow: {error}") from error
+    if claimed != actual:
+        raise ManifestError(f"{layout.MANIFEST} was changed after it was written (its own hash does not match)")
+    return _from_body(body)
+
+
+def _from_body(body: dict[str, Any]) -> Manifest:
+    return Manifest(
+        job=_text(body, "job"),
+        attempt=_count(body, "attempt"),
+        step=_count(body, "step"),
+        created_wall_at=_number(body, "created_wall_at"),
+        files=tuple(_file(item) for item in _files(body)),
+        versions=_mapping(body, "versions", str),
+        topology=_mapping(body, "topology", str, int, bool),
+        metrics=_mapping(body, "metrics", int, float),
+    )
+
+
+def verify(directory: Path) -> Manifest:
+    """Proves that `directory` is a whole checkpoint: reads every byte of it and compares with its manifest.
+
+    Raises ManifestError if anything is missing, changed, of another size, or not where its name says; OSError if it
+    can't be read for a reason that says nothing about the checkpoint.
+    Costs one read of every file. Files the manifest does not name are ignored.
+    """
+    name = layout.parse_name(directory.name)
+    if name is None:
+        raise ManifestError(f"{directory.name} is not a checkpoint's name (step-NNNNNNNNNN.aN)")
+    manifest = read(directory)
+    if manifest.name != name:
+        raise ManifestError(f"{layout.MANIFEST} says {manifest.name}, the directory is called {directory.name}")
+    for file in manifest.files:
+        _verify_file(directory, file)
+    return manifest
+
+
+def read(directory: Path) -> Manifest:
+    """The manifest of a directory, without proof that the files it names are whole."""
+    path = directory / layout.MANIFEST
+    try:
+        with path.open("rb") as file:
+            return parse(file.read(MAX_BYTES + 1))
+    except OSError as error:
+        raise _damage(layout.MANIFEST, error) from error
+
+
+def record(directory: Path, names: tuple[str, ...]) -> tuple[FileRecord, ...]:
+    """Sizes and hashes of the named files, for a manifest that is about to be written."""
+    return tuple(FileRecord(name, *durable.hash_file(directory / name)) for name in names)
+
+
+def _verify_file(directory: Path, expected: FileRecord) -> None:
+    try:
+        on_disk = (directory / expected.name).lstat().st_size
+        if on_disk != expected.size:
+            raise ManifestError(f"{expected.name} is {on_disk} bytes, its manifest says {expected.size}")
+        size, found = durable.hash_file(directory / expected.name)
+    except OSError as error:
+        raise _damage(expected.name, error) from error
+    if size != expected.size or found != expected.hash:
+        raise ManifestError(f"{expected.name} has hash {found}, its manifest says {expected.hash}")
+
+
+def _damage(name: str, error: OSError) -> Exception:
+    if error.errno not in _DAMAGE:
+        return error
+    return ManifestError(f"{name} is missing" if error.errno == errno.ENOENT else f"{name}: {error.strerror}")
+
+
+def _wrong(key: str, value: object, wanted: str) -> ManifestError:
+    return ManifestError(f"{layout.MANIFEST}: {key} is {value!r:.80}, not {wanted}")
+
+
+def _text(body: Mapping[str, Any], key: str) -> str:
+    value = body.get(key)
+    if not isinstance(value, str):
+        raise _wrong(key, value, "a text")
+    return value
+
+
+def _count(body: Mapping[str, Any], key: str) -> int:
+    value = body.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise _wrong(key, value, "a whole number of at least 0")
+    return value
+
+
+def _number(body: Mapping[str, Any], key: str) -> float:
+    value = body.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise _wrong(key, value, "a number")
+    return float(value)
+
+
+def _mapping(body: Mapping[str, Any], key: str, *kinds: type) -> dict[str, Any]:
+    value = body.get(key)
+    if not isinstance(value, dict) or not all(isinstance(item, kinds) for item in value.values()):
+        raise _wrong(key, value, f"an object of {' or '.join(kind.__name__ for kind in kinds)}")
+    return value
+
+
+def _files(body: Mapping[str, Any]) -> list[Any]:
+    value = body.get("files")
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_FILES:
+        raise _wrong("files", value, f"a list of 1 to {MAX_FILES} files")
+    names = [item.get("name") for item in value if isinstance(item, dict)]
+    if len(set(map(str, names))) != len(value):
+        raise ManifestError(f"{layout.MANIFEST} names a file twice, or holds something that is not a file")
+    return value
+
+
+def _file(item: Mapping[str, Any]) -> FileRecord:
+    name = _text(item, "name")
+    if not name or name in {".", "..", layout.MANIFEST} or "/" in name or "\0" in name:
+        raise _wrong("a file's name", name, "a plain name inside the checkpoint's directory")
+    return FileRecord(name=name, size=_count(item, "size"), hash=_text(item, "hash"))

@@ -1,0 +1,161 @@
+"""The messages on the control pipe, one class each. A message is a fact or an order; times are seconds.
+
+Every message carries the attempt it belongs to, so that words of a dead worker, or to one, are dropped at the door.
+`docs/control-pipe.md` is the description for programs in other languages.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PROTOCOL = 1
+"""Raised when an old reader would misunderstand a new writer. New fields and new types don't need that."""
+
+
+class Then(StrEnum):
+    """What the worker does once a flush is committed."""
+
+    GO_ON = "go-on"
+    STOP = "stop"
+
+
+# --- daemon to worker -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """Train, starting from `restore` (absolute path of a verified checkpoint), or from the beginning if None."""
+
+    attempt: int
+    restore: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Write a checkpoint now. `deadline_s`: seconds left from now on; None: as long as it takes."""
+
+    attempt: int
+    id: int
+    reason: str
+    then: Then
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """Say `hello` again, and where training stands."""
+
+    attempt: int
+
+
+# --- worker to daemon -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First word of a worker, and its answer to `identify`."""
+
+    attempt: int
+    protocol: int
+    pid: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """State is in place and training may begin. `checkpoint`: name of the one restored, None at a fresh start.
+
+    `unmatched` names what the checkpoint did not hold or the program did not ask for; empty if all was accounted for.
+    """
+
+    attempt: int
+    step: int
+    checkpoint: str | None
+    restore_s: float
+    total_steps: int | None = None
+    unmatched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress."""
+
+    attempt: int
+    step: int
+    epoch: int | None = None
+    total_steps: int | None = None
+    step_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Flushing:
+    """Flush `id` was heard and will be written after the current step."""
+
+    attempt: int
+    id: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint is on the disk. `flushes`: the ids of the flush requests it answers.
+
+    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync.
+    """
+
+    attempt: int
+    step: int
+    checkpoint: str
+    size_bytes: int
+    save_s: float
+    stall_s: float
+    flushes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A save did not reach its commit; training goes on from memory."""
+
+    attempt: int
+    step: int
+    error: str
+    flushes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Training is complete and its last checkpoint is committed."""
+
+    attempt: int
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Last words: what went wrong, in one line, and the end of the traceback. The exit code says which kind."""
+
+    attempt: int
+    step: int | None
+    error: str
+    traceback: str = ""
+
+
+ToWorker = Go | Flush | Identify
+FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Done | Failed
+Message = ToWorker | FromWorker
+
+TYPES: Mapping[str, type[Message]] = {
+    "go": Go,
+    "flush": Flush,
+    "identify": Identify,
+    "hello": Hello,
+    "restored": Restored,
+    "progress": Progress,
+    "flushing": Flushing,
+    "committed": Committed,
+    "save-failed": SaveFailed,
+    "done": Done,
+    "failed": Failed,
+}

@@ -1,0 +1,61 @@
+"""Which committed checkpoints may go."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from supervisor.protocol.layout import CheckpointName
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What retention needs to know of one committed checkpoint."""
+
+    name: CheckpointName
+    created_wall_at: float  # Unix time
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """`newest` of them stay; besides, one every `every_hours`, and the best by `best_metric` ("min" or "max")."""
+
+    newest: int = 5
+    every_hours: float | None = None
+    best_metric: str | None = None
+    best_mode: str = "min"
+
+
+def expendable(checkpoints: Iterable[Kept], policy: RetentionPolicy) -> list[CheckpointName]:
+    """The checkpoints that no rule of `policy` keeps, oldest first.
+
+    The newest one always stays. A checkpoint without the metric is never the best.
+    """
+    ordered = sorted(checkpoints, key=lambda kept: kept.name)
+    keep = {kept.name for kept in ordered[-max(1, policy.newest) :]}
+    keep |= _one_every(ordered, policy.every_hours)
+    keep |= _best(ordered, policy)
+    return [kept.name for kept in ordered if kept.name not in keep]
+
+
+def _one_every(ordered: list[Kept], hours: float | None) -> set[CheckpointName]:
+    """The first checkpoint of each window of `hours`, counted from the one kept before it."""
+    chosen: set[CheckpointName] = set()
+    if hours is None:
+        return chosen
+    last: float | None = None
+    for kept in ordered:
+        if last is None or kept.created_wall_at - last >= hours * 3600:
+            chosen.add(kept.name)
+            last = kept.created_wall_at
+    return chosen
+
+
+def _best(ordered: list[Kept], policy: RetentionPolicy) -> set[CheckpointName]:
+    metric = policy.best_metric
+    if metric is None:
+        return set()
+    scored = [kept for kept in ordered if metric in kept.metrics]
+    if not scored:
+        return set()
+    pick = min if policy.best_mode == "min" else max
+    return {pick(scored, key=lambda kept: kept.metrics[metric]).name}
