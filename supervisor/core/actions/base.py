@@ -1,0 +1,32 @@
+"""What an action is, and how it declares where it may lead."""
+
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.core.effects import Effect
+from supervisor.core.events import Event
+from supervisor.core.facts import Facts, State
+
+Effects = list[Effect]
+Action = Callable[[Facts, Any, float], Effects]
+
+TARGETS: dict[Action, frozenset[State]] = {}
+"""For each action, the states it may move to; one that is not here leaves the state as it is."""
+
+
+def leads_to(*states: State) -> Callable[[Action], Action]:
+    """Declares every state an action may move the program to.
+
+    The diagram is drawn from this, and a test walks the machine at random to hold the declarations to the truth.
+    """
+
+    def declare(action: Action) -> Action:
+        TARGETS[action] = frozenset(states)
+        return action
+
+    return declare
+
+
+def ignore(facts: Facts, event: Event, now: float) -> Effects:
+    """Nothing to do: the cell is written so that nobody has to guess."""
+    return []

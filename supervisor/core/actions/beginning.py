@@ -1,0 +1,76 @@
+"""From the spawn to the first step."""
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run
+from supervisor.core.actions.training import note_step
+from supervisor.core.effects import RecordEnd, SendGo
+from supervisor.core.events import CheckpointSelected, Event, SelectionFailed, SpawnFailed, StepsDone, TrainingRestored
+from supervisor.core.facts import Facts, State
+from supervisor.core.restart import Cause
+
+
+@leads_to(State.RUNNING)
+def spawned(facts: Facts, event: Event, now: float) -> Effects:
+    """With startsecs = 0 a plain program counts as running as soon as it exists."""
+    if not facts.policy.is_job and facts.policy.startsecs <= 0:
+        run(facts, now)
+    return []
+
+
+@leads_to(State.STOPPED, State.FAILED, State.BACKOFF)
+def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
+    """No process: hopeless at once if the cause is permanent, else like any other death."""
+    record = RecordEnd(facts.attempt, Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
+    if facts.closing or not facts.wanted:
+        enter(facts, State.STOPPED)
+        return [record]
+    if event.permanent:
+        return [record, *fail(facts, event.error)]
+    return [record, *retry(facts, Cause.SPAWN, event.error, now)]
+
+
+def selected(facts: Facts, event: CheckpointSelected, now: float) -> Effects:
+    """The checkpoint is proven: the worker may restore it and train."""
+    facts.restoring = event.path is not None
+    return [SendGo(facts.attempt, event.path)]
+
+
+@leads_to(State.KILLING)
+def selection_failed(facts: Facts, event: SelectionFailed, now: float) -> Effects:
+    """There is nothing the worker may begin from; it has done nothing yet, so it is killed."""
+    facts.ending = (Cause.SETUP if event.permanent else Cause.CRASH, event.error)
+    return kill(facts, event, now)
+
+
+@leads_to(State.FAILED)
+def selection_failed_late(facts: Facts, event: SelectionFailed, now: float) -> Effects:
+    """As above, but the worker died first: no further attempt."""
+    return fail(facts, event.error) if event.permanent else []
+
+
+def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
+    """The worker stands at a step; it trains when the first new step arrives."""
+    facts.step = event.step
+    if facts.restoring:
+        facts.best_step = max(event.step, facts.best_step or 0)
+    return []
+
+
+@leads_to(State.RUNNING)
+def first_step(facts: Facts, event: StepsDone, now: float) -> Effects:
+    """It trains."""
+    note_step(facts, event, now)
+    run(facts, now)
+    return []
+
+
+@leads_to(State.RUNNING, State.STOPPING)
+def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
+    """The deadline of STARTING: a plain program has outlived startsecs, a job has not trained in time."""
+    if not facts.policy.is_job:
+        run(facts, now)
+        facts.failures.forgive()
+        return []
+    limit = f"{facts.policy.startup_timeout:g} s (startup_timeout)"
+    facts.ending = (Cause.STARTUP_TIMEOUT, f"did not train within {limit}; does the script use worker.Run?")
+    return abort(facts, now)

@@ -1,0 +1,79 @@
+"""The process is gone: what its end means, and what follows."""
+
+from supervisor.core import restart
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import enter, fail, launch, retry
+from supervisor.core.actions.wishes import unwant
+from supervisor.core.effects import RecordEnd
+from supervisor.core.events import WorkerExited
+from supervisor.core.facts import AutoRestart, Facts, State
+from supervisor.core.restart import Cause
+from supervisor.protocol.exitcodes import WorkerExit
+
+
+@leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
+def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
+    """Books the end of the attempt and decides what follows."""
+    cause, text = _verdict(facts, event)
+    record = RecordEnd(facts.attempt, cause, text)
+    if cause is Cause.DONE:
+        enter(facts, State.SUCCEEDED)
+        return [record, *unwant(facts, event, now)]
+    if facts.closing or not facts.wanted:
+        enter(facts, State.STOPPED)
+        return [record]
+    if cause is Cause.STOPPED:  # started again while it was stopping
+        return [record, *launch(facts, now)]
+    if cause is Cause.SETUP:
+        return [record, *fail(facts, text)]
+    follow = _follow_job if facts.policy.is_job else _follow_plain
+    return [record, *follow(facts, event, cause, text, now)]
+
+
+def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
+    if facts.done_said and event.code == 0:
+        return Cause.DONE, "done"
+    if facts.ending is not None:
+        return facts.ending
+    text = restart.describe_exit(event.code, event.signal)
+    if facts.last_words is not None:
+        text = f"{facts.last_words} ({text})"
+    if not facts.policy.is_job:
+        return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
+    if restart.is_permanent(event.code):
+        return Cause.SETUP, text
+    if event.code == WorkerExit.LOCKED:
+        return Cause.BUSY, text
+    if event.code == 0:
+        text = "exit status 0 without having said that training is done"
+    return Cause.CRASH, text
+
+
+def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+    if cause is not Cause.EXITED:
+        return retry(facts, cause, f"exited too quickly: {text}", now)
+    expected = event.code in facts.policy.exitcodes
+    autorestart = facts.policy.autorestart
+    if expected and autorestart is not AutoRestart.ALWAYS:
+        enter(facts, State.SUCCEEDED)
+        return []
+    if autorestart is AutoRestart.NEVER:
+        facts.reason = text
+        enter(facts, State.EXITED)
+        return []
+    return launch(facts, now)
+
+
+def _follow_job(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+    if facts.policy.autorestart is AutoRestart.NEVER:
+        facts.reason = text
+        enter(facts, State.EXITED)
+        return []
+    script_is_broken = (
+        event.code == WorkerExit.USER_ERROR
+        and facts.last_words is not None
+        and not (facts.restoring or facts.ever_moved)
+    )
+    if script_is_broken:
+        return fail(facts, f"failed before its first step: {text}")
+    return retry(facts, cause, text, now)

@@ -1,0 +1,78 @@
+"""Flush, and stop."""
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import ask, run, terminate
+from supervisor.core.actions.wishes import unwant
+from supervisor.core.events import Event, FlushRequested
+from supervisor.core.facts import Facts, State
+from supervisor.core.restart import Cause
+from supervisor.protocol.messages import Then
+
+
+@leads_to(State.FLUSHING)
+def flush(facts: Facts, event: FlushRequested, now: float) -> Effects:
+    """A checkpoint now, and training goes on."""
+    return ask(facts, event.reason, Then.GO_ON, now) if facts.policy.is_job else []
+
+
+@leads_to(State.FLUSHING, State.STOPPING)
+def stop_running(facts: Facts, event: Event, now: float) -> Effects:
+    """An operator's stop: a job flushes first."""
+    return unwant(facts, event, now) + _stop(facts, "stop", now)
+
+
+@leads_to(State.FLUSHING, State.STOPPING)
+def close_running(facts: Facts, event: Event, now: float) -> Effects:
+    """The daemon's leaving: the same, but the program stays wanted."""
+    facts.closing = True
+    return _stop(facts, "shutdown", now)
+
+
+def stop_flushing(facts: Facts, event: Event, now: float) -> Effects:
+    """Stop while a checkpoint is being written for somebody who wants training to go on: it has to stop, too."""
+    return unwant(facts, event, now) + _stop_after_flush(facts, "stop", now)
+
+
+def close_flushing(facts: Facts, event: Event, now: float) -> Effects:
+    """The daemon leaves during a flush."""
+    facts.closing = True
+    return _stop_after_flush(facts, "shutdown", now)
+
+
+@leads_to(State.STOPPING)
+def stop_starting(facts: Facts, event: Event, now: float) -> Effects:
+    """It has not trained yet: nothing to flush."""
+    facts.ending = facts.ending or (Cause.STOPPED, "stopped while starting")
+    return unwant(facts, event, now) + terminate(facts, event, now)
+
+
+@leads_to(State.STOPPING)
+def close_starting(facts: Facts, event: Event, now: float) -> Effects:
+    """The daemon leaves before the program trains."""
+    facts.closing = True
+    facts.ending = facts.ending or (Cause.STOPPED, "daemon shut down while it was starting")
+    return terminate(facts, event, now)
+
+
+@leads_to(State.RUNNING, State.STOPPING)
+def flush_too_long(facts: Facts, event: Event, now: float) -> Effects:
+    """The deadline of FLUSHING: training goes on where it was to go on, else the stop signal."""
+    if facts.flush is not None and facts.flush.then is Then.GO_ON:
+        run(facts, now)
+        return []
+    if facts.flush is not None and not facts.flush.committed:
+        facts.ending = (Cause.STOPPED, f"no checkpoint within {facts.policy.flush_timeout:g} s (flush_timeout)")
+    return terminate(facts, event, now)
+
+
+def _stop(facts: Facts, reason: str, now: float) -> Effects:
+    facts.ending = (Cause.STOPPED, f"stopped ({reason})")
+    if not facts.policy.is_job or facts.done_said:
+        return terminate(facts, None, now)
+    return ask(facts, reason, Then.STOP, now)
+
+
+def _stop_after_flush(facts: Facts, reason: str, now: float) -> Effects:
+    if facts.flush is not None and facts.flush.then is Then.STOP:
+        return []
+    return _stop(facts, reason, now)

@@ -1,0 +1,74 @@
+"""While it runs: steps, checkpoints, last words."""
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import abort, hang_deadline, run
+from supervisor.core.events import CheckpointCommitted, Event, FailureSaid, SaveFailed, StepsDone
+from supervisor.core.facts import Facts, Flush, State
+from supervisor.core.restart import Cause
+from supervisor.protocol.messages import Then
+
+
+def step_done(facts: Facts, event: StepsDone, now: float) -> Effects:
+    """Training moves: the hang deadline moves with it."""
+    note_step(facts, event, now)
+    facts.deadline_at = hang_deadline(facts, now)
+    return []
+
+
+def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
+    """A step counts, whatever is going on besides."""
+    facts.step = event.step
+    facts.moved = facts.ever_moved = True
+    return []
+
+
+def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+    """A new best checkpoint clears all budgets: what is limited is failing without progress."""
+    if facts.best_step is None or event.step > facts.best_step:
+        facts.best_step = event.step
+        facts.failures.forgive()
+    return []
+
+
+@leads_to(State.RUNNING)
+def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+    """Perhaps the one that was asked for: go on, or give the worker its time to leave by itself."""
+    committed(facts, event, now)
+    flush = facts.flush
+    if flush is None or flush.id not in event.flushes:
+        return []
+    if flush.then is Then.GO_ON:
+        run(facts, now)
+        return []
+    facts.flush = Flush(flush.id, flush.then, committed=True)
+    facts.deadline_at = now + facts.policy.stop_timeout
+    return []
+
+
+@leads_to(State.RUNNING)
+def save_failed_in_flush(facts: Facts, event: SaveFailed, now: float) -> Effects:
+    """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
+    flush = facts.flush
+    if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
+        run(facts, now)
+    return []
+
+
+def done_said(facts: Facts, event: Event, now: float) -> Effects:
+    """Remembered until the exit status confirms it."""
+    facts.done_said = True
+    return []
+
+
+def failure_said(facts: Facts, event: FailureSaid, now: float) -> Effects:
+    """Remembered: it says more than an exit status."""
+    facts.last_words = event.error
+    return []
+
+
+@leads_to(State.STOPPING)
+def hung(facts: Facts, event: Event, now: float) -> Effects:
+    """No step for hang_timeout: stacks first, then the kill."""
+    limit = f"{facts.policy.hang_timeout or 0:g} s (hang_timeout)"
+    facts.ending = (Cause.HANG, f"no step for {limit} after step {facts.step}")
+    return abort(facts, now)

@@ -1,0 +1,62 @@
+"""What people and the daemon want: start, stop while nothing trains, leave."""
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import enter, launch
+from supervisor.core.effects import RememberWanted
+from supervisor.core.events import Event
+from supervisor.core.facts import Facts, State
+
+
+def want(facts: Facts, event: Event, now: float) -> Effects:
+    """It is to run (again) once what goes on now is over."""
+    if facts.wanted:
+        return []
+    facts.wanted = True
+    return [RememberWanted(True)]
+
+
+def unwant(facts: Facts, event: Event, now: float) -> Effects:
+    """It is not to run any more; nothing to stop, or the stop is under way."""
+    if not facts.wanted:
+        return []
+    facts.wanted = False
+    return [RememberWanted(False)]
+
+
+def close(facts: Facts, event: Event, now: float) -> Effects:
+    """The daemon is leaving; nothing runs that would have to stop."""
+    facts.closing = True
+    return []
+
+
+@leads_to(State.STARTING)
+def start(facts: Facts, event: Event, now: float) -> Effects:
+    """A fresh start by an operator (or the daemon's): old failures count no more."""
+    effects = want(facts, event, now)
+    if facts.closing:
+        return effects
+    facts.failures.forgive()
+    facts.ever_moved = False
+    return effects + launch(facts, now)
+
+
+@leads_to(State.STOPPED)
+def rest(facts: Facts, event: Event, now: float) -> Effects:
+    """Stop while waiting for the next attempt: nothing to wait for any more."""
+    effects = unwant(facts, event, now)
+    enter(facts, State.STOPPED)
+    return effects
+
+
+@leads_to(State.STOPPED)
+def close_waiting(facts: Facts, event: Event, now: float) -> Effects:
+    """The daemon leaves during back-off; the next daemon starts the program at once."""
+    facts.closing = True
+    enter(facts, State.STOPPED)
+    return []
+
+
+@leads_to(State.STARTING)
+def relaunch(facts: Facts, event: Event, now: float) -> Effects:
+    """The back-off is over."""
+    return launch(facts, now)

@@ -1,0 +1,78 @@
+"""What to do: the only way anything gets out of the core. Orders, for the runner to carry out in this order."""
+
+from dataclasses import dataclass
+
+from supervisor.protocol.messages import Then
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """Start the process of this attempt; answer with SpawnSucceeded or SpawnFailed."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectCheckpoint:
+    """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendGo:
+    """Tell the worker what to restore (None: nothing) and to train."""
+
+    attempt: int
+    restore: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFlush:
+    """Ask the worker for a checkpoint, and what to do then. `deadline_s`: seconds it has."""
+
+    attempt: int
+    id: int
+    reason: str
+    then: Then
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Send the program's stop signal."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Send SIGABRT: a Python worker writes the stacks of all its threads to stderr and dies."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """SIGKILL the worker and everything it started."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RememberWanted:
+    """Write down, durably, whether the program is wanted after a restart of daemon or host."""
+
+    wanted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEnd:
+    """Write down how the attempt ended: the cause in one word, and in words for people."""
+
+    attempt: int
+    cause: str
+    text: str
+
+
+Effect = Spawn | SelectCheckpoint | SendGo | RequestFlush | Terminate | Abort | Kill | RememberWanted | RecordEnd

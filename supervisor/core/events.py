@@ -1,0 +1,152 @@
+"""What happened: the only way anything gets into the core. Facts, in the past tense.
+
+Points in time are monotonic seconds. An event that comes from a worker carries its attempt; the words of any other
+attempt than the present one are dropped at the door (`job.Job.handle`).
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StartRequested:
+    """An operator, autostart, or the ledger's memory wants the program to run."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """An operator wants the program to stop and stay stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownStarted:
+    """The daemon leaves: flush and stop, but what is wanted stays wanted for the next daemon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hurried:
+    """Somebody asked a second time: give up the gentle way that is being tried and take the next harder one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushRequested:
+    """Somebody wants a checkpoint now and training to go on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnSucceeded:
+    """The process exists."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """There is no process. `permanent`: trying the same again would fail the same way."""
+
+    attempt: int
+    error: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSelected:
+    """`path` is proven whole (None: there never was a checkpoint); its `step`."""
+
+    attempt: int
+    path: str | None
+    step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectionFailed:
+    """Nothing may be restored, and beginning at step 0 would lose what was trained. `permanent`: a person must act."""
+
+    attempt: int
+    error: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRestored:
+    """The worker has its state and stands at `step`."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """The training loop reached `step`."""
+
+    attempt: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCommitted:
+    """A checkpoint of `step` is on the disk and answers the flush requests with these ids."""
+
+    attempt: int
+    step: int
+    flushes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SaveFailed:
+    """A checkpoint did not reach the disk; these flush requests got no checkpoint."""
+
+    attempt: int
+    error: str
+    flushes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DoneSaid:
+    """The worker says that training is complete; only its exit status 0 makes it so."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSaid:
+    """The worker's last words."""
+
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """The process is gone: exit status, or the signal that killed it; exactly one is known."""
+
+    attempt: int
+    code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """The state's one deadline went by."""
+
+
+Event = (
+    StartRequested
+    | StopRequested
+    | ShutdownStarted
+    | Hurried
+    | FlushRequested
+    | SpawnSucceeded
+    | SpawnFailed
+    | CheckpointSelected
+    | SelectionFailed
+    | TrainingRestored
+    | StepsDone
+    | CheckpointCommitted
+    | SaveFailed
+    | DoneSaid
+    | FailureSaid
+    | WorkerExited
+    | DeadlinePassed
+)

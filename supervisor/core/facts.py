@@ -1,0 +1,88 @@
+"""What is known of one program: its policy (fixed), and the facts that events add (changed by actions only)."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from supervisor.core.restart import Cause, Failures
+from supervisor.protocol.messages import Then
+
+
+class State(StrEnum):
+    """Where a program stands; ARCHITECTURE.md draws how it moves."""
+
+    STOPPED = "STOPPED"  # not wanted (or the daemon is leaving), nothing runs
+    STARTING = "STARTING"  # the process exists but does not train yet; a plain program: younger than startsecs
+    RUNNING = "RUNNING"  # steps arrive; a plain program: older than startsecs
+    FLUSHING = "FLUSHING"  # a checkpoint was asked for
+    STOPPING = "STOPPING"  # the stop signal was sent
+    KILLING = "KILLING"  # SIGKILL was sent
+    BACKOFF = "BACKOFF"  # waits for the next attempt
+    SUCCEEDED = "SUCCEEDED"  # ended as it should
+    EXITED = "EXITED"  # a plain program ended as it should not, and is not to be restarted
+    FAILED = "FAILED"  # given up, with the reason
+
+
+ALIVE = frozenset({State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING, State.KILLING})
+"""States in which a process exists."""
+
+KILL_AGAIN_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
+
+
+class AutoRestart(StrEnum):
+    """When a program that ended by itself is started again (Supervisor's words)."""
+
+    ALWAYS = "true"
+    NEVER = "false"
+    UNEXPECTED = "unexpected"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the configuration says about starting and stopping one program; times in seconds."""
+
+    name: str
+    is_job: bool
+    autorestart: AutoRestart = AutoRestart.UNEXPECTED
+    exitcodes: frozenset[int] = frozenset({0})
+    startsecs: float = 1.0
+    startretries: int = 3
+    startup_timeout: float = 600.0
+    hang_timeout: float | None = None
+    flush_timeout: float = 120.0
+    stop_timeout: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """The flush that is being waited for. `committed`: it is on the disk, the worker is on its way out."""
+
+    id: int
+    then: Then
+    committed: bool = False
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything the machine knows. `step`s are optimizer steps; None means not known."""
+
+    policy: Policy
+    state: State = State.STOPPED
+    deadline_at: float | None = None  # monotonic; the state's one deadline
+    wanted: bool = False
+    closing: bool = False  # the daemon is leaving: nothing is started any more
+    attempt: int = 0
+    flushes_asked: int = 0
+    failures: Failures = field(default_factory=Failures)
+    best_step: int | None = None  # highest step that is committed, or was restored
+    reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
+
+    # of the present attempt
+    moved: bool = False  # it did a step, or outlived startsecs
+    restoring: bool = False  # it begins from a checkpoint, not from nothing
+    step: int | None = None
+    flush: Flush | None = None
+    done_said: bool = False
+    last_words: str | None = None
+    ending: tuple[Cause, str] | None = None  # decided by us before the process is gone: cause and text
+
+    ever_moved: bool = False  # since the operator's start: some attempt trained

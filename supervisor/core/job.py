@@ -1,0 +1,161 @@
+"""The state machine of one program: `handle(event, now)` gives effects, `deadline()` says when to call `expire(now)`.
+
+TABLE has a cell for every state and event; a test says so. Nothing changes a program's state but this table.
+"""
+
+from collections.abc import Mapping
+
+from supervisor.core import events
+from supervisor.core.actions.base import Action, ignore
+from supervisor.core.actions.beginning import (
+    first_step,
+    restored,
+    selected,
+    selection_failed,
+    selection_failed_late,
+    spawn_failed,
+    spawned,
+    starting_too_long,
+)
+from supervisor.core.actions.ending import exited
+from supervisor.core.actions.moves import kill, terminate
+from supervisor.core.actions.stopping import (
+    close_flushing,
+    close_running,
+    close_starting,
+    flush,
+    flush_too_long,
+    stop_flushing,
+    stop_running,
+    stop_starting,
+)
+from supervisor.core.actions.training import (
+    committed,
+    committed_in_flush,
+    done_said,
+    failure_said,
+    hung,
+    note_step,
+    save_failed_in_flush,
+    step_done,
+)
+from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want
+from supervisor.core.effects import Effect
+from supervisor.core.events import Event
+from supervisor.core.facts import Facts, Policy, State
+
+_ = ignore
+
+# fmt: off
+COLUMNS = (
+    State.STOPPED, State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING,
+    State.KILLING, State.BACKOFF, State.SUCCEEDED, State.EXITED, State.FAILED,
+)
+
+_ROWS: Mapping[type[Event], tuple[Action, ...]] = {
+    # what people want
+    events.StartRequested: (
+        start,               want,                want,                want,                want,
+        want,                start,               start,               start,               start,
+    ),
+    events.StopRequested: (
+        unwant,              stop_starting,       stop_running,        stop_flushing,       unwant,
+        unwant,              rest,                unwant,              unwant,              unwant,
+    ),
+    events.ShutdownStarted: (
+        close,               close_starting,      close_running,       close_flushing,      close,
+        close,               close_waiting,       close,               close,               close,
+    ),
+    events.Hurried: (
+        _,                   _,                   _,                   terminate,           kill,
+        kill,                _,                   _,                   _,                   _,
+    ),
+    events.FlushRequested: (
+        _,                   _,                   flush,               _,                   _,
+        _,                   _,                   _,                   _,                   _,
+    ),
+    # the way up
+    events.SpawnSucceeded: (
+        _,                   spawned,             _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
+    ),
+    events.SpawnFailed: (
+        _,                   spawn_failed,        spawn_failed,        spawn_failed,        spawn_failed,
+        spawn_failed,        _,                   _,                   _,                   _,
+    ),
+    events.CheckpointSelected: (
+        _,                   selected,            _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
+    ),
+    events.SelectionFailed: (
+        _,                   selection_failed,    _,                   _,                   _,
+        _,                   selection_failed_late,    _,                   _,                   _,
+    ),
+    events.TrainingRestored: (
+        _,                   restored,            restored,            restored,            _,
+        _,                   _,                   _,                   _,                   _,
+    ),
+    # training
+    events.StepsDone: (
+        _,                   first_step,          step_done,           note_step,           note_step,
+        note_step,           _,                   _,                   _,                   _,
+    ),
+    events.CheckpointCommitted: (
+        _,                   committed,           committed,           committed_in_flush,    committed,
+        committed,           committed,           committed,           committed,           committed,
+    ),
+    events.SaveFailed: (
+        _,                   _,                   _,                   save_failed_in_flush,    _,
+        _,                   _,                   _,                   _,                   _,
+    ),
+    events.DoneSaid: (
+        _,                   done_said,           done_said,           done_said,           done_said,
+        done_said,           _,                   _,                   _,                   _,
+    ),
+    events.FailureSaid: (
+        _,                   failure_said,        failure_said,        failure_said,        failure_said,
+        failure_said,        _,                   _,                   _,                   _,
+    ),
+    # the end, and time
+    events.WorkerExited: (
+        _,                   exited,              exited,              exited,              exited,
+        exited,              _,                   _,                   _,                   _,
+    ),
+    events.DeadlinePassed: (
+        _,                   starting_too_long,    hung,                flush_too_long,      kill,
+        kill,                relaunch,            _,                   _,                   _,
+    ),
+}
+# fmt: on
+
+TABLE: Mapping[tuple[State, type[Event]], Action] = {
+    (state, event): action for event, row in _ROWS.items() for state, action in zip(COLUMNS, row, strict=True)
+}
+
+
+class Job:
+    """One program's machine. Time is a number that comes in; nothing here waits, sleeps or touches anything."""
+
+    def __init__(self, policy: Policy, *, last_attempt: int = 0, best_step: int | None = None) -> None:
+        self.facts = Facts(policy, attempt=last_attempt, best_step=best_step)
+
+    @property
+    def state(self) -> State:
+        """Where it stands now."""
+        return self.facts.state
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What to do about `event`, which happened at `now` (monotonic seconds)."""
+        if getattr(event, "attempt", self.facts.attempt) != self.facts.attempt:
+            return []
+        return TABLE[self.facts.state, type(event)](self.facts, event, now)
+
+    def deadline(self) -> float | None:
+        """When `expire` is to be called (monotonic seconds), or None: nothing is waited for."""
+        return self.facts.deadline_at
+
+    def expire(self, now: float) -> list[Effect]:
+        """What to do if the deadline has passed at `now`; nothing if it has not."""
+        if self.facts.deadline_at is None or now < self.facts.deadline_at:
+            return []
+        return self.handle(events.DeadlinePassed(), now)

@@ -1,0 +1,423 @@
+"""Decisions about one program. No process and no clock: time is a number."""
+
+import pytest
+
+from supervisor.core.actions.base import TARGETS
+from supervisor.core.effects import (
+    Abort,
+    Kill,
+    RecordEnd,
+    RememberWanted,
+    RequestFlush,
+    SelectCheckpoint,
+    SendGo,
+    Spawn,
+    Terminate,
+)
+from supervisor.core.events import (
+    CheckpointCommitted,
+    CheckpointSelected,
+    DoneSaid,
+    Event,
+    FailureSaid,
+    FlushRequested,
+    Hurried,
+    SaveFailed,
+    SelectionFailed,
+    ShutdownStarted,
+    SpawnFailed,
+    SpawnSucceeded,
+    StartRequested,
+    StepsDone,
+    StopRequested,
+    TrainingRestored,
+    WorkerExited,
+)
+from supervisor.core.facts import AutoRestart, Policy, State
+from supervisor.core.job import TABLE, Job
+from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.protocol.messages import Then
+
+JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)
+PLAIN = Policy(name="web", is_job=False, startsecs=1, startretries=3, stop_timeout=10)
+
+
+def starting(policy: Policy = JOB, now: float = 0.0) -> Job:
+    job = Job(policy)
+    job.handle(StartRequested(), now)
+    job.handle(SpawnSucceeded(1), now)
+    return job
+
+
+def running(policy: Policy = JOB, now: float = 10.0, step: int = 1) -> Job:
+    job = starting(policy)
+    if policy.is_job:
+        job.handle(CheckpointSelected(1, None, None), now)
+        job.handle(TrainingRestored(1, 0), now)
+        job.handle(StepsDone(1, step), now)
+    else:
+        job.expire(now)
+    assert job.state is State.RUNNING
+    return job
+
+
+def die(job: Job, now: float, **how: int) -> list[object]:
+    return list(job.handle(WorkerExited(job.facts.attempt, **(how or {"signal": 9})), now))
+
+
+def test_table_has_a_cell_for_every_state_and_event():
+    assert set(TABLE) == {(state, event) for state in State for event in Event.__args__}
+
+
+def test_every_declared_target_belongs_to_an_action_in_the_table():
+    assert set(TARGETS) <= set(TABLE.values())
+
+
+def test_start_spawns_and_verifies_at_the_same_time():
+    effects = Job(JOB).handle(StartRequested(), 0.0)
+
+    assert effects == [RememberWanted(True), Spawn(1), SelectCheckpoint(1)]
+
+
+def test_worker_is_told_to_go_only_once_its_checkpoint_is_proven():
+    job = starting()
+
+    effects = job.handle(CheckpointSelected(1, "/ckpt/step-0000000400.a1", 400), 1.0)
+
+    assert effects == [SendGo(1, "/ckpt/step-0000000400.a1")]
+    assert job.state is State.STARTING
+
+
+def test_first_step_makes_it_running():
+    job = starting()
+
+    job.handle(StepsDone(1, 1), 5.0)
+
+    assert job.state is State.RUNNING
+
+
+def test_job_that_does_not_train_in_time_writes_its_stacks_and_is_killed_after_stop_timeout():
+    job = starting(now=0.0)
+
+    assert job.expire(59.9) == []
+    assert job.expire(60.0) == [Abort(1)]
+    assert job.deadline() == 70.0
+    assert job.expire(70.0) == [Kill(1)]
+
+
+def test_job_that_dies_after_a_step_is_relaunched_at_once():
+    job = running()
+
+    effects = die(job, 11.0)
+
+    assert effects[1:] == [Spawn(2), SelectCheckpoint(2)]
+    assert effects[0] == RecordEnd(1, "crash", "terminated by SIGKILL")
+
+
+def test_job_that_dies_before_a_step_waits_first():
+    job = starting()
+
+    die(job, 3.0)
+
+    assert job.state is State.BACKOFF
+    assert 3.8 < job.deadline() < 4.2
+    assert job.expire(4.2) == [Spawn(2), SelectCheckpoint(2)]
+
+
+def test_pauses_double_while_no_attempt_makes_a_step():
+    job, pauses = starting(), []
+    for _ in range(3):
+        die(job, 0.0)
+        pauses.append(job.deadline())
+        job.expire(1000.0)
+
+    assert [round(pause) for pause in pauses] == [1, 2, 4]
+
+
+def test_budget_is_spent_by_failures_without_a_new_best_checkpoint():
+    job = running()
+    for attempt in range(1, 4):
+        die(job, 20.0)
+        job.handle(StepsDone(attempt + 1, 5), 21.0)
+    assert job.state is State.RUNNING
+
+    die(job, 30.0)
+
+    assert job.state is State.FAILED
+    assert "4 failures (crash) in a row without a new checkpoint" in (job.facts.reason or "")
+
+
+def test_new_best_checkpoint_refills_the_budget():
+    job = running()
+    for attempt in range(1, 40):
+        job.handle(CheckpointCommitted(attempt, step=attempt * 10), 20.0)
+        die(job, 20.0)
+        job.handle(StepsDone(attempt + 1, attempt * 10 + 1), 21.0)
+
+    assert job.state is State.RUNNING
+
+
+def test_committing_an_old_step_again_does_not_refill_the_budget():
+    job = running()
+    job.handle(CheckpointCommitted(1, step=100), 20.0)
+    for attempt in range(1, 5):
+        die(job, 20.0)
+        job.handle(CheckpointCommitted(attempt + 1, step=100), 21.0)
+        job.handle(StepsDone(attempt + 1, 101), 21.0)
+
+    assert job.state is State.FAILED
+
+
+def test_exit_0_without_having_said_done_is_a_crash():
+    job = running()
+
+    effects = die(job, 20.0, code=0)
+
+    assert effects[0] == RecordEnd(1, "crash", "exit status 0 without having said that training is done")
+    assert job.state is State.STARTING
+
+
+def test_done_and_exit_0_is_success_and_not_wanted_after_a_reboot():
+    job = running()
+    job.handle(DoneSaid(1), 20.0)
+
+    effects = die(job, 21.0, code=0)
+
+    assert effects == [RecordEnd(1, "done", "done"), RememberWanted(False)]
+    assert job.state is State.SUCCEEDED
+
+
+def test_done_then_killed_is_not_success():
+    job = running()
+    job.handle(DoneSaid(1), 20.0)
+
+    die(job, 21.0, signal=9)
+
+    assert job.state is State.STARTING
+
+
+def test_stop_flushes_then_leaves_the_worker_time_to_go_by_itself():
+    job = running(now=10.0)
+
+    effects = job.handle(StopRequested(), 20.0)
+
+    assert effects == [RememberWanted(False), RequestFlush(1, 1, "stop", Then.STOP, 20)]
+    job.handle(CheckpointCommitted(1, 50, flushes=(1,)), 22.0)
+    assert job.state is State.FLUSHING
+    assert job.deadline() == 32.0
+    die(job, 22.5, code=WorkerExit.STOPPED)
+    assert job.state is State.STOPPED
+
+
+def test_stop_of_a_worker_that_does_not_flush_ends_in_sigterm_then_sigkill():
+    job = running()
+    job.handle(StopRequested(), 20.0)
+
+    assert job.expire(40.0) == [Terminate(1)]
+    assert job.expire(50.0) == [Kill(1)]
+    assert job.expire(60.0) == [Kill(1)]
+    assert job.state is State.KILLING
+
+
+def test_commit_for_another_request_does_not_answer_the_stop():
+    job = running()
+    job.handle(StopRequested(), 20.0)
+
+    job.handle(CheckpointCommitted(1, 50, flushes=()), 22.0)
+
+    assert job.deadline() == 40.0
+
+
+def test_flush_on_request_lets_training_go_on():
+    job = running()
+
+    effects = job.handle(FlushRequested("operator"), 20.0)
+
+    assert effects == [RequestFlush(1, 1, "operator", Then.GO_ON, 20)]
+    job.handle(CheckpointCommitted(1, 50, flushes=(1,)), 21.0)
+    assert job.state is State.RUNNING
+
+
+@pytest.mark.parametrize("answer", [SaveFailed(1, "disk full", (1,)), None])
+def test_flush_that_fails_or_takes_too_long_does_not_stop_training(answer: SaveFailed | None):
+    job = running()
+    job.handle(FlushRequested("operator"), 20.0)
+
+    effects = job.handle(answer, 21.0) if answer else job.expire(40.0)
+
+    assert effects == []
+    assert job.state is State.RUNNING
+
+
+def test_stop_during_a_flush_on_request_asks_the_worker_to_stop_too():
+    job = running()
+    job.handle(FlushRequested("operator"), 20.0)
+
+    effects = job.handle(StopRequested(), 21.0)
+
+    assert effects == [RememberWanted(False), RequestFlush(1, 2, "stop", Then.STOP, 20)]
+
+
+def test_daemon_shutdown_flushes_but_forgets_nothing():
+    job = running()
+
+    effects = job.handle(ShutdownStarted(), 20.0)
+
+    assert effects == [RequestFlush(1, 1, "shutdown", Then.STOP, 20)]
+    die(job, 21.0, code=WorkerExit.STOPPED)
+    assert job.state is State.STOPPED
+    assert job.facts.wanted
+
+
+def test_nothing_is_started_once_the_daemon_is_leaving():
+    job = running()
+    job.handle(ShutdownStarted(), 20.0)
+    die(job, 21.0)
+
+    assert job.handle(StartRequested(), 22.0) == []
+    assert job.state is State.STOPPED
+
+
+def test_hurrying_takes_the_next_harder_way():
+    job = running()
+    job.handle(ShutdownStarted(), 20.0)
+
+    assert job.handle(Hurried(), 21.0) == [Terminate(1)]
+    assert job.handle(Hurried(), 22.0) == [Kill(1)]
+
+
+def test_start_while_stopping_starts_again_when_it_is_gone():
+    job = running()
+    job.handle(StopRequested(), 20.0)
+
+    assert job.handle(StartRequested(), 21.0) == [RememberWanted(True)]
+    assert die(job, 22.0, code=WorkerExit.STOPPED)[1:] == [Spawn(2), SelectCheckpoint(2)]
+
+
+def test_silence_is_a_hang_only_where_a_limit_is_set():
+    assert running().deadline() is None
+
+    job = running(Policy(name="x", is_job=True, hang_timeout=30), now=10.0)
+    assert job.deadline() == 40.0
+    job.handle(StepsDone(1, 2), 35.0)
+    assert job.expire(40.0) == []
+    assert job.expire(65.0) == [Abort(1)]
+    effects = die(job, 66.0, signal=6)
+    assert effects[0] == RecordEnd(1, "hang", "no step for 30 s (hang_timeout) after step 2")
+
+
+def test_no_whole_checkpoint_fails_the_job_and_never_begins_at_zero():
+    job = starting()
+
+    effects = job.handle(SelectionFailed(1, "none is whole", permanent=True), 1.0)
+
+    assert effects == [Kill(1)]
+    die(job, 1.1)
+    assert job.state is State.FAILED
+    assert job.facts.reason == "none is whole"
+
+
+def test_no_whole_checkpoint_found_out_after_the_worker_died_fails_the_job_too():
+    job = starting()
+    die(job, 1.0)
+
+    job.handle(SelectionFailed(1, "none is whole", permanent=True), 1.5)
+
+    assert job.state is State.FAILED
+
+
+@pytest.mark.parametrize("code", [WorkerExit.CHECKPOINT_UNFIT, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH])
+def test_exit_codes_that_a_retry_cannot_cure_fail_at_once(code: WorkerExit):
+    job = starting()
+    job.handle(FailureSaid(1, "no module named trian"), 1.0)
+
+    die(job, 1.0, code=code)
+
+    assert job.state is State.FAILED
+    assert "no module named trian" in (job.facts.reason or "")
+
+
+def test_error_in_a_new_script_is_not_retried():
+    job = starting()
+    job.handle(CheckpointSelected(1, None, None), 1.0)
+    job.handle(FailureSaid(1, "NameError: x"), 1.0)
+
+    die(job, 1.0, code=1)
+
+    assert job.state is State.FAILED
+    assert job.facts.reason == "failed before its first step: NameError: x (exit status 1)"
+
+
+def test_error_before_the_first_step_is_retried_where_there_is_a_checkpoint_to_lose():
+    job = starting()
+    job.handle(CheckpointSelected(1, "/c/step-0000000100.a1", 100), 1.0)
+    job.handle(FailureSaid(1, "OSError: /data is not mounted"), 1.0)
+
+    die(job, 1.0, code=1)
+
+    assert job.state is State.BACKOFF
+
+
+def test_words_of_a_former_attempt_are_dropped():
+    job = running()
+    die(job, 20.0)
+
+    assert job.handle(DoneSaid(1), 20.1) == []
+    assert job.handle(WorkerExited(1, code=0), 20.1) == []
+    assert job.state is State.STARTING
+    assert not job.facts.done_said
+
+
+def test_spawn_that_can_never_work_fails_and_one_that_may_is_retried():
+    job = Job(JOB)
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnFailed(1, "no such file", permanent=True), 0.0)
+    assert job.state is State.FAILED
+
+    job.handle(StartRequested(), 1.0)
+    job.handle(SpawnFailed(2, "out of memory", permanent=False), 1.0)
+    assert job.state is State.BACKOFF
+
+
+def test_plain_program_runs_after_startsecs_and_is_stopped_by_its_signal():
+    job = running(PLAIN)
+
+    assert job.handle(StopRequested(), 20.0) == [RememberWanted(False), Terminate(1)]
+
+
+def test_plain_program_that_exits_before_startsecs_backs_off_whatever_its_code():
+    job = starting(PLAIN)
+
+    die(job, 0.5, code=0)
+
+    assert job.state is State.BACKOFF
+
+
+@pytest.mark.parametrize(
+    ("autorestart", "code", "after"),
+    [
+        (AutoRestart.UNEXPECTED, 0, State.SUCCEEDED),
+        (AutoRestart.UNEXPECTED, 3, State.STARTING),
+        (AutoRestart.ALWAYS, 0, State.STARTING),
+        (AutoRestart.NEVER, 0, State.SUCCEEDED),
+        (AutoRestart.NEVER, 3, State.EXITED),
+    ],
+)
+def test_autorestart_decides_what_follows_an_exit_of_a_plain_program(autorestart: AutoRestart, code: int, after: State):
+    job = running(Policy(name="web", is_job=False, autorestart=autorestart))
+
+    die(job, 20.0, code=code)
+
+    assert job.state is after
+
+
+def test_plain_program_that_never_stays_up_fails_after_startretries():
+    job = starting(PLAIN)
+    for _ in range(3):
+        die(job, 0.0, code=1)
+        assert job.state is State.BACKOFF
+        job.expire(1000.0)
+
+    die(job, 0.0, code=1)
+
+    assert job.state is State.FAILED

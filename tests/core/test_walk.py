@@ -1,0 +1,88 @@
+"""Random walks through the machine: what holds whatever happens, in whatever order."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.core import events
+from supervisor.core.actions.base import TARGETS
+from supervisor.core.effects import Kill, Spawn
+from supervisor.core.facts import ALIVE, AutoRestart, Policy, State
+from supervisor.core.job import TABLE, Job
+from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, delay
+
+ATTEMPTS = st.integers(-1, 0)  # the present attempt, or the one before
+STEPS = st.integers(0, 50)
+
+
+@st.composite
+def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], int]:
+    kind = draw(st.sampled_from(events.Event.__args__))
+    values: dict[str, object] = {}
+    for name in kind.__dataclass_fields__:
+        values[name] = draw(
+            {
+                "attempt": st.just(0),
+                "step": STEPS,
+                "flushes": st.lists(st.integers(1, 4), max_size=2).map(tuple),
+                "permanent": st.booleans(),
+                "path": st.sampled_from([None, "/c/step-0000000001.a1"]),
+                "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 143]),
+                "signal": st.sampled_from([None, 6, 9]),
+            }.get(name, st.just("words"))
+        )
+    return kind, values, draw(ATTEMPTS)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    return Policy(
+        name="p",
+        is_job=draw(st.booleans()),
+        autorestart=draw(st.sampled_from(AutoRestart)),
+        startsecs=draw(st.sampled_from([0.0, 1.0])),
+        startretries=draw(st.integers(0, 3)),
+        hang_timeout=draw(st.sampled_from([None, 5.0])),
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(policies(), st.lists(st.tuples(happenings(), st.floats(0, 200)), max_size=60))
+def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -> None:
+    job, now, alive = Job(policy), 0.0, False
+    for (kind, drawn, shift), pause in story:
+        now += pause
+        values = drawn | ({"attempt": job.facts.attempt + shift} if "attempt" in drawn else {})
+        event = kind(**values)
+        stale = shift != 0 and "attempt" in values
+        if isinstance(event, events.WorkerExited | events.SpawnFailed) and not stale and not alive:
+            continue  # a process that does not exist does not exit
+        before, attempt = job.state, job.facts.attempt
+
+        effects = job.handle(event, now)
+
+        if stale:
+            assert effects == [] and job.state is before
+            continue
+        if isinstance(event, events.WorkerExited | events.SpawnFailed):
+            alive = False
+        spawns = [effect for effect in effects if isinstance(effect, Spawn)]
+        assert len(spawns) <= 1
+        if spawns:
+            assert not alive, "two workers for one job"
+            assert spawns[0].attempt == attempt + 1 == job.facts.attempt
+            assert not job.facts.closing and job.facts.wanted
+            alive = True
+        assert job.state is before or job.state in TARGETS.get(TABLE[before, kind], ())
+        assert (job.state in ALIVE) == alive
+        waits = {State.STARTING, State.FLUSHING, State.STOPPING, State.KILLING, State.BACKOFF}
+        assert (job.deadline() is not None) >= (job.state in waits)
+        if job.state not in ALIVE and job.state is not State.BACKOFF:
+            assert job.deadline() is None
+        if any(isinstance(effect, Kill) for effect in effects):
+            assert job.state is State.KILLING
+
+
+@given(st.integers(1, 10_000), st.text(max_size=20))
+def test_pause_is_never_longer_than_the_limit_and_its_jitter(deaths: int, key: str) -> None:
+    assert 0 < delay(deaths, key) <= BACKOFF_LIMIT_S * (1 + JITTER / 2)
+    assert delay(deaths, key) == delay(deaths, key)
