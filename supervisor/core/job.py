@@ -136,8 +136,12 @@ TABLE: Mapping[tuple[State, type[Event]], Action] = {
 class Job:
     """One program's machine. Time is a number that comes in; nothing here waits, sleeps or touches anything."""
 
-    def __init__(self, policy: Policy, *, last_attempt: int = 0, best_step: int | None = None) -> None:
-        self.facts = Facts(policy, attempt=last_attempt, best_step=best_step)
+    def __init__(self, policy: Policy) -> None:
+        self.facts = Facts(policy)
+
+    def skip_attempts(self, highest: int) -> None:
+        """Attempts up to `highest` are known to have been; the next one gets a higher number."""
+        self.facts.attempt = max(self.facts.attempt, highest)
 
     @property
     def state(self) -> State:

@@ -4,7 +4,9 @@ Used by the daemon before every attempt, and by a worker that runs without a dae
 pointer is never read: a damaged pointer must not hide good checkpoints.
 """
 
+import contextlib
 import errno
+import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -62,8 +64,9 @@ def committed(directory: Path) -> list[CheckpointName]:
 def select(directory: Path) -> Selection:
     """Verifies newest first and returns the first whole checkpoint; the bad ones before it go to quarantine.
 
-    Reads every byte of what it verifies. Raises NoValidCheckpoint if there is nothing whole but something was, now
-    or earlier; OSError if the directory can't be read or a bad checkpoint can't be set aside.
+    Reads every byte of what it verifies. A bad one that can't be moved (disk full, read-only) is passed over and says
+    so in its reason. Raises NoValidCheckpoint if there is nothing whole but something was, now or earlier; OSError
+    if the directory can't be read.
     """
     refused: list[Refused] = []
     for name in committed(directory):
@@ -72,8 +75,7 @@ def select(directory: Path) -> Selection:
         except ManifestError as error:
             if not (directory / str(name)).is_dir():
                 continue  # retention of a worker that is still leaving took it
-            quarantine(directory, name, str(error))
-            refused.append(Refused(str(name), str(error)))
+            refused.append(Refused(str(name), _set_aside(directory, name, str(error))))
         else:
             return Selection(directory / str(name), proven, tuple(refused))
     set_aside = [*refused, *(each for each in quarantined(directory) if each.name not in {r.name for r in refused})]
@@ -82,55 +84,115 @@ def select(directory: Path) -> Selection:
     return Selection(None, None)
 
 
+def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:
+    try:
+        quarantine(directory, name, reason)
+    except OSError as error:
+        return f"{reason} (could not be set aside: {error.strerror})"
+    return reason
+
+
 def quarantine(directory: Path, name: CheckpointName, reason: str) -> Path:
     """Moves a bad checkpoint where nothing will choose it and nothing deletes it, and leaves the reason beside it.
 
-    Raises OSError; the checkpoint then stays where it was.
+    Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
+    somebody else, so no symbolic link in it is followed and what is made there is given to the folder's owner.
     """
-    folder = directory / layout.QUARANTINE
-    folder.mkdir(exist_ok=True)
-    for target in _free_names(folder, str(name)):
+    with _folder(directory) as home:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.QUARANTINE, dir_fd=home)
+        with _folder(layout.QUARANTINE, home) as aside:
+            _give_to_owner_of(home, aside)
+            moved = _move(str(name), home, aside)
+            os.fsync(aside)
+            os.fsync(home)
+            with contextlib.suppress(OSError), _folder(moved, aside) as bad:  # the disk may be full; the log has it too
+                _leave_reason(bad, reason)
+    return directory / layout.QUARANTINE / moved
+
+
+@contextlib.contextmanager
+def _folder(path: Path | str, inside: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder; with `inside`, of one that really lies there."""
+    link = 0 if inside is None else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _move(name: str, home: int, aside: int) -> str:
+    """Moves a folder to the first name that is free; says which."""
+    for target in itertools.chain([name], (f"{name}.{count}" for count in itertools.count(2))):
         try:
-            (directory / str(name)).rename(target)
-            break
+            os.rename(name, target, src_dir_fd=home, dst_dir_fd=aside)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-    durable.sync_folder(folder)
-    durable.sync_folder(directory)
-    durable.write_file(target / REASON_FILE, f"{reason}\n".encode())
-    return target
+        else:
+            return target
+    raise AssertionError("there is always a higher number")
 
 
-def _free_names(folder: Path, name: str) -> Iterator[Path]:
-    yield folder / name
-    count = 2
-    while True:
-        yield folder / f"{name}.{count}"
-        count += 1
+def _leave_reason(folder: int, reason: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(REASON_FILE, dir_fd=folder)
+    file = os.open(REASON_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        os.write(file, f"{reason}\n".encode("utf-8", "replace"))
+        _give_to_owner_of(folder, file)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _give_to_owner_of(folder: int, descriptor: int) -> None:
+    if os.geteuid() == 0:
+        owner = os.fstat(folder)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
 def quarantined(directory: Path) -> list[Refused]:
     """What lies in quarantine, newest first, with the reason it was put there."""
     try:
         names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return [Refused(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
 
 
 def _reason(folder: Path) -> str:
     try:
-        return (folder / REASON_FILE).read_text(errors="replace").strip()[:1000]
+        text = durable.read_file(folder / REASON_FILE, 1000).decode(errors="replace").strip()
     except OSError:
-        return "set aside, reason not recorded"
+        text = ""
+    return text or "set aside, reason not recorded"
+
+
+def highest_attempt(directory: Path) -> int:
+    """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did.
+
+    Raises OSError if the directory exists and can't be read.
+    """
+    names: list[str] = []
+    for folder in (directory, directory / layout.QUARANTINE):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names += os.listdir(folder)  # noqa: PTH208 - names, not paths
+    return max((found.attempt for found in map(layout.checkpoint_in, names) if found is not None), default=0)
 
 
 def sweep_partials(directory: Path) -> list[str]:
     """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
-    leftovers = [entry for entry in directory.iterdir() if layout.is_partial(entry.name)]
+    pointer = durable.temporary_prefix(layout.POINTER)
+    leftovers = [
+        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(pointer)
+    ]
     for leftover in leftovers:
-        shutil.rmtree(leftover)
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
     return [leftover.name for leftover in leftovers]
 
 

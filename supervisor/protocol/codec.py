@@ -109,7 +109,7 @@ def _convert(value: Any, wanted: Any, where: str) -> Any:
         return tuple(_convert(each, item, where) for each in value)
     if origin is Mapping and isinstance(value, dict):
         (_, item) = typing.get_args(wanted)
-        return {key: _convert(each, item, f"{where}.{key:.40}") for key, each in value.items()}
+        return {_text(key): _convert(each, item, f"{where}.{key:.40}") for key, each in value.items()}
     if origin in (tuple, Mapping):
         raise ProtocolError(f"{where} is {value!r:.80}, not a {'list' if origin is tuple else 'JSON object'}")
     return _convert_plain(value, wanted, where)
@@ -134,7 +134,12 @@ def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
         if 0 <= value < 1 << 63:
             return value
     elif wanted is str and isinstance(value, str):
-        return value
+        return _text(value)
     elif issubclass(wanted, StrEnum) and value in tuple(wanted):
         return wanted(value)
     raise ProtocolError(f"{where} is {value!r:.80}, not {wanted.__name__}")
+
+
+def _text(value: str) -> str:
+    """JSON can spell half a surrogate pair, which no file, terminal or database takes: it becomes a question mark."""
+    return value.encode("utf-8", "replace").decode()

@@ -6,8 +6,9 @@ last sync it survives a power cut.
 """
 
 import contextlib
+import errno
 import os
-import tempfile
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,18 +37,23 @@ def sync_folder(path: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Creates or replaces `path` in one step: readers see the old content or the new, whole."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f"{temporary_prefix(path.name)}{os.urandom(8).hex()}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
+            temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def temporary_prefix(name: str) -> str:
+    """How the names begin of what `write_file` leaves behind if it is killed while it writes a file called `name`."""
+    return f".{name}."
 
 
 def commit_folder(partial: Path, final: Path, files: Iterable[str]) -> None:
@@ -64,11 +70,25 @@ def commit_folder(partial: Path, final: Path, files: Iterable[str]) -> None:
 
 def hash_file(path: Path) -> tuple[int, str]:
     """Size in bytes and hash ("xxh3_128:" and 32 hex digits) of a regular file, symbolic links refused."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     digest = xxhash.xxh3_128()
     size = 0
-    with os.fdopen(descriptor, "rb", buffering=0) as file:
+    with os.fdopen(_open_regular(path), "rb", buffering=0) as file:
         while block := file.read(READ_BYTES):
             digest.update(block)
             size += len(block)
     return size, f"xxh3_128:{digest.hexdigest()}"
+
+
+def read_file(path: Path, limit: int) -> bytes:
+    """At most the first `limit` bytes of a regular file, symbolic links refused."""
+    with os.fdopen(_open_regular(path), "rb") as file:
+        return file.read(limit)
+
+
+def _open_regular(path: Path) -> int:
+    """A descriptor for reading; a named pipe in the file's place does not hold the reader."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ENXIO, "Not a regular file", str(path))
+    return descriptor

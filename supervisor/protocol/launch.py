@@ -3,6 +3,7 @@
 A script without a daemon may set the same variables by hand, or set none.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.
          "hours": 3600.0, "hour": 3600.0, "h": 3600.0}  # fmt: skip
 
 _PREFIX: Final = "STEPKEEPER_"
-_AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_AMOUNT = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,3})?)\s*([a-z]+)\s*", re.IGNORECASE)
+_WHOLE = re.compile(r"0*[1-9][0-9]{0,17}")
 _BEST = re.compile(r"\s*(min|max)\s+([^\s]+)\s*")
 
 
@@ -33,7 +35,13 @@ class Interval:
     seconds: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.steps} steps" if self.steps is not None else f"{self.seconds:g} seconds"
+        return f"{self.steps} steps" if self.seconds is None else f"{_short(self.seconds)} seconds"
+
+
+def _short(number: float) -> str:
+    """The number without a needless `.0`, and without losing a digit."""
+    text = f"{number:g}"
+    return text if float(text) == number else repr(number)
 
 
 def parse_interval(text: str) -> Interval:
@@ -43,8 +51,8 @@ def parse_interval(text: str) -> Interval:
         amount, unit = float(match[1]), match[2].lower()
         if unit in ("steps", "step") and amount >= 1 and amount.is_integer():
             return Interval(steps=int(amount))
-        if unit in UNITS and amount > 0:
-            return Interval(seconds=amount * UNITS[unit])
+        if unit in UNITS and 0 < (seconds := amount * UNITS[unit]) < math.inf:
+            return Interval(seconds=seconds)
     raise ValueError(f"{text!r} is not an interval; write for example '500 steps', '90 seconds' or '10 minutes'")
 
 
@@ -126,7 +134,7 @@ def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _hours(hours: float | None) -> str | None:
-    return None if hours is None else f"{hours:g} hours"
+    return None if hours is None else f"{_short(hours)} hours"
 
 
 def _best(policy: RetentionPolicy) -> str | None:
@@ -137,7 +145,7 @@ def _whole(environment: Mapping[str, str], key: str) -> int | None:
     text = environment.get(_PREFIX + key)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text) >= 1):
+    if _WHOLE.fullmatch(text) is None:
         raise LaunchError(f"{_PREFIX}{key} is {text!r}, not a whole number of at least 1")
     return int(text)
 

@@ -16,6 +16,7 @@ TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
 
 _NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")
+_COUNTER = re.compile(r"\.[0-9]+$")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,6 +42,11 @@ def parse_name(text: str) -> CheckpointName | None:
         return None
     name = CheckpointName(step=int(match[1]), attempt=int(match[2]))
     return name if str(name) == text else None
+
+
+def checkpoint_in(text: str) -> CheckpointName | None:
+    """The checkpoint a directory's name speaks of: committed, interrupted or set aside, perhaps twice (`.2`)."""
+    return parse_name(text.removesuffix(PARTIAL)) or parse_name(_COUNTER.sub("", text))
 
 
 def is_partial(text: str) -> bool:

@@ -7,8 +7,10 @@ other file with size and hash, and carries a hash of itself.
 import errno
 import hashlib
 import json
-import math
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,9 @@ from supervisor.protocol import durable, layout
 FORMAT = 1
 MAX_BYTES = 16 << 20  # a manifest is kilobytes; more is not ours
 MAX_FILES = 100_000
+
+MAX_NAME_BYTES = 255  # of every file system that matters
+_PLAIN_NAME = re.compile(r"[^/\0\ud800-\udfff]+")
 
 _DAMAGE = frozenset({errno.ENOENT, errno.EIO, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR})
 """Errors of reading that say the checkpoint is bad. Any other (EACCES, EMFILE) says nothing about it and is raised."""
@@ -129,13 +134,10 @@ def verify(directory: Path) -> Manifest:
 
 
 def read(directory: Path) -> Manifest:
-    """The manifest of a directory, without proof that the files it names are whole."""
-    path = directory / layout.MANIFEST
-    try:
-        with path.open("rb") as file:
-            return parse(file.read(MAX_BYTES + 1))
-    except OSError as error:
-        raise _damage(layout.MANIFEST, error) from error
+    """The manifest of a directory, without proof that the files it names are whole. Raises as `verify` does."""
+    with _reading(layout.MANIFEST):
+        content = durable.read_file(directory / layout.MANIFEST, MAX_BYTES + 1)
+    return parse(content)
 
 
 def record(directory: Path, names: tuple[str, ...]) -> tuple[FileRecord, ...]:
@@ -144,21 +146,25 @@ def record(directory: Path, names: tuple[str, ...]) -> tuple[FileRecord, ...]:
 
 
 def _verify_file(directory: Path, expected: FileRecord) -> None:
-    try:
+    with _reading(expected.name):
         on_disk = (directory / expected.name).lstat().st_size
         if on_disk != expected.size:
             raise ManifestError(f"{expected.name} is {on_disk} bytes, its manifest says {expected.size}")
         size, found = durable.hash_file(directory / expected.name)
-    except OSError as error:
-        raise _damage(expected.name, error) from error
     if size != expected.size or found != expected.hash:
         raise ManifestError(f"{expected.name} has hash {found}, its manifest says {expected.hash}")
 
 
-def _damage(name: str, error: OSError) -> Exception:
-    if error.errno not in _DAMAGE:
-        return error
-    return ManifestError(f"{name} is missing" if error.errno == errno.ENOENT else f"{name}: {error.strerror}")
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Makes ManifestErrors of those OSErrors that say the file is bad."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _DAMAGE:
+            raise
+        why = f"{name} is missing" if error.errno == errno.ENOENT else f"{name}: {error.strerror}"
+        raise ManifestError(why) from error
 
 
 def _wrong(key: str, value: object, wanted: str) -> ManifestError:
@@ -174,15 +180,15 @@ def _text(body: Mapping[str, Any], key: str) -> str:
 
 def _count(body: Mapping[str, Any], key: str) -> int:
     value = body.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _wrong(key, value, "a whole number of at least 0")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
+        raise _wrong(key, value, "a whole number from 0 to 2**63 - 1")
     return value
 
 
 def _number(body: Mapping[str, Any], key: str) -> float:
     value = body.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise _wrong(key, value, "a number")
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
+        raise _wrong(key, value, "a finite number")
     return float(value)
 
 
@@ -205,6 +211,10 @@ def _files(body: Mapping[str, Any]) -> list[Any]:
 
 def _file(item: Mapping[str, Any]) -> FileRecord:
     name = _text(item, "name")
-    if not name or name in {".", "..", layout.MANIFEST} or "/" in name or "\0" in name:
+    if (
+        name in {".", "..", layout.MANIFEST}
+        or _PLAIN_NAME.fullmatch(name) is None
+        or len(name.encode()) > MAX_NAME_BYTES
+    ):
         raise _wrong("a file's name", name, "a plain name inside the checkpoint's directory")
     return FileRecord(name=name, size=_count(item, "size"), hash=_text(item, "hash"))

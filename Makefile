@@ -1,0 +1,54 @@
+# Targets for people: demo, test, check, bench. Everything lives in .venv; `make clean` takes it away.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed-dev
+DEMO := $(VENV)/.installed-demo
+
+.PHONY: demo test check format bench lock diagram clean
+
+demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
+	$(BIN)/python -m examples.demo
+
+test: $(INSTALLED)  ## all tests
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED)  ## format, lint, types, import contracts, fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest -m "not slow"
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(INSTALLED)  ## kill to new process, idle cost; beside Supervisor in an environment of its own
+	$(BIN)/python -m bench.daemon
+
+diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md
+	$(BIN)/python -m supervisor.core.diagram
+
+lock: $(INSTALLED)  ## pins every dependency with its hashes
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra tensorflow --extra examples \
+	  -o requirements/demo.txt requirements/build.in pyproject.toml
+	$(BIN)/python -m piptools compile --quiet --strip-extras --generate-hashes --allow-unsafe --no-emit-index-url \
+	  --no-emit-find-links --no-emit-trusted-host --no-emit-options --extra tensorflow --extra examples --extra dev \
+	  -c requirements/demo.txt -o requirements/dev.txt requirements/build.in pyproject.toml
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(DEMO): requirements/demo.txt pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/demo.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+$(INSTALLED): requirements/dev.txt $(DEMO)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo-run

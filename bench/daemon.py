@@ -1,0 +1,188 @@
+"""What the daemon costs and how fast it reacts, beside PyPI's Supervisor in an environment of its own.
+
+Run with `python -m bench.daemon`. Prints a table and writes bench/results/daemon.json. Figures: from SIGKILL of a
+program to the existence of the next process (seen from outside, in /proc, for both alike); CPU, wake-ups and memory of
+an idle daemon with one running program. Three rounds each, in turn.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+PEER_ENVIRONMENT = ROOT / ".venv-supervisor"
+PEER = "supervisor==4.3.0"
+SETTLE_S = 2.5  # both count a program as started after startsecs = 1; Supervisor looks once a second
+TICKS = os.sysconf("SC_CLK_TCK")
+
+CONFIGURATION = """
+[supervisord]
+nodaemon = true
+logfile = {folder}/daemon.log
+pidfile = {folder}/daemon.pid
+{extra}
+[unix_http_server]
+file = {folder}/s.sock
+[supervisorctl]
+serverurl = unix://{folder}/s.sock
+[program:sleeper]
+command = /bin/sleep 100000
+autorestart = true
+stdout_logfile = NONE
+stderr_logfile = NONE
+"""
+
+
+@dataclass(frozen=True)
+class System:
+    name: str
+    command: tuple[str, ...]
+    extra: str = ""
+
+
+@dataclass
+class Figures:
+    respawn_ms: list[float]
+    idle_cpu_percent: list[float]
+    wakeups_per_s: list[float]
+    rss_mib: list[float]
+
+
+def systems() -> list[System]:
+    """Ours and the peer; the peer is installed on first use."""
+    if not (PEER_ENVIRONMENT / "bin/supervisord").exists():
+        subprocess.run([sys.executable, "-m", "venv", PEER_ENVIRONMENT], check=True)
+        subprocess.run([PEER_ENVIRONMENT / "bin/pip", "install", "--quiet", PEER, "setuptools<81"], check=True)
+    ours = (sys.executable, "-m", "supervisor.daemon")
+    peer = (str(PEER_ENVIRONMENT / "bin/supervisord"), "-n")
+    return [System("stepkeeper", ours, "state_dir = {folder}/state"), System(PEER.replace("==", " "), peer)]
+
+
+@contextlib.contextmanager
+def running(system: System) -> Iterator[int]:
+    """The daemon's pid, while it runs with one started program."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "bench.conf")
+        path.write_text(CONFIGURATION.format(folder=folder, extra=system.extra.format(folder=folder)))
+        daemon = subprocess.Popen(
+            [*system.command, "-c", str(path)], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            wait_for_child(daemon.pid, None)
+            time.sleep(SETTLE_S)
+            yield daemon.pid
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            daemon.wait(30)
+
+
+def children(pid: int) -> list[int]:
+    """Pids of the direct children, whichever thread started them."""
+    found: list[int] = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def wait_for_child(daemon: int, old: int | None) -> int:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        for pid in children(daemon):
+            if pid != old:
+                return pid
+    raise SystemExit("no child appeared within 15 s")
+
+
+def measure_respawn(daemon: int, repeats: int) -> list[float]:
+    """Milliseconds from SIGKILL to a new process, `repeats` times, each after the program counts as started."""
+    times = []
+    for _ in range(repeats):
+        (old,) = children(daemon)
+        began = time.perf_counter()
+        os.kill(old, signal.SIGKILL)
+        wait_for_child(daemon, old)
+        times.append((time.perf_counter() - began) * 1000)
+        time.sleep(SETTLE_S)
+    return times
+
+
+def cost(pid: int) -> tuple[float, int, float]:
+    """CPU seconds so far, wake-ups so far (voluntary context switches of all threads), resident MiB."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    cpu = (int(fields[11]) + int(fields[12])) / TICKS
+    wakeups, resident = 0, 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        for line in (thread / "status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                wakeups += int(line.split()[1])
+            elif line.startswith("VmRSS"):
+                resident = int(line.split()[1])
+    return cpu, wakeups, resident / 1024
+
+
+def measure(system: System, figures: Figures, repeats: int, idle_s: float) -> None:
+    with running(system) as daemon:
+        cpu, wakeups, _ = cost(daemon)
+        time.sleep(idle_s)
+        cpu_after, wakeups_after, resident = cost(daemon)
+        figures.idle_cpu_percent.append(100 * (cpu_after - cpu) / idle_s)
+        figures.wakeups_per_s.append((wakeups_after - wakeups) / idle_s)
+        figures.rss_mib.append(resident)
+        figures.respawn_ms += measure_respawn(daemon, repeats)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=10, help="kills a round")
+    parser.add_argument("--idle", type=float, default=20.0, help="seconds of idling a round")
+    options = parser.parse_args()
+    results = {system: Figures([], [], [], []) for system in systems()}
+    for _ in range(options.rounds):
+        for system, figures in results.items():
+            measure(system, figures, options.repeats, options.idle)
+    report({system.name: figures for system, figures in results.items()})
+
+
+def report(results: dict[str, Figures]) -> None:
+    (ours, peer) = results
+    table = Table("figure", ours, peer, "ratio of medians")
+    for key, label in (
+        ("respawn_ms", "kill -9 to new process, ms"),
+        ("idle_cpu_percent", "idle CPU, %"),
+        ("wakeups_per_s", "idle wake-ups a second"),
+        ("rss_mib", "resident memory, MiB"),
+    ):
+        mine, theirs = getattr(results[ours], key), getattr(results[peer], key)
+        base = statistics.median(theirs)
+        ratio = f"{statistics.median(mine) / base:.3g}" if base else "-"
+        table.add_row(label, spread(mine), spread(theirs), ratio)
+    Console(width=110).print(table)
+    folder = ROOT / "bench" / "results"
+    folder.mkdir(exist_ok=True)
+    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    content = {"machine": machine, "results": {name: vars(figures) for name, figures in results.items()}}
+    (folder / "daemon.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def spread(values: list[float]) -> str:
+    return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""The configuration: INI text to frozen, validated models, checked once and completely."""
+
+from supervisor.config.load import load
+from supervisor.config.model import Config, CtlConfig, JobConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.ini.find import find
+from supervisor.ini.problems import ConfigError, Problem
+
+__all__ = [
+    "Config",
+    "ConfigError",
+    "CtlConfig",
+    "JobConfig",
+    "Problem",
+    "ProgramConfig",
+    "SupervisordConfig",
+    "UnixServerConfig",
+    "find",
+    "load",
+]

@@ -1,0 +1,93 @@
+"""A section's texts to its model, with everything that is wrong with them and the place of each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from supervisor.config.section import HERE, Section
+from supervisor.config.supervisor_keys import Unsupported
+from supervisor.ini.expand import ExpansionError, expand
+from supervisor.ini.problems import Place, Problem, nearest
+from supervisor.ini.source import Section as Written
+
+Model = TypeVar("Model", bound=Section)
+
+
+@dataclass(slots=True)
+class Checked:
+    """One section on its way to a model. Whatever is found wrong is noted; nothing is raised."""
+
+    written: Written
+    problems: list[Problem]
+    texts: dict[str, str] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.written.entries
+
+    def place(self, key: str | None = None) -> Place:
+        """Where the key stands; the section's header, if it has none."""
+        entry = self.written.entries.get(key) if key else None
+        return entry.place if entry else self.written.place
+
+    def complain(self, text: str, key: str | None = None) -> None:
+        """Notes a problem; with `key`, at its line."""
+        if key is not None:
+            self.wrong.add(key)
+        self.problems.append(Problem(self.place(key), f"[{self.written.name}] {text}"))
+
+    def refuse_unknown(self, known: set[str], unsupported: Mapping[str, Unsupported]) -> None:
+        """Complains about every key that is neither known nor one of Supervisor's that asks for nothing."""
+        for key, entry in self.written.entries.items():
+            if key in known:
+                continue
+            foreign = unsupported.get(key)
+            if foreign is None:
+                meant = nearest(key, known | unsupported.keys())
+                self.complain(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
+            elif entry.value.lower() not in foreign.harmless:
+                text = (
+                    f"{key} = {entry.value:.80}: stepkeeper does not support this key of Supervisor's; {foreign.remedy}"
+                )
+                self.complain(text, key)
+
+    def expand(self, keys: set[str], known: Mapping[str, str]) -> None:
+        """Fills the placeholders in the values of these keys."""
+        for key in sorted(keys & self.written.entries.keys()):
+            entry = self.written.entries[key]
+            try:
+                self.texts[key] = expand(entry.value, {**known, "here": str(entry.folder)})
+            except ExpansionError as error:
+                self.complain(f"{key} {error}", key)
+
+    def build(self, model: type[Model], computed: Mapping[str, Any]) -> Model | None:
+        """The model, or None after complaints. `computed`: values of fields, for keys that the file leaves out."""
+        fields = model.ini_keys()
+        given: dict[str, Any] = {key: self.texts[key] for key in fields if key in self.texts}
+        for name, value in computed.items():
+            given.setdefault(name, value)
+        folders = {fields[key]: entry.folder for key, entry in self.written.entries.items() if key in fields}
+        try:
+            built = model.model_validate(given, context={HERE: folders})
+        except ValidationError as error:
+            for key, text in explain(error):
+                if key not in self.wrong:
+                    self.complain(text, key)
+            return None
+        return None if self.wrong & fields.keys() else built
+
+
+def explain(error: ValidationError) -> list[tuple[str, str]]:
+    """Each thing a model refused: the key, and the complaint that begins with it."""
+    found = []
+    for each in error.errors(include_url=False):
+        key = str(each["loc"][0]) if each["loc"] else ""
+        if each["type"] == "missing":
+            found.append((key, f"has no '{key}', which it needs"))
+        elif each["type"] == "value_error":
+            found.append((key, f"{key} {each['ctx']['error']}"))
+        else:
+            found.append((key, f"{key} is {each['input']!r:.80}: {each['msg']}"))
+    return found

@@ -1,0 +1,153 @@
+"""A configuration file to its model, or to the list of everything that is wrong with it."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.config import relations
+from supervisor.config import supervisor_keys as foreign
+from supervisor.config.check import Checked
+from supervisor.config.model import Config, CtlConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.program import Surroundings, build_program
+from supervisor.config.values import environment as parse_environment
+from supervisor.ini.expand import names
+from supervisor.ini.problems import ConfigError, Place, Problem, nearest
+from supervisor.ini.source import Section, Source, read
+
+_KINDS = {"supervisord", "unix_http_server", "supervisorctl", "include"}
+STATE_DIR = ".stepkeeper"
+
+
+def load(path: Path, environment: Mapping[str, str]) -> Config:
+    """The file's configuration. `environment`: what `%(ENV_X)s` stands for.
+
+    Raises ConfigError with every problem of the file and of those it includes, in the order of their lines.
+    """
+    source = read(path, environment)
+    reading = _Reading(source, dict(environment), source.problems)
+    config = reading.config()
+    if source.problems or config is None:
+        raise ConfigError(sorted(source.problems, key=_in_order))
+    return config
+
+
+def _in_order(problem: Problem) -> tuple[str, int]:
+    return (str(problem.place.file), problem.place.line or 0)
+
+
+@dataclass(slots=True)
+class _Reading:
+    source: Source
+    environment: dict[str, str]
+    problems: list[Problem]
+    programs: dict[str, Checked] = field(default_factory=dict)
+
+    def config(self) -> Config | None:
+        for name, section in self.source.sections.items():
+            self._refuse_foreign(name, section)
+        daemon = self._supervisord()
+        server = self._unix_http_server()
+        ctl = self._supervisorctl()
+        # a broken daemon section is no reason to keep quiet about the programs
+        usable = daemon or SupervisordConfig.model_validate(_folders(self.source.folder / STATE_DIR))
+        programs = self._programs(usable)
+        relations.between(usable, programs, self.programs)
+        if daemon is None:
+            return None
+        return Config(
+            path=self.source.path,
+            supervisord=daemon,
+            unix_http_server=server,
+            supervisorctl=ctl or CtlConfig(),
+            programs=dict(sorted(programs.items(), key=lambda item: (item[1].priority, item[0]))),
+        )
+
+    def _supervisord(self) -> SupervisordConfig | None:
+        section = self.source.sections.get("supervisord")
+        if section is None:
+            text = "there is no [supervisord] section; add a line '[supervisord]' (nothing need stand below it)"
+            self.problems.append(Problem(Place(self.source.path), text))
+            section = Section("supervisord", Place(self.source.path))
+        checked, known = self._checked(section), set(SupervisordConfig.ini_keys())
+        checked.refuse_unknown(known, foreign.SUPERVISORD)
+        checked.expand({"environment"}, self._names())
+        with contextlib.suppress(ValueError):  # the model's own check of the key complains
+            # what the section sets is there for every %(ENV_X)s of the file
+            self.environment |= parse_environment(checked.texts.get("environment", ""))
+        checked.expand(known - {"environment"}, self._names())
+        here = self.source.folder
+        early = checked.build(SupervisordConfig, _folders(here / STATE_DIR))
+        if early is None or "state_dir" not in checked:
+            return early
+        return checked.build(SupervisordConfig, _folders(early.state_dir))
+
+    def _unix_http_server(self) -> UnixServerConfig | None:
+        section = self.source.sections.get("unix_http_server")
+        if section is None:
+            return None
+        checked = self._checked(section)
+        checked.refuse_unknown(set(UnixServerConfig.ini_keys()), foreign.UNIX_HTTP_SERVER)
+        checked.expand(set(UnixServerConfig.ini_keys()), self._names())
+        server = checked.build(UnixServerConfig, {})
+        if server is not None:
+            relations.of_socket(server, checked)
+        return server
+
+    def _supervisorctl(self) -> CtlConfig | None:
+        section = self.source.sections.get("supervisorctl")
+        if section is None:
+            return None
+        checked = self._checked(section)
+        checked.refuse_unknown(set(CtlConfig.ini_keys()), {})
+        checked.expand(set(CtlConfig.ini_keys()), self._names())
+        return checked.build(CtlConfig, {})
+
+    def _programs(self, daemon: SupervisordConfig) -> dict[str, ProgramConfig]:
+        built: dict[str, ProgramConfig] = {}
+        surroundings = Surroundings(daemon, self.environment)
+        for section_name, section in self.source.sections.items():
+            kind, colon, name = section_name.partition(":")
+            if kind == "program" and colon:
+                self.programs[name] = checked = self._checked(section)
+                program = build_program(name, checked, surroundings)
+                if program is not None:
+                    built[name] = program
+        return built
+
+    def _checked(self, section: Section) -> Checked:
+        return Checked(section, self.problems)
+
+    def _names(self) -> dict[str, str]:
+        return names(self.source.folder, self.environment)
+
+    def _refuse_foreign(self, name: str, section: Section) -> None:
+        kind, colon, _ = name.partition(":")
+        if name in _KINDS or (kind == "program" and colon):
+            return
+        if name == foreign.STOCK_RPC_SECTION and _is_stock(section):
+            return
+        remedy = foreign.SECTIONS.get(kind)
+        if remedy is not None:
+            text = f"[{name:.80}] is a section of Supervisor's that stepkeeper does not support; {remedy}"
+        elif name == "program":
+            text = "[program] has no name; write [program:NAME]"
+        else:
+            meant = nearest(kind, [*_KINDS, "program"])
+            hint = f"; did you mean [{meant + ':' + name.partition(':')[2] if meant == 'program' else meant}]?"
+            text = f"there is no section [{name:.80}]" + (hint if meant else "; delete it, or put a ; before its lines")
+        self.problems.append(Problem(section.place, text))
+
+
+def _folders(state_dir: Path) -> dict[str, Path]:
+    return {
+        "state_dir": state_dir,
+        "runtime_dir": state_dir / "run",
+        "childlogdir": state_dir / "log",
+        "logfile": state_dir / "supervisord.log",
+        "pidfile": state_dir / "supervisord.pid",
+    }
+
+
+def _is_stock(section: Section) -> bool:
+    return {key: entry.value for key, entry in section.entries.items()}.items() <= foreign.STOCK_RPC.items()

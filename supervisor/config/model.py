@@ -1,0 +1,296 @@
+"""The configuration as the daemon uses it: one frozen model for each section, each default with its unit and reason.
+
+The descriptions are the text of docs/configuration.md.
+"""
+
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import ValidationError
+
+from supervisor.config import values
+from supervisor.config.check import explain
+from supervisor.config.section import INTERPRETER, OPTIONAL_PATH, PATH, Section, from_text, internal, key, required
+from supervisor.ini.problems import ConfigError, Place, Problem
+from supervisor.protocol.launch import Interval
+
+Boolean = Annotated[bool, from_text(values.boolean)]
+Bytes = Annotated[int, from_text(values.size_bytes)]
+Count = Annotated[int, from_text(lambda text: values.whole(text, 0))]
+Positive = Annotated[int, from_text(lambda text: values.whole(text, 1))]
+Mode = Annotated[int, from_text(values.octal)]
+Seconds = Annotated[float, from_text(values.seconds)]
+Timeout = Annotated[float, from_text(values.timeout)]
+Variables = Annotated[dict[str, str], from_text(values.environment)]
+User = Annotated[str, from_text(values.user)]
+FilePath = Annotated[Path, PATH]
+LogPath = Annotated[Path | None, OPTIONAL_PATH]
+
+LOG_MAXBYTES = 50 << 20
+LOG_BACKUPS = 10
+JOB_STARTRETRIES = 10
+
+
+class SupervisordConfig(Section):
+    """The daemon itself. The section must be there, it may be empty."""
+
+    state_dir: FilePath = required(
+        "Folder for what must outlive the daemon: the ledger (what is wanted, every attempt and how it ended) and the "
+        "lock that keeps a second daemon out. One folder, so that one backup or one volume holds it all.",
+        shown="`.stepkeeper` beside the configuration file",
+    )
+    runtime_dir: FilePath = required(
+        "Folder for the control pipes between the daemon and its workers; may be on a tmpfs, as nothing in it outlives "
+        "a boot.",
+        shown="`run` in state_dir",
+    )
+    logfile: LogPath = key(
+        None,
+        "The daemon's own log, as JSON lines; NONE for standard error only. In the foreground it goes there as well.",
+        shown="`supervisord.log` in state_dir",
+    )
+    logfile_maxbytes: Bytes = key(
+        LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which the log is rotated; 0 is never. As in Supervisor."
+    )
+    logfile_backups: Count = key(
+        LOG_BACKUPS, "How many rotated logs stay, `.1` being the newest: 550 MB at most with the default size."
+    )
+    loglevel: Annotated[values.LogLevel, from_text(values.log_level)] = key(
+        "info",
+        "What the log holds: critical, error (a person must act), warn (recovered by itself), info (state changed), "
+        "debug. Supervisor's trace and blather are the same as debug.",
+    )
+    pidfile: LogPath = key(
+        None, "Where the daemon writes its process id; NONE for nowhere.", shown="`supervisord.pid` in state_dir"
+    )
+    umask: Mode = key(
+        0o022, "File mode bits, in octal, that the daemon's files do not get: others may read, not write."
+    )
+    nodaemon: Boolean = key(
+        False, "Whether to stay in the foreground, as systemd and containers want it. The same as the option -n."
+    )
+    identifier: str = key("supervisor", "The daemon's name in what it tells Supervisor's clients. Their default.")
+    childlogdir: FilePath = required(
+        "Folder for the logs of programs that don't name a file. Beside the ledger, as it is what one looks for after "
+        "a failure; Supervisor puts them into the temporary folder and deletes them at the next start.",
+        shown="`log` in state_dir",
+    )
+    user: User | None = key(
+        None,
+        "User (name or number) that the daemon becomes at its start; needs root. Without it, it stays who it is.",
+        shown="none",
+    )
+    directory: FilePath | None = key(
+        None, "Folder the daemon changes to at its start, and so the one programs start in.", shown="none: stay"
+    )
+    environment: Variables = key(
+        {},
+        'Variables for every program, as `KEY="value",OTHER="value"`; also for `%(ENV_KEY)s` everywhere in the file.',
+        shown="empty",
+    )
+
+
+class UnixServerConfig(Section):
+    """The socket that supervisorctl talks to. Without the section the daemon can only be told things by signals."""
+
+    file: FilePath = required(
+        "Path of the socket, at most 98 bytes long (the system's limit is 107, and while it is being set up the name "
+        "is longer by 9)."
+    )
+    chmod: Mode = key(
+        0o700, "The socket's mode, in octal: who may connect. Only the daemon's user by default, as who can give "
+        "orders can run programs."
+    )  # fmt: skip
+    owner: Annotated[tuple[int, int], from_text(values.owner)] | None = key(
+        None,
+        "Owner of the socket, as `user` or `user:group`; needs root. The owner may change things, others whom the mode "
+        "lets connect may only look.",
+        shown="the daemon's user",
+        alias="chown",
+    )
+
+
+class CtlConfig(Section):
+    """What supervisorctl reads from the file; its options -s, -u and -p win over it."""
+
+    serverurl: str | None = key(
+        None,
+        "Where the daemon listens: `unix:///path` or `http://host:port`.",
+        shown="the file of [unix_http_server], else `http://localhost:9001` as in Supervisor",
+    )
+    username: str | None = key(None, "User name for a server that asks for one (stepkeeper's does not).", shown="none")
+    password: str | None = key(None, "Password that goes with it, in clear text.", shown="none")
+    prompt: str = key("supervisor", "What the interactive shell shows before `> `. As in Supervisor.")
+    history_file: FilePath | None = key(
+        None, "File that keeps the interactive shell's history between runs.", shown="none: it is not kept"
+    )
+
+
+class JobConfig(Section):
+    """What makes a program a training job. The keys stand in the program's own section."""
+
+    checkpoint_dir: FilePath = required(
+        "Folder of the job's checkpoints, on a disk that outlives the host if training is to. Setting it makes the "
+        "program a job: it is told to flush before it is stopped, and goes on from its newest whole checkpoint.",
+        shown="none: the program is not a job",
+    )
+    entrypoint: Annotated[str, from_text(values.entrypoint)] | None = key(
+        None,
+        "Function that trains, as `package.module:function`. Stands for `command = python -m worker "
+        "package.module:function`.",
+        shown="none: the command is used",
+    )
+    python: Annotated[str, INTERPRETER] = key(
+        sys.executable,
+        "Interpreter that runs the entrypoint: a path, or a name to search for. The job's environment may be another "
+        "one than the daemon's.",
+        shown="the daemon's interpreter",
+    )
+    strategy: Annotated[str, from_text(values.strategy)] | None = key(
+        None, "What `worker.strategy()` gives: mirrored or one-device.", shown="what the script asks for"
+    )
+    replicas: Positive | None = key(
+        None,
+        "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
+        shown="every GPU, or one CPU device",
+    )
+    deterministic: Boolean = key(
+        False,
+        "Whether TensorFlow is to use deterministic operations only. Off, as some are slower and some are missing.",
+    )
+    checkpoint_interval: Annotated[Interval, from_text(values.interval)] = key(
+        Interval(seconds=600.0),
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`. What a crash without warning can cost at most; "
+        "a stop or a notice flushes anyway.",
+        shown="10 minutes",
+    )
+    checkpoint_keep: Positive = key(
+        5, "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged."
+    )
+    checkpoint_keep_every: Annotated[float, from_text(values.hours)] | None = key(
+        None, "Besides, one checkpoint stays for every such length of time, such as `6 hours`.", shown="none"
+    )
+    checkpoint_keep_best: Annotated[tuple[str, str], from_text(values.best)] | None = key(
+        None, "Besides, the one best by a metric stays: `min loss` or `max accuracy`.", shown="none"
+    )
+    startup_timeout: Timeout = key(
+        600.0,
+        "Seconds (or `10 minutes`) from start to the first step: import, restore, trace. Generous, as tracing a large "
+        "model takes minutes; then the worker is killed and tried again.",
+    )
+    flush_timeout: Timeout = key(
+        120.0,
+        "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to end. "
+        "Spot hosts give 30 to 120 s in all.",
+    )
+    hang_timeout: Annotated[float | None, from_text(values.optional_timeout)] = key(
+        None,
+        "Seconds (or `15 minutes`) without a step after which a worker counts as hung: its stacks are dumped and it is "
+        "killed. Off, as only you know how long your longest step, evaluation included, may take.",
+        shown="none: off",
+    )
+
+
+class ProgramConfig(Section):
+    """One program: a command that is kept running, or a training job."""
+
+    name: str = internal("What stands after `program:` in the section's name.")
+    job: JobConfig | None = internal("Set if the program is a training job.", None)
+    command: Annotated[tuple[str, ...], from_text(values.command)] = required(
+        "Program and arguments, split as a shell would, but no shell runs it. Searched for in PATH if it has no slash. "
+        "A job may have an entrypoint instead."
+    )
+    directory: FilePath | None = key(None, "Folder the program starts in.", shown="none: the daemon's")
+    environment: Variables = key(
+        {}, 'Variables for this program, over those of [supervisord]: `KEY="value",OTHER="value"`.', shown="empty"
+    )
+    user: User | None = key(
+        None, "User (name or number) the program runs as; needs a daemon that is root. HOME and USER stay as they are.",
+        shown="the daemon's",
+    )  # fmt: skip
+    umask: Mode | None = key(
+        None, "File mode bits, in octal, that the program's files do not get.", shown="the daemon's"
+    )
+    priority: Annotated[int, from_text(lambda text: values.whole(text, -1_000_000))] = key(
+        999, "Lower numbers start first. As in Supervisor."
+    )
+    autostart: Boolean = key(
+        True, "Whether to start it with the daemon. What you last told supervisorctl wins: a stopped program stays so."
+    )
+    autorestart: Annotated[values.AutoRestart, from_text(values.autorestart)] = key(
+        "unexpected",
+        "Whether to start it again when it ends by itself: true, false, or unexpected, which is when the exit code is "
+        "not in exitcodes (for a job: when it did not say that training is done).",
+    )
+    exitcodes: Annotated[frozenset[int], from_text(values.exit_codes)] = key(
+        frozenset({0}), "Exit codes, separated by commas, with which the program ends as it should.", shown="0"
+    )
+    startsecs: Seconds = key(
+        1.0, "Seconds it must stay up to count as started; ending earlier is a failed start. A job has started when it "
+        "trains."
+    )  # fmt: skip
+    startretries: Count = key(
+        3,
+        "How many failed starts in a row are tried again before it is given up. For a job: restarts in a row that "
+        "brought no new checkpoint; more of them, as what they wait for (a disk, a driver) takes longer to come back.",
+        shown=f"3; {JOB_STARTRETRIES} for a job",
+    )
+    stopsignal: Annotated[signal.Signals, from_text(values.stop_signal)] = key(
+        signal.SIGTERM, "Signal that tells it to end, after the flush if it is a job.", shown="TERM"
+    )
+    stopwaitsecs: Seconds = key(
+        10.0, "Seconds from that signal to SIGKILL. For a job they begin when its flush is over. As in Supervisor."
+    )
+    stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
+    killasgroup: Boolean = key(
+        False,
+        "Whether SIGKILL goes to the whole process group. A job's processes are all killed in any case.",
+        shown="value of stopasgroup",
+    )
+    redirect_stderr: Boolean = key(False, "Whether standard error goes into the log of standard output.")
+    stdout_logfile: LogPath = key(
+        None,
+        "Log of standard output: a path, NONE for no log, or AUTO.",
+        shown="AUTO: `NAME-stdout.log` in childlogdir",
+    )
+    stdout_logfile_maxbytes: Bytes = key(
+        LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which it is rotated; 0 is never. As in Supervisor."
+    )
+    stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay. As in Supervisor.")
+    stderr_logfile: LogPath = key(
+        None,
+        "Log of standard error, as stdout_logfile; none if redirect_stderr is true.",
+        shown="AUTO: `NAME-stderr.log` in childlogdir",
+    )
+    stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which it is rotated; 0 is never.")
+    stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
+
+
+class Config(Section):
+    """The whole configuration. `programs` is in the order of start: by priority, then by name."""
+
+    path: Path = internal("The file it was read from.")
+    supervisord: SupervisordConfig = internal("Section [supervisord].")
+    unix_http_server: UnixServerConfig | None = internal("Section [unix_http_server].", None)
+    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig())
+    programs: dict[str, ProgramConfig] = internal("Sections [program:NAME].", {})
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """The same, with what the command line says of the daemon instead; paths start from the present folder.
+
+        Raises ConfigError.
+        """
+        given = {**dict(self.supervisord), **{key: _as_text(value) for key, value in settings.items()}}
+        try:
+            daemon = SupervisordConfig.model_validate(given)
+        except ValidationError as error:
+            place = Place(Path("command line"))
+            raise ConfigError(Problem(place, f"--{text}") for _, text in explain(error)) from error
+        return self.model_copy(update={"supervisord": daemon})
+
+
+def _as_text(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value

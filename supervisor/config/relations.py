@@ -1,0 +1,98 @@
+"""What must hold between keys: each one may be right and the set of them still wrong."""
+
+import os
+import pwd
+from collections.abc import Mapping
+
+from supervisor.config.check import Checked
+from supervisor.config.model import ProgramConfig, SupervisordConfig, UnixServerConfig
+
+MAX_SOCKET_PATH_BYTES = 98
+"""sun_path holds 107 bytes and a NUL (unix(7)); the name it is bound under before the rename is up to 9 longer."""
+
+
+def of_keys(checked: Checked, job_keys: set[str]) -> None:
+    """Which keys of a program exclude or need each other."""
+    is_job = "checkpoint_dir" in checked
+    if "command" in checked and "entrypoint" in checked:
+        text = "has a command and an entrypoint; take one of them out (the entrypoint stands for a command)"
+        checked.complain(text, "entrypoint")
+    elif is_job and not ("command" in checked or "entrypoint" in checked):
+        checked.complain("has neither a command nor an entrypoint; add one of them", "checkpoint_dir")
+    elif "command" not in checked and not (job_keys & checked.written.entries.keys()):
+        checked.complain("has no 'command', which it needs", "command")
+    if is_job and "python" in checked and "command" in checked:
+        checked.complain("python goes with an entrypoint only; write the interpreter into the command", "python")
+
+
+def of_program(program: ProgramConfig, checked: Checked) -> None:
+    """Values of one program that contradict each other, or this host."""
+    if program.stopasgroup and not program.killasgroup:
+        text = (
+            "killasgroup is false but stopasgroup is true: processes that ignore the stop signal would be left behind; "
+            "set killasgroup = true"
+        )
+        checked.complain(text, "killasgroup")
+    if program.job is not None and program.job.strategy == "one-device" and (program.job.replicas or 1) > 1:
+        text = (
+            f"replicas is {program.job.replicas} but strategy is one-device; take one out, or use strategy = mirrored"
+        )
+        checked.complain(text, "replicas")
+    for channel in ("stdout", "stderr"):
+        _check_log(program, checked, channel)
+
+
+def _check_log(program: ProgramConfig, checked: Checked, channel: str) -> None:
+    key = f"{channel}_logfile"
+    file, size = getattr(program, key), getattr(program, f"{key}_maxbytes")
+    if channel == "stderr" and program.redirect_stderr:
+        if key in checked and checked.written.entries[key].value.upper() not in ("AUTO", "NONE"):
+            text = f"{key} has no effect while redirect_stderr is true; take one of them out"
+            checked.complain(text, key)
+    elif file is not None and file.is_relative_to("/dev") and size > 0:
+        checked.complain(f"{key} is {file}, which can't be rotated; set {key}_maxbytes = 0", key)
+
+
+def of_socket(server: UnixServerConfig, checked: Checked) -> None:
+    """Whether the system can make such a socket."""
+    length = len(os.fsencode(server.file))
+    if length > MAX_SOCKET_PATH_BYTES:
+        text = f"file is {length} bytes long, a socket's path at most {MAX_SOCKET_PATH_BYTES}; use a shorter one"
+        checked.complain(f"{text}, such as /run/stepkeeper.sock", "file")
+    if server.owner is not None and os.geteuid() != 0 and server.owner[0] != os.geteuid():
+        checked.complain("chown gives the socket to another user, which only root can; take it out", "chown")
+
+
+def between(daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:
+    """What must hold between sections."""
+    _check_users(daemon, programs, written)
+    _check_shared_folders(programs, written)
+
+
+def _check_users(
+    daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]
+) -> None:
+    uid = os.geteuid() if daemon.user is None else _uid(daemon.user)
+    if uid == 0:
+        return
+    who = f"uid {uid}" if daemon.user is None else f"{daemon.user} ([supervisord] user)"
+    for name, program in programs.items():
+        if program.user is not None and _uid(program.user) != uid:
+            text = f"user is {program.user} but the daemon runs as {who}, and only root can start programs as others"
+            written[name].complain(f"{text}; run supervisord as root, or take the line out", "user")
+
+
+def _check_shared_folders(programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:
+    """Two jobs in one folder would restore and delete each other's checkpoints."""
+    owners: dict[str, str] = {}
+    for name, program in programs.items():
+        if program.job is None:
+            continue
+        other = owners.setdefault(os.path.realpath(program.job.checkpoint_dir), name)
+        if other != name:
+            text = f"checkpoint_dir is {program.job.checkpoint_dir}, which is [program:{other}]'s too"
+            written[name].complain(f"{text}; give each job a folder of its own", "checkpoint_dir")
+
+
+def _uid(user: str) -> int:
+    return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid

@@ -1,0 +1,58 @@
+"""What Supervisor's configuration knows and stepkeeper does not do: recognised by name, never ignored in silence.
+
+A key with the value that changes nothing is accepted, so that most files work as they are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """A key of Supervisor's: the written values that ask for nothing, and what to do instead of others."""
+
+    harmless: tuple[str, ...]
+    remedy: str
+
+
+_OFF = ("false", "no", "off", "0")
+_EVENTS = Unsupported(_OFF, "there are no event listeners; watch `supervisorctl status --json` instead")
+_CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), "there are no event listeners; take the line out")
+_SYSLOG = Unsupported(_OFF, "write to a file and let the system's log daemon read it")
+_LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
+_PASSWORD = Unsupported((), "the socket's mode and owner say who may connect: use chmod and chown")
+
+PROGRAM: Mapping[str, Unsupported] = {
+    "process_name": Unsupported(("%(program_name)s",), "a process is called as its section: rename the section"),
+    "numprocs": Unsupported(("1",), "write one [program:NAME] section for each process"),
+    "numprocs_start": Unsupported(("0",), "write one [program:NAME] section for each process"),
+    "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
+    "stdout_capture_maxbytes": _CAPTURE,
+    "stderr_capture_maxbytes": _CAPTURE,
+    "stdout_events_enabled": _EVENTS,
+    "stderr_events_enabled": _EVENTS,
+    "stdout_syslog": _SYSLOG,
+    "stderr_syslog": _SYSLOG,
+}
+SUPERVISORD: Mapping[str, Unsupported] = {
+    "minfds": Unsupported(("1024",), _LIMIT),
+    "minprocs": Unsupported(("200",), _LIMIT),
+    "nocleanup": Unsupported(_OFF, "logs are never deleted at a start; take the line out"),
+    "silent": Unsupported(_OFF, "send standard error where you want it: supervisord -n 2>/dev/null"),
+    "strip_ansi": Unsupported(_OFF, "logs are kept as they were written; strip them when reading"),
+}
+UNIX_HTTP_SERVER: Mapping[str, Unsupported] = {"username": _PASSWORD, "password": _PASSWORD}
+
+SECTIONS: Mapping[str, str] = {
+    "inet_http_server": "use [unix_http_server], and ssh for other hosts",
+    "group": "name programs one by one; supervisorctl takes several names",
+    "eventlistener": "watch `supervisorctl status --json` instead",
+    "fcgi-program": "run FastCGI programs under a web server's own process control",
+    "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",
+    "ctlplugin": "supervisorctl's actions are fixed",
+}
+"""Kinds of section, and what to do instead."""
+
+STOCK_RPC_SECTION = "rpcinterface:supervisor"
+STOCK_RPC = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}
+"""Stands in every sample file; accepted and never imported."""

@@ -1,0 +1,234 @@
+"""One written value to one typed value. Every function raises ValueError, whose text goes on after the key's name."""
+
+import grp
+import os
+import pwd
+import re
+import shlex
+import signal
+from typing import Literal
+
+from supervisor.ini.problems import nearest
+from supervisor.protocol.launch import STRATEGIES, UNITS, Interval, parse_best, parse_interval
+
+MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
+MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
+MAX_COUNT = 1_000_000
+
+LogLevel = Literal["critical", "error", "warn", "info", "debug", "trace", "blather"]
+AutoRestart = Literal["true", "false", "unexpected"]
+
+_LEVELS: tuple[LogLevel, ...] = ("critical", "error", "warn", "info", "debug", "trace", "blather")
+TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_SIZES = {"": 1, "b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
+_SIZE = re.compile(r"(\d{1,15})\s*([a-z]*)", re.IGNORECASE)
+_DURATION = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s*([a-z]*)", re.IGNORECASE)
+_VARIABLE = re.compile(
+    r"""\s*(?P<key>[^\s=,"']+)\s*=\s*(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\s,"']*))\s*"""
+)
+_ENTRYPOINT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def boolean(text: str) -> bool:
+    """`true`, `yes`, `on` or `1`; `false`, `no`, `off` or `0`."""
+    if text.lower() in TRUE:
+        return True
+    if text.lower() in FALSE:
+        return False
+    raise ValueError(f"is {text!r:.80}, which is neither true nor false")
+
+
+def autorestart(text: str) -> AutoRestart:
+    """A boolean, or `unexpected`."""
+    if text.lower() == "unexpected":
+        return "unexpected"
+    try:
+        return "true" if boolean(text) else "false"
+    except ValueError as error:
+        raise ValueError(f"is {text!r:.80}; it can be true, false or unexpected") from error
+
+
+def whole(text: str, lowest: int, highest: int = MAX_COUNT) -> int:
+    """A whole number within limits."""
+    try:
+        number = int(text) if len(text) <= 20 else None
+    except ValueError:
+        number = None
+    if number is None or not lowest <= number <= highest:
+        raise ValueError(f"is {text!r:.80}, not a whole number from {lowest} to {highest}")
+    return number
+
+
+def size_bytes(text: str) -> int:
+    """Bytes, or `50MB`, `10KB`, `1GB` (1 KB is 1024 bytes)."""
+    match = _SIZE.fullmatch(text)
+    factor = _SIZES.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise ValueError(f"is {text!r:.80}, not a size; write bytes as a number, or for example 50MB (KB, MB, GB)")
+    if int(match[1]) * factor > MAX_SIZE_BYTES:
+        raise ValueError(f"is {text}, larger than the limit of {MAX_SIZE_BYTES} bytes")
+    return int(match[1]) * factor
+
+
+def seconds(text: str) -> float:
+    """A length of time, 0 included: seconds as a number, or `30 s`, `5 minutes`, `1.5 hours`."""
+    match = _DURATION.fullmatch(text)
+    factor = (UNITS.get(match[2].lower()) if match[2] else 1.0) if match else None
+    if match is None or factor is None:
+        raise ValueError(
+            f"is {text!r:.80}, not a length of time; write seconds as a number, or for example '5 minutes'"
+        )
+    if float(match[1]) * factor > MAX_DURATION_S:
+        raise ValueError(f"is {text!r}, longer than the limit of 366 days")
+    return float(match[1]) * factor
+
+
+def timeout(text: str) -> float:
+    """A length of time above 0."""
+    length = seconds(text)
+    if length == 0:
+        raise ValueError(f"is {text!r}; it must be longer than 0")
+    return length
+
+
+def optional_timeout(text: str) -> float | None:
+    """A length of time above 0, or `none`."""
+    return None if text.lower() == "none" else timeout(text)
+
+
+def hours(text: str) -> float:
+    """A length of time above 0 with its unit, in hours."""
+    if text.replace(".", "").isdecimal():
+        raise ValueError(f"is {text!r:.80} without a unit; write for example '{text:.10} hours'")
+    return timeout(text) / 3600.0
+
+
+def interval(text: str) -> Interval:
+    """`500 steps`, or a length of time with its unit."""
+    try:
+        parsed = parse_interval(text)
+    except ValueError as error:
+        raise ValueError(f"is {error}".replace(f"is {text!r} is", f"is {text!r:.80},", 1)) from error
+    if (parsed.seconds or 0.0) > MAX_DURATION_S:
+        raise ValueError(f"is {text!r:.80}, longer than the limit of 366 days")
+    return parsed
+
+
+def best(text: str) -> tuple[str, str]:
+    """`min loss` or `max accuracy` as (mode, metric)."""
+    try:
+        return parse_best(text)
+    except ValueError as error:
+        raise ValueError(f"is {text!r:.80}, not a rule; write for example 'min loss' or 'max accuracy'") from error
+
+
+def octal(text: str) -> int:
+    """File mode bits, written in octal digits."""
+    if not re.fullmatch(r"(0o?)?[0-7]{1,4}", text):
+        raise ValueError(f"is {text!r:.80}, not octal digits; write for example 022 or 0700")
+    return int(text.replace("o", ""), 8) & 0o7777
+
+
+def stop_signal(text: str) -> signal.Signals:
+    """A signal by its name, with or without SIG, or by its number."""
+    name = text.upper()
+    try:
+        if name.isascii() and name.isdecimal():
+            return signal.Signals(int(name[:10]))
+        return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
+    except (KeyError, ValueError):
+        meant = nearest(f"SIG{name.removeprefix('SIG')}", [each.name for each in signal.Signals])
+        hint = f"did you mean {meant[3:]}?" if meant else "write for example TERM, INT, HUP, QUIT or USR1"
+        raise ValueError(f"is {text!r:.80}, which is no signal; {hint}") from None
+
+
+def exit_codes(text: str) -> frozenset[int]:
+    """Exit codes, separated by commas."""
+    try:
+        return frozenset(whole(part.strip(), 0, 255) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"is {text!r:.80}; write exit codes from 0 to 255, separated by commas") from error
+
+
+def log_level(text: str) -> LogLevel:
+    """One of Supervisor's level names."""
+    for level in _LEVELS:
+        if text.lower() == level:
+            return level
+    raise ValueError(f"is {text!r:.80}; it can be {', '.join(_LEVELS)}")
+
+
+def strategy(text: str) -> str:
+    """The name of a distribution strategy."""
+    if text not in STRATEGIES:
+        meant = nearest(text, STRATEGIES)
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise ValueError(f"is {text!r:.80}; it can be {' or '.join(STRATEGIES)}{hint}")
+    return text
+
+
+def command(text: str) -> tuple[str, ...]:
+    """A command line split as a shell would split it; no shell runs it."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"can't be split into words: {str(error).lower()}; close the quotation mark") from error
+    if not words or not words[0]:
+        raise ValueError("is empty; write the program to run and its arguments")
+    return words
+
+
+def entrypoint(text: str) -> str:
+    """`package.module:function`."""
+    if not _ENTRYPOINT.fullmatch(text):
+        hint = f"for a script write 'command = python {text:.60}'" if text.endswith(".py") else "write module:function"
+        raise ValueError(f"is {text!r:.80}, not a module and a function in it such as examples.digits:train; {hint}")
+    return text
+
+
+def environment(text: str) -> dict[str, str]:
+    """`KEY="value",OTHER='value'`; quotes may be left out where a value has no space and no comma."""
+    variables: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        match = _VARIABLE.match(text, position)
+        if match is None or text[match.end() : match.end() + 1] not in ("", ","):
+            rest = text[position:].strip()
+            raise ValueError(f'can\'t be read from {rest!r:.40} on; write KEY="value",OTHER="value" and %% for a %')
+        variables[match["key"]] = next(value for value in match.group("double", "single", "bare") if value is not None)
+        position = match.end() + 1
+    return variables
+
+
+def user(text: str) -> str:
+    """The name or number of a user that exists."""
+    _entry_of_user(text)
+    return text
+
+
+def owner(text: str) -> tuple[int, int]:
+    """`user` or `user:group` as numbers; the group is -1, leave it as it is, if none is named."""
+    name, colon, group = text.partition(":")
+    uid = _entry_of_user(name).pw_uid
+    if not colon:
+        return (uid, -1)
+    try:
+        return (uid, (grp.getgrgid(int(group)) if group.isdecimal() else grp.getgrnam(group)).gr_gid)
+    except (KeyError, OverflowError, ValueError):
+        raise ValueError(f"names the group {group!r:.80}, which does not exist; create it, or name another") from None
+
+
+def _entry_of_user(text: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwuid(int(text)) if text.isdecimal() else pwd.getpwnam(text)
+    except (KeyError, OverflowError, ValueError):
+        raise ValueError(f"names the user {text!r:.80}, who does not exist; create the user, or name another") from None
+
+
+def path(text: str, folder: str) -> str:
+    """An absolute path: `~` is the home folder, and what is relative starts from `folder`."""
+    if not text:
+        raise ValueError("is empty; write a path, or delete the line")
+    if "\0" in text or "\n" in text:
+        raise ValueError(f"is {text!r:.80}, which is no path: there is a line break in it")
+    return os.path.abspath(os.path.join(folder, os.path.expanduser(text)))  # noqa: PTH100, PTH111, PTH118 - text

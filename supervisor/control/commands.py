@@ -1,0 +1,298 @@
+"""The commands, in one fixed table: a name that comes from outside is looked up here and nowhere else."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from supervisor import __version__
+from supervisor.config import ConfigError
+from supervisor.control import wire
+from supervisor.control.errors import Code, CommandError
+from supervisor.core import events as fact
+from supervisor.core.facts import ALIVE, State
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import Ledger
+from supervisor.host.logs import LogPump
+from supervisor.protocol.messages import Committed, SaveFailed
+from supervisor.runner.programs import Programs
+from supervisor.runner.runner import Runner
+
+Arguments = Mapping[str, Any]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """What commands act on. `shut_down` and `reload` return at once; the work follows."""
+
+    programs: Programs
+    ledger: Ledger
+    logs: LogPump
+    checkpoints: CheckpointStore
+    shut_down: Callable[[], None]
+    reload: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One entry of the table. `changes`: needs the right to change things, and is refused while leaving."""
+
+    act: Callable[[Daemon, Arguments], Awaitable[Result]]
+    changes: bool
+
+
+async def status(daemon: Daemon, arguments: Arguments) -> Result:
+    """Every program, by name."""
+    runners = daemon.programs.runners
+    return {"programs": [_program(runners[name]) for name in sorted(runners)]}
+
+
+def _program(runner: Runner) -> Result:
+    word, code = wire.wire_state(runner)
+    exited = runner.acts.last_exit
+    return {
+        "name": runner.name,
+        "group": runner.name,
+        "state": str(runner.state),
+        "wire_state": word,
+        "wire_code": code,
+        "description": wire.describe(runner),
+        "pid": runner.acts.pid,
+        "started_wall_at": runner.acts.started_wall_at,
+        "ended_wall_at": runner.acts.ended_wall_at,
+        "exit_code": exited.code if exited else None,
+        "signal": exited.signal if exited else None,
+        "reason": runner.reason,
+        "wanted": runner.wanted,
+        "stdout_logfile": _text(runner.config.stdout_logfile),
+        "stderr_logfile": _text(runner.config.stderr_logfile),
+        "job": _job(runner),
+    }
+
+
+def _job(runner: Runner) -> Result | None:
+    if runner.config.job is None:
+        return None
+    training = asdict(runner.acts.training)
+    return {"attempt": runner.attempt, "checkpoint_dir": str(runner.config.job.checkpoint_dir), **training}
+
+
+async def start(daemon: Daemon, arguments: Arguments) -> Result:
+    """Starts a program; with `wait` (the default) returns when it runs, a job: when it trains."""
+    runner = _runner(daemon, arguments)
+    wait = _flag(arguments, "wait", True)
+    await runner.taken_up.wait()
+    if runner.state in ALIVE - {State.STOPPING, State.KILLING} and runner.flush is None:
+        raise CommandError(Code.ALREADY_STARTED, runner.name)
+    await runner.learn_attempts(0)
+    runner.post(fact.StartRequested())
+    if wait:
+        state = await runner.until(lambda: _settled(runner))
+        if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
+            raise _start_error(runner)
+    return {"name": runner.name}
+
+
+def _settled(runner: Runner) -> State | None:
+    return None if runner.state in (State.STARTING, State.STOPPING, State.KILLING) else runner.state
+
+
+def _start_error(runner: Runner) -> CommandError:
+    reason = runner.reason or f"ended as {runner.state}"
+    if runner.acts.spawn_error is not None:
+        code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.acts.spawn_error.kind)
+        return CommandError(code or Code.SPAWN_ERROR, reason)
+    return CommandError(Code.ABNORMAL_TERMINATION, reason)
+
+
+async def stop(daemon: Daemon, arguments: Arguments) -> Result:
+    """Flushes and stops a program; with `wait` (the default) returns when its process is gone."""
+    runner = _runner(daemon, arguments)
+    wait = _flag(arguments, "wait", True)
+    await runner.taken_up.wait()
+    if runner.state not in ALIVE and runner.state is not State.BACKOFF:
+        runner.post(fact.StopRequested())  # not wanted after a reboot either
+        raise CommandError(Code.NOT_RUNNING, runner.name)
+    runner.post(fact.StopRequested())
+    if wait:
+        await runner.until(lambda: True if runner.state not in ALIVE else None)
+    return {"name": runner.name}
+
+
+async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
+    """Sends a signal, by name or number, to a program's worker."""
+    runner, text = _runner(daemon, arguments), _string(arguments, "signal").upper()
+    try:
+        number = int(text) if text.isdecimal() else signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
+        number = signal.Signals(number)
+    except (KeyError, ValueError) as error:
+        raise CommandError(Code.BAD_SIGNAL, text) from error
+    if not runner.acts.send_signal(number):
+        raise CommandError(Code.NOT_RUNNING, runner.name)
+    return {"name": runner.name}
+
+
+async def checkpoint(daemon: Daemon, arguments: Arguments) -> Result:
+    """Has a job write a checkpoint now and train on; returns when it is on the disk."""
+    runner = _runner(daemon, arguments)
+    if runner.config.job is None:
+        raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
+    runner.post(fact.FlushRequested("operator"))
+    if runner.flush is None:
+        raise CommandError(Code.NOT_RUNNING, f"{runner.name} does not train now (it is {runner.state})")
+    flush_id = runner.flush.id
+    answer: Committed | SaveFailed = await runner.until(lambda: runner.answer_to(flush_id))
+    if isinstance(answer, SaveFailed):
+        raise CommandError(Code.FAILED, answer.error)
+    return {
+        "checkpoint": answer.checkpoint,
+        "step": answer.step,
+        "size_bytes": answer.size_bytes,
+        "save_s": answer.save_s,
+    }
+
+
+async def checkpoints(daemon: Daemon, arguments: Arguments) -> Result:
+    """A job's checkpoints, newest first, each proven whole or not (`verify`, the default); then those set aside."""
+    runner = _runner(daemon, arguments)
+    if runner.config.job is None:
+        raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
+    directory = runner.config.job.checkpoint_dir
+    try:
+        listed = await daemon.checkpoints.listing(directory, verify=_flag(arguments, "verify", True))
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot list {directory}: {error.strerror}") from error
+    return {"checkpoints": [asdict(each) for each in listed]}
+
+
+async def history(daemon: Daemon, arguments: Arguments) -> Result:
+    """A program's last attempts, oldest first."""
+    runner, limit = _runner(daemon, arguments), arguments.get("limit", 20)
+    if not isinstance(limit, int) or not 1 <= limit <= 10_000:
+        raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
+    records = await asyncio.to_thread(daemon.ledger.history, runner.name, limit)
+    return {"attempts": [_attempt(asdict(record)) for record in records]}
+
+
+def _attempt(record: dict[str, Any]) -> Result:
+    return {
+        **{key: value for key, value in record.items() if key not in ("started_at", "ended_at")},
+        "started_wall_at": record["started_at"],
+        "ended_wall_at": record["ended_at"],
+    }
+
+
+async def clear(daemon: Daemon, arguments: Arguments) -> Result:
+    """Empties a program's log files and deletes their backups."""
+    config = _runner(daemon, arguments).config
+    for path in filter(None, {config.stdout_logfile, config.stderr_logfile}):
+        await asyncio.to_thread(daemon.logs.clear, path)
+    return {"name": config.name}
+
+
+async def pid(daemon: Daemon, arguments: Arguments) -> Result:
+    """The daemon's pid."""
+    return {"pid": os.getpid()}
+
+
+async def version(daemon: Daemon, arguments: Arguments) -> Result:
+    """The daemon's version."""
+    return {"version": __version__}
+
+
+async def avail(daemon: Daemon, arguments: Arguments) -> Result:
+    """Every configured program, in use or not."""
+    configured, used = daemon.programs.configured, daemon.programs.runners
+    return {
+        "programs": [
+            {
+                "name": name,
+                "in_use": name in used,
+                "autostart": configured[name].autostart,
+                "priority": configured[name].priority,
+            }
+            for name in sorted(configured)
+        ]
+    }
+
+
+async def reread(daemon: Daemon, arguments: Arguments) -> Result:
+    """Reads the configuration and says what `update` would change."""
+    try:
+        return {key: list(names) for key, names in asdict(await daemon.programs.reread()).items()}
+    except ConfigError as error:
+        raise CommandError(Code.CANT_REREAD, str(error)) from error
+
+
+async def update(daemon: Daemon, arguments: Arguments) -> Result:
+    """Reads the configuration and makes the programs what it says, touching only what differs."""
+    names = arguments.get("names")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise CommandError(Code.BAD_ARGUMENTS, "names is not a list of program names")
+    await reread(daemon, arguments)
+    known = daemon.programs.configured.keys() | daemon.programs.runners.keys()
+    unknown = sorted(set(names or ()) - known)
+    if unknown:
+        raise CommandError(Code.BAD_NAME, ", ".join(unknown))
+    actions = await daemon.programs.update(names)
+    return {"actions": [{"name": name, "action": action} for name, action in actions]}
+
+
+async def reload(daemon: Daemon, arguments: Arguments) -> Result:
+    """Stops everything and starts the daemon anew, with its configuration read again."""
+    daemon.reload()
+    return {}
+
+
+async def shutdown(daemon: Daemon, arguments: Arguments) -> Result:
+    """Flushes and stops everything, then leaves."""
+    daemon.shut_down()
+    return {}
+
+
+TABLE: Mapping[str, Command] = {
+    "avail": Command(avail, changes=False),
+    "checkpoint": Command(checkpoint, changes=True),
+    "checkpoints": Command(checkpoints, changes=False),
+    "clear": Command(clear, changes=True),
+    "history": Command(history, changes=False),
+    "pid": Command(pid, changes=False),
+    "reload": Command(reload, changes=True),
+    "reread": Command(reread, changes=True),
+    "shutdown": Command(shutdown, changes=True),
+    "signal": Command(send_signal, changes=True),
+    "start": Command(start, changes=True),
+    "status": Command(status, changes=False),
+    "stop": Command(stop, changes=True),
+    "update": Command(update, changes=True),
+    "version": Command(version, changes=False),
+}
+
+
+def _runner(daemon: Daemon, arguments: Arguments) -> Runner:
+    name = _string(arguments, "name")
+    runner = daemon.programs.runners.get(name)
+    if runner is None:
+        raise CommandError(Code.BAD_NAME, name)
+    return runner
+
+
+def _string(arguments: Arguments, key: str) -> str:
+    value = arguments.get(key)
+    if not isinstance(value, str):
+        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not a text")
+    return value
+
+
+def _flag(arguments: Arguments, key: str, default: bool) -> bool:
+    value = arguments.get(key, default)
+    if not isinstance(value, bool):
+        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not true or false")
+    return value
+
+
+def _text(value: object | None) -> str | None:
+    return None if value is None else str(value)

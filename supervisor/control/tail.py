@@ -1,0 +1,93 @@
+"""The end of a log file, and what is added to it while somebody watches."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from supervisor.control.commands import Daemon
+from supervisor.control.errors import Code, CommandError
+
+DEFAULT_BYTES = 1600  # as Supervisor's tail
+MAX_BYTES = 16 << 20
+BLOCK_BYTES = 64 * 1024
+LOOK_S = 0.2  # how often a followed file is looked at; only while somebody follows
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonLog:
+    """Where the daemon's own log goes; None: to its standard error."""
+
+    path: Path | None
+
+
+async def respond(request: web.Request, daemon: Daemon, own: DaemonLog) -> web.StreamResponse:
+    """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends."""
+    query = request.query
+    path = _path(daemon, own, query.get("name", ""), query.get("channel", "stdout"))
+    count = query.get("bytes", str(DEFAULT_BYTES))
+    if not (count.isascii() and count.isdecimal() and int(count) <= MAX_BYTES):
+        raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
+    try:
+        end, inode = await asyncio.to_thread(_last, path, int(count))
+    except FileNotFoundError as error:
+        raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
+    if query.get("follow") != "1":
+        return web.Response(body=end, content_type="text/plain", charset="utf-8")
+    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
+    await response.prepare(request)
+    await response.write(end)
+    await _follow(path, inode, response)
+    return response
+
+
+def _path(daemon: Daemon, own: DaemonLog, name: str, channel: str) -> Path:
+    if channel not in ("stdout", "stderr"):
+        raise CommandError(Code.BAD_ARGUMENTS, f"channel is {channel!r:.40}, not stdout or stderr")
+    if name == "supervisord":
+        path = own.path
+    elif (runner := daemon.programs.runners.get(name)) is not None:
+        config = runner.config
+        path = config.stdout_logfile if channel == "stdout" or config.redirect_stderr else config.stderr_logfile
+    else:
+        raise CommandError(Code.BAD_NAME, name)
+    if path is None:
+        raise CommandError(Code.NO_FILE, f"{name} keeps no {channel} log")
+    return path
+
+
+def _last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
+    """The last `count` bytes, and where reading goes on: inode and offset."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - count))
+        content = file.read(count)
+        return content, (os.fstat(file.fileno()).st_ino, file.tell())
+
+
+async def _follow(path: Path, position: tuple[int, int], response: web.StreamResponse) -> None:
+    """Writes what is added, over rotations and truncations, until the client goes away."""
+    while True:
+        content, position = await asyncio.to_thread(_added, path, position)
+        if content:
+            await response.write(content)
+        else:
+            await asyncio.sleep(LOOK_S)
+
+
+def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int]]:
+    inode, offset = position
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != inode or status.st_size < offset:
+                offset = 0
+            file.seek(offset)
+            content = file.read(BLOCK_BYTES)
+            return content, (status.st_ino, offset + len(content))
+    except OSError:
+        return b"", position  # between two rotations there may be no file; the next look finds it

@@ -1,0 +1,85 @@
+"""A program's standing in the words that Supervisor's clients know, and for people to read.
+
+State codes are those of Supervisor's XML-RPC interface, API version 3.0.
+"""
+
+import time
+from datetime import datetime, timedelta
+
+from supervisor.core.facts import State
+from supervisor.protocol.messages import Then
+from supervisor.runner.runner import Runner
+
+_WIRE: dict[State, tuple[str, int]] = {
+    State.STOPPED: ("STOPPED", 0),
+    State.STARTING: ("STARTING", 10),
+    State.RUNNING: ("RUNNING", 20),
+    State.FLUSHING: ("RUNNING", 20),
+    State.STOPPING: ("STOPPING", 40),
+    State.KILLING: ("STOPPING", 40),
+    State.BACKOFF: ("BACKOFF", 30),
+    State.SUCCEEDED: ("EXITED", 100),
+    State.EXITED: ("EXITED", 100),
+    State.FAILED: ("FATAL", 200),
+}
+
+
+def wire_state(runner: Runner) -> tuple[str, int]:
+    """Supervisor's name and number for where the program stands; a flush before a stop is STOPPING."""
+    if runner.flush is not None and runner.flush.then is Then.STOP:
+        return ("STOPPING", 40)
+    return _WIRE[runner.state]
+
+
+def describe(runner: Runner) -> str:
+    """The third column of `status`."""
+    match runner.state:
+        case State.RUNNING | State.FLUSHING:
+            return ", ".join(
+                [f"pid {runner.acts.pid}", f"uptime {_span(_age(runner.acts.started_wall_at))}", *_training(runner)]
+            )
+        case State.STARTING if runner.config.job is not None:
+            return f"pid {runner.acts.pid}, {_starting(runner)}"
+        case State.BACKOFF | State.FAILED:
+            return runner.reason or "unknown error"
+        case State.STOPPED | State.SUCCEEDED | State.EXITED:
+            ended = _local(runner.acts.ended_wall_at) if runner.acts.ended_wall_at is not None else "Not started"
+            return ", ".join(filter(None, [ended, *_training(runner), runner.reason]))
+        case _:
+            return ""
+
+
+def _starting(runner: Runner) -> str:
+    restored = runner.acts.training.restored
+    if runner.acts.training.step is None:
+        return "loading"
+    return f"restored {restored}, tracing" if restored else "tracing"
+
+
+def _training(runner: Runner) -> list[str]:
+    """How far training is, how fast, and what it would lose."""
+    training = runner.acts.training
+    if runner.config.job is None or training.step is None:
+        return []
+    parts = [f"step {training.step}" + (f"/{training.total_steps}" if training.total_steps else "")]
+    if runner.state in (State.RUNNING, State.FLUSHING):
+        if training.step_s:
+            parts.append(f"{1 / training.step_s:.3g} steps/s")
+        if training.checkpoint is not None:
+            age = _span(_age(training.checkpoint.committed_wall_at))
+            parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
+    if training.save_error is not None:
+        parts.append(f"last save failed: {training.save_error}")
+    return parts
+
+
+def _age(since_wall: float | None) -> float:
+    return max(0.0, time.time() - since_wall) if since_wall is not None else 0.0
+
+
+def _span(seconds: float) -> str:
+    return str(timedelta(seconds=int(seconds)))
+
+
+def _local(wall: float) -> str:
+    return datetime.fromtimestamp(wall).strftime("%b %d %I:%M %p")

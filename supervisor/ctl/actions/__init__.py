@@ -1,0 +1,1 @@
+"""What supervisorctl can do: one function for each action, and the table that names them all."""

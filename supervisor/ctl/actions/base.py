@@ -1,0 +1,40 @@
+"""What an action is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from supervisor.ctl.terminal import Status, Terminal
+
+Arguments = list[str]
+
+
+class Usage(Exception):
+    """The arguments are wrong; the text says how, and the help of the action follows it."""
+
+    def __init__(self, text: str, status: Status = Status.WRONG) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One entry of the table. `usage`: each way to call it, and what that does. `names`: its arguments are programs."""
+
+    run: Callable[[Terminal, Arguments], Status]
+    usage: tuple[tuple[str, str], ...]
+    names: bool = False
+    question: str | None = None
+    """Asked in the interactive shell before it is done."""
+
+
+def no_arguments(action: str, arguments: Arguments) -> None:
+    """Raises Usage if there are any."""
+    if arguments:
+        raise Usage(f"Error: {action} accepts no arguments")
+
+
+def one_name(action: str, arguments: Arguments) -> str:
+    """The only argument. Raises Usage."""
+    if len(arguments) != 1:
+        raise Usage(f"Error: {action} requires one process name")
+    return arguments[0]

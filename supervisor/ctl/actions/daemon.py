@@ -1,0 +1,79 @@
+"""Actions on the daemon as a whole: reread, update, reload, shutdown."""
+
+from supervisor.ctl.actions.base import Arguments, no_arguments
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.naming import ALL, program_of
+from supervisor.ctl.terminal import Status, Terminal
+
+_CHANGES = {"added": "available", "changed": "changed", "removed": "disappeared"}
+_DONE = {
+    "stopped": "stopped",
+    "removed": "removed process group",
+    "updated": "updated process group",
+    "added": "added process group",
+}
+
+
+def reread(terminal: Terminal, arguments: Arguments) -> Status:
+    """Says what `update` would change."""
+    no_arguments("reread", arguments)
+    answer = terminal.client.call("reread")
+    if terminal.as_json:
+        terminal.show(answer)
+        return Status.FINE
+    lines = sorted(f"{name}: {word}" for key, word in _CHANGES.items() for name in answer[key])
+    for line in lines or ["No config updates to processes"]:
+        terminal.say(line)
+    return Status.FINE
+
+
+def update(terminal: Terminal, arguments: Arguments) -> Status:
+    """Makes the programs what the configuration says; touches only what differs."""
+    names = {} if not arguments or ALL in arguments else {"names": [program_of(each) for each in arguments]}
+    try:
+        answer = terminal.client.call("update", **names)
+    except Refusal as error:
+        if error.code != "BAD_NAME":
+            raise
+        terminal.say(f"ERROR: no such group: {error}")
+        return Status.WRONG
+    if terminal.as_json:
+        terminal.show(answer)
+        return Status.FINE
+    for each in answer["actions"]:
+        terminal.say(f"{each['name']}: {_DONE.get(each['action'], each['action'])}")
+    return Status.FINE
+
+
+def reload(terminal: Terminal, arguments: Arguments) -> Status:
+    """Stops everything and begins anew with the configuration as it is now."""
+    no_arguments("reload", arguments)
+    return _leave(terminal, "reload", "Restarted supervisord")
+
+
+def shutdown(terminal: Terminal, arguments: Arguments) -> Status:
+    """Flushes and stops everything, and ends the daemon."""
+    no_arguments("shutdown", arguments)
+    try:
+        return _leave(terminal, "shutdown", "Shut down")
+    except Unreachable as error:
+        if error.missing or error.refused:
+            raise Unreachable(
+                f"ERROR: {error} (already shut down?)", missing=error.missing, refused=error.refused
+            ) from error
+        raise
+
+
+def _leave(terminal: Terminal, command: str, said: str) -> Status:
+    try:
+        answer = terminal.client.call(command)
+    except Refusal as error:
+        if error.code != "SHUTDOWN_STATE":
+            raise
+        terminal.say("ERROR: already shutting down")
+        return Status.FINE
+    if terminal.as_json:
+        terminal.show(answer)
+    else:
+        terminal.say(said)
+    return Status.FINE

@@ -1,0 +1,175 @@
+"""Actions that list: status, pid, version, avail, checkpoints, history."""
+
+import time
+from typing import Any
+
+from supervisor.ctl import naming, render
+from supervisor.ctl.actions.base import Arguments, Usage, no_arguments, one_name
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.terminal import Status, Terminal
+
+DOWN_CODES = (0, 100, 200, 1000)  # STOPPED, EXITED, FATAL, UNKNOWN
+
+
+def status(terminal: Terminal, arguments: Arguments) -> Status:
+    """The standing of programs; `--watch` shows it until Ctrl-C."""
+    names = [each for each in arguments if each not in ("--watch", "-w")]
+    if any(each.startswith("-") for each in names):
+        raise Usage(f"Error: bad argument {next(each for each in names if each.startswith('-'))}")
+    if len(names) != len(arguments):
+        return _watch(terminal, names)
+    try:
+        programs = terminal.client.call("status")["programs"]
+    except Unreachable as error:
+        terminal.say(str(error))
+        return Status.UNKNOWN
+    found, unknown = naming.chosen(names, programs)
+    if terminal.as_json:
+        terminal.show({"programs": found, "unknown": unknown})
+    else:
+        for line in [*map(naming.unknown, unknown), *render.status_lines(found)]:
+            terminal.say(line)
+    down = any(program["wire_code"] in DOWN_CODES for program in found)
+    return max(Status.UNKNOWN if unknown else Status.FINE, Status.DOWN if down else Status.FINE)
+
+
+def _watch(terminal: Terminal, names: Arguments) -> Status:
+    if terminal.as_json:
+        raise Usage("Error: --watch is for people and --json for programs; use one of them")
+    from supervisor.ctl import watch  # its drawing library takes longer to load than all else together
+
+    return watch.watch(terminal, names)
+
+
+def pid(terminal: Terminal, arguments: Arguments) -> Status:
+    """The daemon's process id, or those of programs, 0 for those that are down."""
+    if not arguments:
+        answer = terminal.client.call("pid")
+        if terminal.as_json:
+            terminal.show(answer)
+        else:
+            terminal.say(str(answer["pid"]))
+        return Status.FINE
+    found, unknown = naming.chosen(arguments, terminal.client.call("status")["programs"])
+    if terminal.as_json:
+        programs = [{"name": each["name"], "pid": each["pid"]} for each in found]
+        terminal.show({"programs": programs, "unknown": unknown})
+    else:
+        for line in [*(f"No such process {name}" for name in unknown), *(str(each["pid"] or 0) for each in found)]:
+            terminal.say(line)
+    down = naming.ALL not in arguments and any(not each["pid"] for each in found)
+    return max(Status.WRONG if unknown else Status.FINE, Status.NOT_RUNNING if down else Status.FINE)
+
+
+def version(terminal: Terminal, arguments: Arguments) -> Status:
+    """The version of the daemon."""
+    no_arguments("version", arguments)
+    answer = terminal.client.call("version")
+    if terminal.as_json:
+        terminal.show(answer)
+    else:
+        terminal.say(answer["version"])
+    return Status.FINE
+
+
+def avail(terminal: Terminal, arguments: Arguments) -> Status:
+    """Every program of the configuration, in use or not."""
+    no_arguments("avail", arguments)
+    answer = terminal.client.call("avail")
+    if terminal.as_json:
+        terminal.show(answer)
+        return Status.FINE
+    for each in answer["programs"]:
+        used, start = "in use" if each["in_use"] else "avail", "auto" if each["autostart"] else "manual"
+        terminal.say(f"{each['name']:<32} {used:<9} {start:<9} {each['priority']}:{each['priority']}")
+    return Status.FINE
+
+
+def checkpoints(terminal: Terminal, arguments: Arguments) -> Status:
+    """A job's checkpoints, newest first, each read and proven unless told not to."""
+    verify = "--no-verify" not in arguments
+    name = one_name("checkpoints", [each for each in arguments if each != "--no-verify"])
+    answer = _of_program(terminal, "checkpoints", name, verify=verify)
+    if answer is None:
+        return Status.WRONG
+    if terminal.as_json:
+        terminal.show(answer)
+        return Status.FINE
+    now = time.time()
+    rows = [
+        (
+            render.number(each["step"]),
+            each["name"],
+            render.age(each["created_wall_at"], now),
+            render.size(each["size_bytes"]),
+            _verdict(each),
+        )
+        for each in answer["checkpoints"]
+    ]
+    for line in render.table(("STEP", "CHECKPOINT", "AGE", "SIZE", "STATE"), rows) if rows else ["no checkpoints yet"]:
+        terminal.say(line)
+    return Status.FINE
+
+
+def _verdict(each: dict[str, Any]) -> str:
+    if each["quarantined"]:
+        return f"set aside: {each['reason'] or 'reason not recorded'}"
+    words = {True: "whole", False: f"damaged: {each['reason']}", None: "not verified"}
+    return words[each["valid"]]
+
+
+def history(terminal: Terminal, arguments: Arguments) -> Status:
+    """A program's last attempts, oldest first."""
+    limit, name = 20, one_name("history", [each for each in arguments if not each.startswith("-")])
+    for option in arguments:
+        if option.startswith("-"):
+            limit = _limit(option)
+    answer = _of_program(terminal, "history", name, limit=limit)
+    if answer is None:
+        return Status.WRONG
+    if terminal.as_json:
+        terminal.show(answer)
+        return Status.FINE
+    rows = [row for each in answer["attempts"] for row in _attempt_rows(each)]
+    head = ("ATTEMPT", "STARTED", "LASTED", "FROM", "TO", "SAVED", "LOST", "ENDED")
+    for line in render.table(head, rows) if rows else ["no attempts yet"]:
+        terminal.say(line)
+    return Status.FINE
+
+
+def _limit(option: str) -> int:
+    if not (option[1:].isascii() and option[1:].isdecimal() and 1 <= int(option[1:7]) <= 10_000):
+        raise Usage(f"Error: bad argument {option}")
+    return int(option[1:])
+
+
+def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row for the attempt; before it, one for each checkpoint that was refused when it began."""
+    refused = [("", "", "", "", "", "", "", f"refused {name}: {reason}") for name, reason in each["refused"]]
+    ended, from_step = each["ended_wall_at"], each["from_step"]
+    row = (
+        str(each["attempt"]),
+        render.moment(each["started_wall_at"]),
+        render.span(ended - each["started_wall_at"]) if ended is not None else "runs",
+        "-" if from_step is None else str(from_step),
+        "-" if each["to_step"] is None else str(each["to_step"]),
+        str(each["checkpoints"]),
+        "-" if each["lost_steps"] is None else str(each["lost_steps"]),
+        each["text"] or each["cause"] or "",
+    )
+    return [*refused, row]
+
+
+def _of_program(terminal: Terminal, command: str, name: str, **arguments: object) -> dict[str, Any] | None:
+    """The answer, or None after the refusal has been told."""
+    try:
+        return terminal.client.call(command, name=naming.program_of(name), **arguments)
+    except Refusal as error:
+        if error.code == "BAD_NAME":
+            terminal.say(naming.unknown(name))
+        elif error.code == "NOT_A_JOB":
+            terminal.say(f"{naming.program_of(name)}: ERROR (not a job)")
+            terminal.explain(str(error))
+        else:
+            raise
+        return None

@@ -1,0 +1,83 @@
+"""Actions that show logs: tail, maintail."""
+
+import codecs
+import itertools
+from collections.abc import Iterator
+
+from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.client import Refusal
+from supervisor.ctl.naming import program_of
+from supervisor.ctl.terminal import Status, Terminal
+
+DEFAULT_BYTES = 1600  # Supervisor's
+CHANNELS = ("stdout", "stderr")
+DAEMON = "supervisord"
+"""The name under which the daemon keeps its own log."""
+
+_TEXTS = {"BAD_NAME": "no such process name", "NO_FILE": "no log file"}
+
+
+def tail(terminal: Terminal, arguments: Arguments) -> Status:
+    """The end of a program's log."""
+    count, names = _options(arguments)
+    if not names:
+        raise Usage("Error: too few arguments")
+    if len(names) > 2:
+        raise Usage("Error: too many arguments")
+    name, channel = names[0], names[1] if len(names) == 2 else "stdout"
+    if channel not in CHANNELS:
+        raise Usage(f"Error: bad channel {channel!r}")
+    return _show(terminal, program_of(name), channel, count)
+
+
+def maintail(terminal: Terminal, arguments: Arguments) -> Status:
+    """The end of the daemon's log."""
+    count, names = _options(arguments)
+    if names:
+        raise Usage("Error: too many arguments")
+    return _show(terminal, DAEMON, "stdout", count)
+
+
+def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
+    """How many bytes (None: follow), and what is no option."""
+    count: int | None = DEFAULT_BYTES
+    for option in (each for each in arguments if each.startswith("-")):
+        if option == "-f":
+            count = None
+        elif option[1:].isascii() and option[1:].isdecimal():
+            count = int(option[1:12])
+        else:
+            raise Usage(f"Error: bad argument {option}")
+    return count, [each for each in arguments if not each.startswith("-")]
+
+
+def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Status:
+    follow = count is None
+    try:
+        blocks = terminal.client.tail(name, channel, DEFAULT_BYTES if count is None else count, follow=follow)
+        first = next(blocks, b"")
+        if follow:
+            print("==> Press Ctrl-C to exit <==", file=terminal.out, flush=True)
+        for text in _decoded(itertools.chain([first], blocks)):
+            print(text, end="", file=terminal.out, flush=follow)
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+        return Status.FINE  # it was told how to leave
+    except Refusal as error:
+        if error.code not in (*_TEXTS, "FAILED"):
+            raise
+        terminal.say(f"{name}: ERROR ({_TEXTS.get(error.code, 'unknown error reading log')})")
+        if error.code != "BAD_NAME":
+            terminal.explain(str(error))
+        return Status.WRONG
+    print(file=terminal.out, flush=True)
+    return Status.FINE
+
+
+def _decoded(blocks: Iterator[bytes]) -> Iterator[str]:
+    """The text; what is not UTF-8, or cut off at the beginning, is replaced."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for block in blocks:
+        yield decoder.decode(block)
+    yield decoder.decode(b"", final=True)

@@ -1,0 +1,90 @@
+"""Actions that make programs do something: start, stop, restart, signal, clear, checkpoint."""
+
+from typing import Any
+
+from supervisor.ctl import render
+from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.actions.fleet import Order, Outcome, gather, give
+from supervisor.ctl.naming import ALL
+from supervisor.ctl.terminal import Status, Terminal
+
+STARTED_CODES = (10, 20, 30)  # STARTING, RUNNING, BACKOFF: Supervisor's "running" states
+UP_CODES = (10, 20, 30, 40)  # and STOPPING: `stop` waits until it is down
+ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
+
+_RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
+"""Not failures: what was to be stopped is down, or what was to be started is up."""
+
+_STOP = Order("stop", lambda _: "stopped", _RACE)
+
+
+def start(terminal: Terminal, arguments: Arguments) -> Status:
+    """Returns when each program runs, a job: when it trains; or says why it doesn't."""
+    if not arguments:
+        raise Usage("Error: start requires a process name", Status.NO_NAME)
+    if ALL in arguments:
+        names = [each["name"] for each in _programs(terminal) if each["wire_code"] not in STARTED_CODES]
+        return give(terminal, Order("start", lambda _: "started", _RACE), names)
+    return give(terminal, Order("start", lambda _: "started"), arguments)
+
+
+def stop(terminal: Terminal, arguments: Arguments) -> Status:
+    """Returns when each program's process is gone; jobs flush before, all at once."""
+    if not arguments:
+        raise Usage("Error: stop requires a process name")
+    return give(terminal, _STOP, _or_all(terminal, arguments, UP_CODES))
+
+
+def restart(terminal: Terminal, arguments: Arguments) -> Status:
+    """Stops all that was named, then starts it; what was down is only started."""
+    if not arguments:
+        raise Usage("Error: restart requires a process name")
+    down, stopped = gather(terminal, _STOP, _or_all(terminal, arguments, UP_CODES))
+    up, started = gather(terminal, Order("start", lambda _: "started", _RACE), _or_all(terminal, arguments, None))
+    if terminal.as_json:
+        terminal.show({"stopped": stopped, "started": started})
+    return max(down, up)
+
+
+def send_signal(terminal: Terminal, arguments: Arguments) -> Status:
+    """Sends a signal to the process of each program."""
+    if len(arguments) < 2:
+        raise Usage("Error: signal requires a signal name and a process name")
+    signal, *names = arguments
+    forgiven = _RACE if ALL in names else frozenset[str]()
+    chosen = _or_all(terminal, names, ALIVE_CODES)
+    return give(terminal, Order("signal", lambda _: "signalled", forgiven), chosen, signal=signal)
+
+
+def clear(terminal: Terminal, arguments: Arguments) -> Status:
+    """Empties the log files of each program, running or not."""
+    if not arguments:
+        raise Usage("Error: clear requires a process name")
+    return give(terminal, Order("clear", lambda _: "cleared"), _or_all(terminal, arguments, None))
+
+
+def checkpoint(terminal: Terminal, arguments: Arguments) -> Status:
+    """Has each job write a checkpoint now and train on."""
+    if not arguments:
+        raise Usage("Error: checkpoint requires a process name")
+    names = arguments
+    if ALL in arguments:
+        names = [each["name"] for each in _programs(terminal) if each["job"] is not None and each["wire_code"] == 20]
+    return give(terminal, Order("checkpoint", _saved), names)
+
+
+def _saved(outcome: Outcome) -> str:
+    done = outcome.result
+    return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s)"
+
+
+def _or_all(terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None) -> Arguments:
+    """The names; for `all` those of the programs in one of these states (None: in any)."""
+    if ALL not in names:
+        return names
+    return [each["name"] for each in _programs(terminal) if codes is None or each["wire_code"] in codes]
+
+
+def _programs(terminal: Terminal) -> list[dict[str, Any]]:
+    programs: list[dict[str, Any]] = terminal.client.call("status")["programs"]
+    return programs

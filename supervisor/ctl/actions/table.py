@@ -1,0 +1,196 @@
+"""Every action of supervisorctl by its name, and how one is run."""
+
+from collections.abc import Mapping
+
+from supervisor.ctl.actions import daemon, listing, logs, running
+from supervisor.ctl.actions.base import Action, Arguments, Usage
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.terminal import Status, Terminal
+
+JSON = "--json"
+HELP = ("-h", "--help")
+
+
+def show_help(terminal: Terminal, arguments: Arguments) -> Status:
+    """The list of actions, or how one is used."""
+    if len(arguments) > 1:
+        raise Usage("Error: help accepts one action at most")
+    if not arguments:
+        terminal.say("default commands (type help <topic>):\n=====================================")
+        names = sorted(TABLE)
+        for row in range(0, len(names), 6):
+            terminal.say("".join(f"{name:<13}" for name in names[row : row + 6]).rstrip())
+        return Status.FINE
+    action = TABLE.get(arguments[0])
+    if action is None:
+        terminal.say(f"*** No help on {arguments[0]}")
+        return Status.WRONG
+    _tell_usage(terminal, action)
+    return Status.FINE
+
+
+TABLE: Mapping[str, Action] = {
+    "avail": Action(listing.avail, (("avail", "List all configured programs: in use or not, automatic or manual."),)),
+    "checkpoint": Action(
+        running.checkpoint,
+        (
+            ("checkpoint NAME ...", "Have jobs write a checkpoint now and train on; returns when it is on the disk."),
+            ("checkpoint all", "The same for all jobs that train."),
+        ),
+        names=True,
+    ),
+    "checkpoints": Action(
+        listing.checkpoints,
+        (
+            ("checkpoints NAME", "List a job's checkpoints, newest first: step, age, size, whole or why not."),
+            ("checkpoints --no-verify NAME", "The same without reading every byte of them."),
+        ),
+        names=True,
+    ),
+    "clear": Action(
+        running.clear,
+        (("clear NAME ...", "Empty the log files of programs."), ("clear all", "Empty the log files of all programs.")),
+        names=True,
+    ),
+    "help": Action(
+        show_help, (("help", "List the actions."), ("help ACTION", "Say how an action is used and what it does."))
+    ),
+    "history": Action(
+        listing.history,
+        (
+            ("history NAME", "List a program's last 20 attempts: when, from which step to which, steps lost, its end."),
+            ("history -COUNT NAME", "List the last COUNT attempts, 10000 at most."),
+        ),
+        names=True,
+    ),
+    "maintail": Action(
+        logs.maintail,
+        (
+            ("maintail", "Show the last 1600 bytes of the daemon's log."),
+            ("maintail -BYTES", "Show the last BYTES bytes of it."),
+            ("maintail -f", "Show it as it grows, until Ctrl-C."),
+        ),
+    ),
+    "pid": Action(
+        listing.pid,
+        (
+            ("pid", "Show the daemon's process id."),
+            ("pid NAME ...", "Show the process ids of programs, 0 for one that is down."),
+            ("pid all", "Show those of all programs, one a line."),
+        ),
+        names=True,
+    ),
+    "reload": Action(
+        daemon.reload,
+        (("reload", "Flush and stop everything, and start the daemon anew with the configuration as it is now."),),
+        question="Really restart the remote supervisord process y/N? ",
+    ),
+    "reread": Action(
+        daemon.reread, (("reread", "Read the configuration and say what `update` would change; change nothing."),)
+    ),
+    "restart": Action(
+        running.restart,
+        (
+            ("restart NAME ...", "Stop programs, then start them; the configuration is not read again (see update)."),
+            ("restart all", "Stop all programs, then start them all."),
+        ),
+        names=True,
+    ),
+    "shutdown": Action(
+        daemon.shutdown,
+        (("shutdown", "Flush and stop everything side by side, and end the daemon."),),
+        question="Really shut the remote supervisord process down y/N? ",
+    ),
+    "signal": Action(
+        running.send_signal,
+        (
+            ("signal SIGNAL NAME ...", "Send a signal, by name or number, to the processes of programs."),
+            ("signal SIGNAL all", "Send it to all processes."),
+        ),
+        names=True,
+    ),
+    "start": Action(
+        running.start,
+        (
+            ("start NAME ...", "Start programs; returns when they run (jobs: when they train) or says why they don't."),
+            ("start all", "Start all programs that are down."),
+        ),
+        names=True,
+    ),
+    "status": Action(
+        listing.status,
+        (
+            ("status", "Show the standing of all programs."),
+            ("status NAME ...", "Show that of some."),
+            ("status --watch [NAME ...]", "Show it live, a progress bar for each job, until Ctrl-C."),
+        ),
+        names=True,
+    ),
+    "stop": Action(
+        running.stop,
+        (
+            ("stop NAME ...", "Stop programs, jobs after a flush; returns when their processes are gone."),
+            ("stop all", "Stop all programs, side by side."),
+        ),
+        names=True,
+    ),
+    "tail": Action(
+        logs.tail,
+        (
+            ("tail NAME [stdout|stderr]", "Show the last 1600 bytes of a program's log, standard output if not said."),
+            ("tail -BYTES NAME [stdout|stderr]", "Show the last BYTES bytes of it."),
+            ("tail -f NAME [stdout|stderr]", "Show it as it grows, until Ctrl-C."),
+        ),
+        names=True,
+    ),
+    "update": Action(
+        daemon.update,
+        (
+            ("update", "Read the configuration and make the programs what it says; what did not change runs on."),
+            ("update NAME ...", "The same for some programs."),
+            ("update all", "The same as update."),
+        ),
+        names=True,
+    ),
+    "version": Action(listing.version, (("version", "Show the daemon's version."),)),
+}
+"""What there is. Names from outside are looked up here and nowhere else."""
+
+
+def run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
+    """Runs one action and tells what went wrong with it, if anything did."""
+    action = TABLE.get(name)
+    if action is None:
+        terminal.say(f"*** Unknown syntax: {' '.join([name, *arguments])}")
+        return Status.WRONG
+    if any(each in HELP for each in arguments):
+        _tell_usage(terminal, action)
+        return Status.FINE
+    try:
+        return action.run(terminal, arguments)
+    except Usage as error:
+        terminal.say(str(error))
+        _tell_usage(terminal, action)
+        return error.status
+    except Unreachable as error:
+        terminal.say(str(error))
+        return Status.NOT_RUNNING if error.missing else Status.UNKNOWN if error.refused else Status.WRONG
+    except Refusal as error:
+        return _refused(terminal, error)
+
+
+def _refused(terminal: Terminal, error: Refusal) -> Status:
+    if error.code == "SHUTDOWN_STATE":
+        terminal.say("ERROR: supervisor shutting down")
+    elif error.code == "FORBIDDEN":
+        terminal.say(f"ERROR: {error}")
+        return Status.UNKNOWN
+    else:
+        terminal.say(f"ERROR: {error.code}: {error}")
+    return Status.WRONG
+
+
+def _tell_usage(terminal: Terminal, action: Action) -> None:
+    width = max(len(usage) for usage, _ in action.usage)
+    for usage, meaning in action.usage:
+        terminal.say(f"{usage:<{width}}  {meaning}")

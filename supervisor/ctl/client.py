@@ -1,0 +1,135 @@
+"""Asks the daemon: one HTTP request over the unix socket (or TCP), JSON in and out."""
+
+import base64
+import errno
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+CONNECT_TIMEOUT_S = 10.0  # a daemon that is alive accepts at once; a listen queue that is full clears sooner
+ANSWER_TIMEOUT_S = 60.0  # for what needs no waiting; a host that swaps heavily still answers within it
+DEFAULT_PORT = 80
+BLOCK_BYTES = 64 * 1024
+
+PATIENT = frozenset({"start", "stop", "checkpoint", "checkpoints", "update"})
+"""Commands that answer when the work is done: a restore, a flush or a verification takes as long as it takes."""
+
+
+class Refusal(Exception):
+    """The daemon answered, and refused. `code`: its name for the fault."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unreachable(Exception):
+    """There was no answer; the text says from where and why. `missing`: the socket's file is not there."""
+
+    def __init__(self, text: str, *, missing: bool = False, refused: bool = False) -> None:
+        super().__init__(text)
+        self.missing = missing
+        self.refused = refused
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=CONNECT_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Where the daemon is, and who asks. Each request is a connection of its own, so threads may share a client."""
+
+    url: str
+    username: str | None = None
+    password: str | None = None
+
+    def call(self, command: str, **arguments: object) -> dict[str, Any]:
+        """The result of a command. Raises Refusal or Unreachable."""
+        patience = None if command in PATIENT else ANSWER_TIMEOUT_S
+        body = json.dumps(arguments).encode()
+        with self._request("POST", f"/api/v1/{command}", body, patience) as answer:
+            return self._result(answer)
+
+    def tail(self, name: str, channel: str, count: int, *, follow: bool) -> Iterator[bytes]:
+        """The last `count` bytes of a log; with `follow` also what is added, without end. Raises as `call`."""
+        query = {"name": name, "channel": channel, "bytes": str(count), **({"follow": "1"} if follow else {})}
+        patience = None if follow else ANSWER_TIMEOUT_S
+        with self._request("GET", f"/api/v1/tail?{urlencode(query)}", None, patience) as answer:
+            if answer.status != 200:
+                self._result(answer)
+            try:
+                while block := answer.read1(BLOCK_BYTES):
+                    yield block
+            except (http.client.HTTPException, OSError) as error:
+                raise self._silent(error) from error
+
+    def _request(self, method: str, path: str, body: bytes | None, patience: float | None) -> http.client.HTTPResponse:
+        connection = self._connection()
+        try:
+            connection.connect()
+            connection.sock.settimeout(patience)
+            connection.request(method, path, body, self._headers())
+            return connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._silent(error) from error
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.url.startswith("unix://"):
+            return _UnixConnection(self.url.removeprefix("unix://"))
+        parts = urlsplit(self.url)
+        return http.client.HTTPConnection(
+            parts.hostname or "localhost", parts.port or DEFAULT_PORT, timeout=CONNECT_TIMEOUT_S
+        )
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        if self.username is not None:
+            token = base64.b64encode(f"{self.username}:{self.password or ''}".encode()).decode()
+            headers["Authorization"] = f"Basic {token}"
+        return headers
+
+    def _result(self, answer: http.client.HTTPResponse) -> dict[str, Any]:
+        try:
+            content = json.loads(answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise self._silent(error) from error
+        except (ValueError, RecursionError):
+            content = None
+        result = content.get("result") if isinstance(content, dict) else None
+        fault = content.get("error") if isinstance(content, dict) else None
+        if answer.status == 200 and isinstance(result, dict):
+            return result
+        if isinstance(fault, dict):
+            raise Refusal(str(fault.get("code")), str(fault.get("message")))
+        if answer.status == 401:
+            raise Unreachable("Server requires authentication")
+        raise Unreachable(
+            f"{self.url} answers with HTTP {answer.status}, not as stepkeeper's supervisord does; "
+            f"is another program, or Supervisor, listening there?"
+        )
+
+    def _silent(self, error: Exception) -> Unreachable:
+        """What a failed connection means, in Supervisor's words where it has them."""
+        number = error.errno if isinstance(error, OSError) else None
+        if number == errno.ENOENT:
+            return Unreachable(f"{self.url} no such file", missing=True)
+        if number == errno.ECONNREFUSED:
+            return Unreachable(f"{self.url} refused connection", refused=True)
+        if number in (errno.EACCES, errno.EPERM):
+            return Unreachable(f"{self.url} permission denied; ask as root or as the socket's owner")
+        if isinstance(error, TimeoutError):
+            return Unreachable(f"{self.url} did not answer in time; is supervisord stopped or the host overloaded?")
+        return Unreachable(f"{self.url} broke off: {error or type(error).__name__}")

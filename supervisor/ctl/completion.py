@@ -1,0 +1,52 @@
+"""Completion in bash, zsh and fish: actions, and the names of the programs the daemon has."""
+
+import argparse
+import os
+from collections.abc import Sequence
+
+import argcomplete
+from argcomplete.shell_integration import shellcode
+
+from supervisor.ctl.actions.table import TABLE
+from supervisor.ctl.client import Client, Refusal, Unreachable
+from supervisor.ctl.naming import ALL
+from supervisor.ctl.settings import Options, SettingsError, settings
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def code(shell: str) -> str:
+    """What the shell has to read, once, to complete `supervisorctl`."""
+    return shellcode(["supervisorctl"], shell=shell)
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Answers the shell and leaves the process."""
+    for action in parser._actions:
+        if action.dest == "action":
+            action.completer = lambda prefix, **_: [*TABLE, "completion"]  # type: ignore[attr-defined]
+        elif action.dest == "arguments":
+            action.completer = _arguments  # type: ignore[attr-defined]
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Sequence[str]:
+    if parsed_args.action == "completion":
+        return SHELLS
+    if parsed_args.action == "help":
+        return list(TABLE)
+    action = TABLE.get(parsed_args.action)
+    if action is None or not action.names:
+        return []
+    return [*_program_names(parsed_args), ALL]
+
+
+def _program_names(parsed_args: argparse.Namespace) -> list[str]:
+    """Asked of the daemon; one that does not answer has none."""
+    options = Options(parsed_args.configuration, parsed_args.serverurl, parsed_args.username, parsed_args.password)
+    try:
+        found = settings(options, os.environ)
+        programs = Client(found.url, found.username, found.password).call("status")["programs"]
+    except (SettingsError, Unreachable, Refusal):
+        return []
+    return [each["name"] for each in programs]

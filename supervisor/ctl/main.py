@@ -1,0 +1,118 @@
+"""supervisorctl: options, then one action or the interactive shell. What is slow to load is loaded where it is used."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from supervisor.ctl.actions import table
+from supervisor.ctl.client import Client
+from supervisor.ctl.settings import Options, Settings, SettingsError, settings
+from supervisor.ctl.terminal import Status, Terminal
+
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+PIPE_CLOSED = 141  # 128 + SIGPIPE
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `supervisorctl`; gives its exit status."""
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion; loading it costs more than most actions
+        from supervisor.ctl import completion
+
+        completion.answer(parser)
+    options = parser.parse_args(arguments)
+    if options.action == "completion":
+        return _completion(options.arguments)
+    try:
+        found = settings(_options(options), os.environ)
+    except SettingsError as error:
+        return _bad_options(str(error))
+    try:
+        return _act(options, found)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output has enough; Python must not fail again when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+
+
+def _act(options: argparse.Namespace, found: Settings) -> int:
+    words = [word for word in options.arguments if word != table.JSON]
+    terminal = Terminal(
+        client=Client(found.url, found.username, found.password),
+        out=sys.stdout,
+        err=sys.stderr,
+        as_json=options.json or len(words) < len(options.arguments),
+    )
+    if options.action is not None:
+        return int(table.run(terminal, options.action, words))
+    from supervisor.ctl import shell
+
+    return shell.interact(terminal, found)
+
+
+def _completion(arguments: Sequence[str]) -> int:
+    from supervisor.ctl import completion
+
+    if len(arguments) != 1 or arguments[0] not in completion.SHELLS:
+        return _bad_options(f"completion requires one of {', '.join(completion.SHELLS)}")
+    print(completion.code(arguments[0]))
+    return 0
+
+
+def _options(options: argparse.Namespace) -> Options:
+    return Options(
+        configuration=options.configuration,
+        url=options.serverurl,
+        username=options.username,
+        password=options.password,
+        history_file=options.history_file,
+    )
+
+
+def _bad_options(text: str) -> int:
+    print(f"Error: {text}\nFor help, use {_name()} -h", file=sys.stderr)
+    return int(Status.NO_NAME)
+
+
+def _name() -> str:
+    return Path(sys.argv[0]).name or "supervisorctl"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Supervisor's words, where it has them."""
+        sys.exit(_bad_options(re.sub(r"unrecognized arguments: (\S+).*", r"option \1 not recognized", message)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    actions = "\n".join(f"  {usage:<34}{text}" for each in table.TABLE.values() for usage, text in each.usage)
+    parser = _Parser(
+        prog="supervisorctl",
+        usage="supervisorctl [options] [ACTION [argument ...]]",
+        description="Controls the programs and training jobs of supervisord. Without an action: an interactive shell.",
+        epilog=f"actions:\n{actions}\n  {'completion bash|zsh|fish':<34}Print what the shell needs to complete names.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
+    add("-s", "--serverurl", metavar="URL", help="where supervisord listens: unix:///path or http://host:port")
+    add("-u", "--username", metavar="NAME", help="user name for the server")
+    add("-p", "--password", metavar="TEXT", help="password for the server")
+    add("-r", "--history_file", type=Path, metavar="FILE", help="file that keeps the interactive shell's history")
+    add("-i", "--interactive", action="store_true", help="start the shell (as does leaving out the action)")
+    add("--json", action="store_true", help="results as JSON, for programs")
+    add("action", nargs="?", metavar="ACTION", help="what to do")
+    add("arguments", nargs=argparse.REMAINDER, help="names of programs, or what the action takes")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

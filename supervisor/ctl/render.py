@@ -1,0 +1,62 @@
+"""Results as text: lines, columns, sizes, ages."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+NAME_WIDTH = 30  # Supervisor's
+GAP = 3
+
+
+def status_lines(programs: Sequence[dict[str, Any]]) -> list[str]:
+    """Supervisor's three columns: name, state, description."""
+    width = max([NAME_WIDTH, *(len(program["name"]) for program in programs)]) + GAP
+    return [
+        f"{program['name']:<{width}}{program['wire_state']:<10}{one_line(program['description'])}"
+        for program in programs
+    ]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines of columns as wide as what is in them; the last column is not padded."""
+    lines = [list(head), *([one_line(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head) - 1)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[-1]]).rstrip()
+        for line in lines
+    ]
+
+
+def one_line(text: str) -> str:
+    """Line breaks as blanks."""
+    return " ".join(text.split("\n")) if "\n" in text else text
+
+
+def size(count: int | None) -> str:
+    """Bytes in the unit that fits, 1 KB being 1024 bytes; `?` if not known."""
+    if count is None:
+        return "?"
+    amount, units = float(count), ["bytes", "KB", "MB", "GB", "TB"]
+    while amount >= 1024 and len(units) > 1:
+        amount, units = amount / 1024, units[1:]
+    return f"{amount:.0f} {units[0]}" if units[0] == "bytes" else f"{amount:.1f} {units[0]}"
+
+
+def span(length_s: float | None) -> str:
+    """A length of time as H:MM:SS; `?` if not known."""
+    return "?" if length_s is None else str(timedelta(seconds=int(max(0.0, length_s))))
+
+
+def age(since_wall: float | None, now_wall: float) -> str:
+    """How long ago; `?` if not known."""
+    return "?" if since_wall is None else span(now_wall - since_wall)
+
+
+def moment(wall: float | None) -> str:
+    """Local date and time; `?` if not known."""
+    return "?" if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def number(value: int | None) -> str:
+    """The number, or `?` if not known."""
+    return "?" if value is None else str(value)

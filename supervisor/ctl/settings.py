@@ -1,0 +1,118 @@
+"""Where the daemon listens and how the shell looks: from the command line, else from the configuration file.
+
+Of the file only [supervisorctl] and the socket's path are looked at, so that a mistake elsewhere in it does not take
+away the means to deal with it.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from supervisor.ini.expand import ExpansionError, expand, names
+from supervisor.ini.find import candidates
+from supervisor.ini.problems import ConfigError
+from supervisor.ini.source import Section, Source, read
+
+DEFAULT_URL = "http://localhost:9001"  # Supervisor's
+
+
+class SettingsError(Exception):
+    """The options or the file don't say where the daemon is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What supervisorctl needs to know. `history_file` keeps the interactive shell's lines; None: they are not kept."""
+
+    url: str = DEFAULT_URL
+    username: str | None = None
+    password: str | None = None
+    prompt: str = "supervisor"
+    history_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said; it wins over the file."""
+
+    configuration: Path | None = None
+    url: str | None = None
+    username: str | None = None
+    password: str | None = None
+    history_file: Path | None = None
+
+
+def settings(options: Options, environment: Mapping[str, str]) -> Settings:
+    """The settings that hold. Raises SettingsError."""
+    values: dict[str, str] = {}
+    if options.configuration is not None or options.url is None:
+        values = _of_file(_file(options.configuration), environment)
+    url = options.url or values.get("serverurl") or DEFAULT_URL
+    _check_url(url)
+    history = options.history_file or _path(values.get("history_file"))
+    return Settings(
+        url=url,
+        username=options.username or values.get("username"),
+        password=options.password or values.get("password"),
+        prompt=values.get("prompt", "supervisor"),
+        history_file=history,
+    )
+
+
+def _file(named: Path | None) -> Path | None:
+    if named is None:
+        return next((place for place in candidates() if place.is_file()), None)
+    if not named.exists():
+        raise SettingsError(f"could not find config file {named}")
+    return named
+
+
+def _of_file(path: Path | None, environment: Mapping[str, str]) -> dict[str, str]:
+    if path is None:
+        return {}
+    try:
+        source = read(path, environment, includes=False)
+    except ConfigError as error:
+        raise SettingsError(str(error)) from error
+    section, server = source.sections.get("supervisorctl"), source.sections.get("unix_http_server")
+    if section is None and server is None:
+        raise SettingsError(f"{path}: .ini file does not include supervisorctl section")
+    values = _expanded(section, source, environment) if section else {}
+    if "serverurl" not in values and server is not None and "file" in server.entries:
+        values["serverurl"] = f"unix://{_path(_expanded(server, source, environment)['file'], source.folder)}"
+    if "history_file" in values:
+        values["history_file"] = str(_path(values["history_file"], source.folder))
+    return values
+
+
+def _expanded(section: Section, source: Source, environment: Mapping[str, str]) -> dict[str, str]:
+    known, values = names(source.folder, environment), dict[str, str]()
+    for key, entry in section.entries.items():
+        try:
+            values[key] = expand(entry.value, known)
+        except ExpansionError as error:
+            raise SettingsError(f"{entry.place}: [{section.name}] {key} {error}") from error
+    return values
+
+
+def _path(text: str | None, folder: Path | None = None) -> Path | None:
+    """As the daemon reads paths: `~` is the home folder, relative ones start from the file's folder."""
+    if text is None:
+        return None
+    return Path(os.path.abspath((folder or Path()) / os.path.expanduser(text)))  # noqa: PTH100, PTH111 - keeps links
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = (parts.scheme == "unix" and not parts.netloc and len(parts.path) > 1) or (
+            parts.scheme == "http" and parts.hostname is not None and parts.port != 0
+        )
+    except ValueError:  # a port that is no number
+        good = False
+    if not good:
+        raise SettingsError(
+            f"invalid value for -s {url!r}: value {url!r} is not a URL; write unix:///path or http://host:port"
+        )

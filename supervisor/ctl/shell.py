@@ -1,0 +1,112 @@
+"""The interactive shell: the same actions, one a line."""
+
+import cmd
+import contextlib
+import readline
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.ctl.actions import table
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.naming import ALL
+from supervisor.ctl.settings import Settings
+from supervisor.ctl.terminal import Terminal
+
+HISTORY_LINES = 1000
+LEAVE = ("quit", "exit", "EOF")
+
+
+class Shell(cmd.Cmd):
+    """Reads lines until `quit`, `exit` or the end of the input."""
+
+    def __init__(self, terminal: Terminal, settings: Settings) -> None:
+        super().__init__(stdout=terminal.out)
+        self.prompt = f"{settings.prompt}> "
+        self._terminal = terminal
+        self._names: list[str] = []
+
+    def onecmd(self, line: str) -> bool:
+        """Runs one line; True if it was the last."""
+        words = line.split()
+        if not words:
+            return False
+        name, *arguments = words
+        if name in LEAVE:
+            return True
+        try:
+            if self._confirmed(name):
+                table.run(self._terminal, name, arguments)
+        except KeyboardInterrupt:
+            print(file=self._terminal.out)
+        return False
+
+    def _confirmed(self, name: str) -> bool:
+        action = table.TABLE.get(name)
+        if action is None or action.question is None:
+            return True
+        try:
+            return input(action.question).strip().lower() in ("y", "yes")
+        except EOFError:
+            return False
+
+    def get_names(self) -> list[str]:
+        """The methods that `cmd` may take for commands: none, the table has them."""
+        return []
+
+    def completenames(self, text: str, *ignored: object) -> list[str]:
+        """Actions that begin with `text`."""
+        return [name for name in (*sorted(table.TABLE), "exit", "quit") if name.startswith(text)]
+
+    def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
+        """Programs (after `help`: actions) that begin with `text`."""
+        name = line.split(maxsplit=1)[0]
+        if name == "help":
+            return [each for each in sorted(table.TABLE) if each.startswith(text)]
+        action = table.TABLE.get(name)
+        if action is None or not action.names:
+            return []
+        return [each for each in (*program_names(self._terminal), ALL) if each.startswith(text)]
+
+
+def program_names(terminal: Terminal) -> list[str]:
+    """The daemon's programs, for completion; none if it does not answer."""
+    try:
+        return [each["name"] for each in terminal.client.call("status")["programs"]]
+    except (Unreachable, Refusal):
+        return []
+
+
+def interact(terminal: Terminal, settings: Settings) -> int:
+    """Shows the status, then does what is typed. Always 0, as in Supervisor."""
+    shell = Shell(terminal, settings)
+    shell.onecmd("status")
+    with _history(settings.history_file, terminal):
+        while True:
+            try:
+                shell.cmdloop()
+            except KeyboardInterrupt:
+                print(file=terminal.out)  # the line that was being typed is dropped
+            else:
+                return 0
+
+
+@contextlib.contextmanager
+def _history(file: Path | None, terminal: Terminal) -> Iterator[None]:
+    readline.set_completer_delims(" \t\n")  # a program's name may hold -, . and the like
+    if file is None:
+        yield
+        return
+    readline.set_history_length(HISTORY_LINES)
+    try:
+        readline.read_history_file(file)
+    except FileNotFoundError:
+        pass  # the first time
+    except OSError as error:
+        terminal.explain(f"cannot read the history in {file}: {error.strerror}; it begins empty")
+    try:
+        yield
+    finally:
+        try:
+            readline.write_history_file(file)
+        except OSError as error:
+            terminal.explain(f"cannot keep the history in {file}: {error.strerror}; make the file writable")

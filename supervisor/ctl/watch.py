@@ -1,0 +1,120 @@
+"""`status --watch`: the standing of programs as it changes, with a progress bar for each job."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from supervisor.ctl import naming, render
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.terminal import Status, Terminal, plain
+
+Shown = TypeVar("Shown")
+
+PERIOD_S = 0.5  # between two looks: fast enough to see steps move, slow enough to cost nothing
+BAR_COLUMNS = 24
+COLOURS = {"RUNNING": "green", "STARTING": "yellow", "BACKOFF": "yellow", "STOPPING": "yellow", "FATAL": "red"}
+
+
+def watch(terminal: Terminal, names: list[str]) -> Status:
+    """Shows the programs until Ctrl-C; where there is no terminal, as plain status lines whenever they change."""
+    try:
+        if terminal.out.isatty():
+            _live(terminal, names)
+        else:
+            _lines(terminal, names)
+    except KeyboardInterrupt:
+        return Status.FINE  # it is how one leaves
+    return Status.FINE
+
+
+def _live(terminal: Terminal, names: list[str]) -> None:
+    console = Console(file=terminal.out)
+    with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
+        while True:
+            live.update(_frame(terminal, names), refresh=True)
+            time.sleep(PERIOD_S)
+
+
+def _lines(terminal: Terminal, names: list[str]) -> None:
+    last: list[str] = []
+    while True:
+        lines = _answer(
+            terminal, names, lambda found, unknown: [*unknown, *render.status_lines(found)], lambda why: [why]
+        )
+        if lines != last:
+            for line in lines:
+                terminal.say(line)
+            terminal.say("")
+        last = lines
+        time.sleep(PERIOD_S)
+
+
+def _frame(terminal: Terminal, names: list[str]) -> RenderableType:
+    return _answer(
+        terminal,
+        names,
+        lambda found, unknown: frame(found, unknown, time.time()),
+        lambda why: Text(plain(f"{why}; trying again"), "red"),
+    )
+
+
+def _answer(
+    terminal: Terminal,
+    names: list[str],
+    shown: Callable[[list[dict[str, Any]], list[str]], Shown],
+    silent: Callable[[str], Shown],
+) -> Shown:
+    """What is to be shown; a daemon that is away may come back, so its absence is shown too and not raised."""
+    try:
+        programs = terminal.client.call("status")["programs"]
+    except (Unreachable, Refusal) as error:
+        return silent(str(error))
+    found, unknown = naming.chosen(names, programs)
+    return shown(found, [naming.unknown(name) for name in unknown])
+
+
+def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: float) -> RenderableType:
+    """One picture: a row for each program, jobs with bar, speed, time left and age of the last checkpoint."""
+    grid = Table(box=None, pad_edge=False, expand=False)
+    for head in ("PROGRAM", "STATE", "PROGRESS", "STEP", "STEPS/S", "LEFT", "CHECKPOINT", ""):
+        grid.add_column(head, no_wrap=head != "", header_style="dim")
+    for program in programs:
+        state = Text(program["state"], COLOURS.get(program["wire_state"], "default"))
+        job = program["job"]
+        cells = _job_cells(program, job, now_wall) if job else ("", "", "", "", "")
+        grid.add_row(Text(plain(program["name"])), state, *cells, Text(plain(_remark(program, job))))
+    for line in unknown:
+        grid.add_row(Text(plain(line), "red"))
+    return grid
+
+
+def _job_cells(program: dict[str, Any], job: dict[str, Any], now_wall: float) -> tuple[RenderableType, ...]:
+    step, total, step_s, saved = job["step"], job["total_steps"], job["step_s"], job["checkpoint"]
+    moving = program["wire_code"] == 20
+    bar: RenderableType = ""
+    if step is not None and total:
+        bar = ProgressBar(total=total, completed=min(step, total), width=BAR_COLUMNS)
+    return (
+        bar,
+        "" if step is None else f"{step}/{total}" if total else str(step),
+        f"{1 / step_s:.3g}" if moving and step_s else "",
+        render.span((total - step) * step_s) if moving and step_s and total and step is not None else "",
+        f"{saved['step']}, {render.age(saved['committed_wall_at'], now_wall)} ago" if saved else "",
+    )
+
+
+def _remark(program: dict[str, Any], job: dict[str, Any] | None) -> str:
+    """What the columns leave out: metrics of a job that trains, the reason of one that doesn't."""
+    if job is None:
+        return render.one_line(program["description"])
+    if job["save_error"]:
+        return render.one_line(f"last save failed: {job['save_error']}")
+    if program["reason"]:
+        return render.one_line(program["reason"])
+    return " ".join(f"{name}={value:.4g}" for name, value in job["metrics"].items())

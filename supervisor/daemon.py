@@ -1,0 +1,241 @@
+"""supervisord: puts the parts together and lives until it is told to leave."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from supervisor import __version__
+from supervisor.config import Config, ConfigError, find, load
+from supervisor.control.commands import Daemon
+from supervisor.control.server import ListenError, serve
+from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
+from supervisor.host.background import Background, Foreground, become, detach
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.daemon_log import LEVELS, DaemonLog
+from supervisor.host.ledger import Ledger, LedgerError
+from supervisor.host.logs import LogPump
+from supervisor.host.process import SpawnError, credentials
+from supervisor.runner.acts import Services
+from supervisor.runner.programs import Programs
+
+EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
+EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
+EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
+
+log = structlog.get_logger()
+
+
+class Supervisord:
+    """One run of the daemon, from the ledger's opening to the last process's end."""
+
+    def __init__(self, config: Config, read: Callable[[], Config], background: Background | Foreground) -> None:
+        self._config = config
+        self._read = read
+        self._background = background
+        self._leave = asyncio.Event()
+        self._reload = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> bool:
+        """Supervises until told to leave; True if a fresh daemon is to take over (reload)."""
+        settings = self._config.supervisord
+        ledger = Ledger(settings.state_dir / "ledger.sqlite3")
+        logs, checkpoints = LogPump(), CheckpointStore()
+        logs.start()
+        services = Services(
+            ledger=ledger,
+            logs=logs,
+            checkpoints=checkpoints,
+            runtime_dir=settings.runtime_dir,
+            environment={**os.environ, **settings.environment},
+            server_url=self._server_url(),
+        )
+        programs = Programs(self._config, self._read, services)
+        self._trap_signals(programs, logs)
+        daemon = Daemon(programs, ledger, logs, checkpoints, self._leave.set, self._ask_reload)
+        try:
+            async with self._listening(daemon):
+                self._background.ready()
+                await self._supervise(programs)
+        finally:
+            logs.close()
+            ledger.close()
+        return self._reload
+
+    async def _supervise(self, programs: Programs) -> None:
+        """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
+        begin = asyncio.create_task(programs.begin())
+        leave = asyncio.create_task(self._leave.wait())
+        try:
+            await asyncio.wait({begin, leave}, return_when=asyncio.FIRST_COMPLETED)
+            if begin.done():
+                begin.result()
+                log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
+            await leave
+        finally:
+            log.info("daemon.leaving", programs=len(programs.runners))
+            leave.cancel()
+            await programs.leave()
+            begin.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await begin
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:
+        settings = self._config.unix_http_server
+        if settings is None:
+            log.warning("control.off", reason="there is no [unix_http_server]; supervisorctl can't reach this daemon")
+            yield
+            return
+        server = await serve(settings.file, settings.chmod, settings.owner, daemon, self._config.supervisord.logfile)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                settings.file.unlink()
+            await server.cleanup()
+
+    def _server_url(self) -> str | None:
+        settings = self._config.unix_http_server
+        return f"unix://{settings.file}" if settings else None
+
+    def _trap_signals(self, programs: Programs, logs: LogPump) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, partial(self._asked_to_leave, number, programs))
+        loop.add_signal_handler(signal.SIGHUP, self._start_update, programs)
+        loop.add_signal_handler(signal.SIGUSR2, logs.reopen)
+
+    def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
+        again = self._leave.is_set()
+        log.warning("daemon.signalled", signal=number.name, effect="hurry" if again else "flush and stop")
+        if again:
+            programs.hurry()
+        self._leave.set()
+
+    def _ask_reload(self) -> None:
+        self._reload = True
+        self._leave.set()
+
+    def _start_update(self, programs: Programs) -> None:
+        task = asyncio.create_task(_update(programs))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _update(programs: Programs) -> None:
+    """SIGHUP: the configuration is read again, and what differs is changed; an unusable one changes nothing."""
+    try:
+        await programs.reread()
+    except ConfigError as error:
+        log.error("configuration.refused", error=str(error), kept="the one before")
+        return
+    actions = await programs.update()
+    log.info("configuration.updated", actions=[f"{name}: {action}" for name, action in actions])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `supervisord`; gives its exit status."""
+    options = _options().parse_args(arguments)
+    try:
+        refuse_beside_supervisor()
+        path = options.configuration or find()
+        config = _with_overrides(load(path, os.environ), options)
+    except (ConfigError, NotAlone) as error:
+        print(error, file=sys.stderr)  # noqa: T201 - before there is a log
+        return EXIT_CONFIG
+    if options.check_config:
+        print(f"{path}: good, {len(config.programs)} programs")  # noqa: T201 - the answer that was asked for
+        return 0
+    return _run(config, lambda: load(path, os.environ))
+
+
+def _run(config: Config, read: Callable[[], Config]) -> int:
+    settings = config.supervisord
+    state = StateFolder(settings.state_dir)
+    try:
+        if settings.user is not None:
+            become(credentials(settings.user))
+        os.umask(settings.umask)
+        if settings.directory is not None:
+            os.chdir(settings.directory)
+        state.hold()
+        background = Foreground() if settings.nodaemon else detach()
+        state.sign()
+        with pid_file(settings.pidfile):
+            again = _live(config, read, background)
+    except NotAlone as error:
+        return _refuse(str(error), EXIT_BUSY)
+    except (OSError, ListenError, LedgerError, SpawnError) as error:
+        return _refuse(f"cannot run: {error}", EXIT_CANNOT_RUN)
+    if again:
+        os.execv(sys.executable, [sys.executable, "-m", "supervisor.daemon", *sys.argv[1:]])  # noqa: S606 - ourselves, no shell
+    return 0
+
+
+def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
+    settings = config.supervisord
+    daemon_log = DaemonLog(
+        settings.loglevel,
+        settings.logfile,
+        settings.logfile_maxbytes,
+        settings.logfile_backups,
+        foreground=settings.nodaemon,
+    )
+    try:
+        return asyncio.run(_supervise(config, read, background))
+    finally:
+        daemon_log.stop()
+
+
+async def _supervise(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
+    return await Supervisord(config, read, background).run()
+
+
+def _refuse(text: str, status: int) -> int:
+    print(text, file=sys.stderr)  # noqa: T201 - for whoever started it
+    return status
+
+
+def _options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="supervisord",
+        description="Keeps training jobs and other programs running; see supervisorctl for talking to it.",
+        epilog="Exit status: 0 after a shutdown, 78 for a bad configuration, 75 where another supervisord is running, "
+        "71 where a needed file or socket can't be had. Signals: TERM, INT, QUIT flush and stop all programs (twice: "
+        "in a hurry); HUP reads the configuration again and changes what differs; USR2 reopens log files.",
+    )
+    add = parser.add_argument
+    add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
+    add("-n", "--nodaemon", action="store_true", help="stay in the foreground")
+    add("-t", "--check-config", action="store_true", help="say all that is wrong with the configuration, and exit")
+    add("-l", "--logfile", type=Path, metavar="FILE", help="the daemon's log")
+    add("-e", "--loglevel", choices=list(LEVELS), metavar="LEVEL", help="critical, error, warn, info or debug")
+    add("-j", "--pidfile", type=Path, metavar="FILE", help="where to write the pid")
+    add("-v", "--version", action="version", version=__version__)
+    return parser
+
+
+def _with_overrides(config: Config, options: argparse.Namespace) -> Config:
+    """The configuration, with what the command line says instead of the file."""
+    given: dict[str, object] = {}
+    if options.nodaemon:
+        given["nodaemon"] = True
+    if options.loglevel:
+        given["loglevel"] = options.loglevel
+    for key in ("logfile", "pidfile"):
+        if getattr(options, key):
+            given[key] = getattr(options, key).absolute()
+    return config.model_copy(update={"supervisord": config.supervisord.model_copy(update=given)})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""One daemon for one state folder: the lock, the pid file, and the check for PyPI's Supervisor beside us."""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+LOCK = "lock"
+
+
+class NotAlone(Exception):
+    """Something else is where only we may be; the text says what and what to do."""
+
+
+def refuse_beside_supervisor() -> None:
+    """PyPI's Supervisor installs the same package and commands, so one of the two is broken by the other.
+
+    Raises NotAlone where the distribution `supervisor` is installed in this environment.
+    """
+    try:
+        version = metadata.version("supervisor")
+    except metadata.PackageNotFoundError:
+        return
+    raise NotAlone(
+        f"cannot run: Supervisor {version} is installed in this environment, and its files and stepkeeper's overwrite "
+        f"each other; install stepkeeper into an environment of its own (python -m venv), there: pip install stepkeeper"
+    )
+
+
+class StateFolder:
+    """The folder with the ledger and the lock, held for as long as the process lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = -1
+
+    def hold(self) -> None:
+        """Creates the folder and takes its lock.
+
+        Raises NotAlone if another daemon has it, OSError if it can't be made. Others may pass through the folder, to
+        the control pipes of their own jobs, but not look around in it.
+        """
+        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise NotAlone(
+                f"cannot start: another supervisord (pid {holder}) holds the state folder {self.path}; "
+                f"stop it, or give this one a state_dir of its own"
+            ) from None
+        self._descriptor = descriptor
+
+    def sign(self) -> None:
+        """Writes our pid into the lock, for the message that a second daemon gives."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+@contextlib.contextmanager
+def pid_file(path: Path | None) -> Iterator[None]:
+    """Writes our pid to `path` and takes it away at the end. Raises OSError."""
+    if path is None:
+        yield
+        return
+    path.write_text(f"{os.getpid()}\n")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()

@@ -1,0 +1,181 @@
+"""The daemon's end of the two control pipes of one attempt."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from supervisor.protocol import layout
+from supervisor.protocol.codec import Decoder, ProtocolError, encode
+from supervisor.protocol.messages import FromWorker, Message, ToWorker
+
+READ_BYTES = 64 * 1024  # a pipe's whole default capacity
+ITEMS_A_TURN = 128  # lines handled before every other program gets its turn: about a millisecond
+ITEMS_AT_THE_END = 4096  # lines of a dead worker that are still heard; an honest one has left a handful
+QUEUED_MESSAGES = 64  # a worker that never reads is not sent more than a few flushes
+REPORTED_EVERY_S = 10.0  # a worker that talks nonsense is reported, not its every line
+
+
+class Channel:
+    """Two named pipes in `folder`, opened at both ends by each side so that neither side's death closes them.
+
+    Creating it removes whatever an earlier daemon left at `folder`. `owner`: uid and gid the pipes are given to.
+    `on_message` gets every whole message of this attempt, `on_error` a text about what was not one, rate-limited;
+    both are called from the running loop. Raises OSError, with nothing left behind.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        attempt: int,
+        owner: tuple[int, int] | None,
+        on_message: Callable[[FromWorker], None],
+        on_error: Callable[[str], None],
+    ) -> None:
+        self._folder = folder
+        self._attempt = attempt
+        self._on_message = on_message
+        self._complaints = _Complaints(on_error)
+        self._decoder = Decoder()
+        self._items: Iterator[Message | ProtocolError] = iter(())
+        self._unsent: deque[bytes] = deque()
+        self._loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as undo:
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            _create(folder, owner)
+            self._writing = _open(folder / layout.TO_WORKER)
+            undo.callback(os.close, self._writing)
+            self._reading = _open(folder / layout.FROM_WORKER)
+            undo.callback(os.close, self._reading)
+            if owner is not None:
+                os.chown(folder, *owner)  # last: from here on its owner can change what is in it
+            undo.pop_all()
+        self._is_open = True
+        self._loop.add_reader(self._reading, self._read)
+
+    def send(self, message: ToWorker) -> bool:
+        """Sends without waiting; False if the worker has not read for so long that no more is kept for it."""
+        if not self._is_open or len(self._unsent) >= QUEUED_MESSAGES:
+            return False
+        if not self._unsent:
+            self._loop.add_writer(self._writing, self._write)
+        self._unsent.append(encode(message))
+        self._write()
+        return True
+
+    def close(self) -> None:
+        """Delivers what is still in the pipe, then removes both pipes and the folder. A second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._loop.remove_reader(self._reading)
+        self._loop.remove_writer(self._writing)
+        for item in islice(self._rest(), ITEMS_AT_THE_END):
+            self._deliver(item)
+        self._complaints.close()
+        os.close(self._reading)
+        os.close(self._writing)
+        shutil.rmtree(self._folder, ignore_errors=True)  # only empty pipes; the next daemon removes what remains
+
+    def _write(self) -> None:
+        while self._unsent:
+            try:
+                sent = os.write(self._writing, self._unsent[0])
+            except BlockingIOError:
+                return
+            if sent < len(self._unsent[0]):
+                self._unsent[0] = self._unsent[0][sent:]
+            else:
+                self._unsent.popleft()
+        self._loop.remove_writer(self._writing)
+
+    def _read(self) -> None:
+        """Reads and hears a bounded number of lines; the rest of them in later turns, before more is read."""
+        if not self._is_open:
+            return
+        self._items = self._decoder.feed(_read_some(self._reading))
+        self._hear()
+
+    def _hear(self) -> None:
+        if not self._is_open:
+            return
+        heard = 0
+        for item in islice(self._items, ITEMS_A_TURN):
+            heard += 1
+            self._deliver(item)
+        if not self._is_open:  # what was heard made somebody close it
+            return
+        if heard < ITEMS_A_TURN:
+            self._loop.add_reader(self._reading, self._read)
+        else:
+            self._loop.remove_reader(self._reading)
+            self._loop.call_soon(self._hear)
+
+    def _rest(self) -> Iterator[Message | ProtocolError]:
+        yield from self._items
+        while data := _read_some(self._reading):
+            yield from self._decoder.feed(data)
+
+    def _deliver(self, item: Message | ProtocolError) -> None:
+        if isinstance(item, ProtocolError):
+            self._complaints.add("garbage", str(item))
+        elif not isinstance(item, FromWorker):
+            self._complaints.add("direction", f"{type(item).__name__} is a message for workers, not from them")
+        elif item.attempt != self._attempt:
+            self._complaints.add("attempt", _foreign(item, self._attempt))
+        else:
+            self._on_message(item)
+
+
+class _Complaints:
+    """Passes on what went wrong: the first of each kind at once, then at most one in REPORTED_EVERY_S, with a count."""
+
+    def __init__(self, on_error: Callable[[str], None]) -> None:
+        self._on_error = on_error
+        self._quiet_until: dict[str, float] = {}
+        self._held_back: dict[str, int] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, kind: str, text: str) -> None:
+        now = self._loop.time()
+        if now < self._quiet_until.get(kind, now):
+            self._held_back[kind] = self._held_back.get(kind, 0) + 1
+            return
+        more = self._held_back.pop(kind, 0)
+        self._quiet_until[kind] = now + REPORTED_EVERY_S
+        self._on_error(f"{text} ({more} more since the last report)" if more else text)
+
+    def close(self) -> None:
+        for kind, more in self._held_back.items():
+            self._on_error(f"{more} more of the kind {kind!r} since the last report")
+        self._held_back.clear()
+
+
+def _foreign(message: Message, attempt: int) -> str:
+    return f"{type(message).__name__} of attempt {message.attempt} came through the pipe of attempt {attempt}; dropped"
+
+
+def _create(folder: Path, owner: tuple[int, int] | None) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.is_dir() and not folder.is_symlink():
+        shutil.rmtree(folder)
+    folder.mkdir(mode=0o700)
+    for name in (layout.TO_WORKER, layout.FROM_WORKER):
+        os.mkfifo(folder / name, mode=0o600)
+        if owner is not None:
+            os.chown(folder / name, *owner, follow_symlinks=False)
+
+
+def _open(fifo: Path) -> int:
+    return os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _read_some(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, READ_BYTES)
+    except BlockingIOError:
+        return b""

@@ -1,0 +1,100 @@
+"""The daemon's own log: structlog events to a rotating file or standard error, written by a thread of its own."""
+
+import logging
+import logging.handlers
+import queue
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+LEVELS = {
+    "critical": logging.CRITICAL,
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": logging.DEBUG,
+    "blather": logging.DEBUG,
+}
+"""Supervisor's names; its two below debug are debug here."""
+
+
+class DaemonLog:
+    """Until `stop`, what structlog is told goes to the file and, in the foreground, to standard error.
+
+    A terminal gets the console form, everything else JSON lines. The event loop only queues: a slow or full disk
+    delays the log, not the daemon.
+    """
+
+    def __init__(self, level: str, file: Path | None, maxbytes: int, backups: int, *, foreground: bool) -> None:
+        handlers: list[logging.Handler] = []
+        if file is not None:
+            handlers.append(_file_handler(file, maxbytes, backups))
+        if foreground or not handlers:
+            handlers.append(_stream_handler(sys.stderr))
+        self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
+        waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._listener = logging.handlers.QueueListener(waiting, *handlers)
+        root = logging.getLogger()
+        root.handlers[:] = [_RawQueueHandler(waiting)]
+        root.setLevel(LEVELS[level])
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
+        _configure_structlog()
+        self._listener.start()
+
+    def stop(self) -> None:
+        """Writes what is queued."""
+        self._listener.stop()
+
+
+class _RawQueueHandler(logging.handlers.QueueHandler):
+    """Leaves the record as it is: each handler renders for its own reader."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+
+def _shared() -> list[structlog.typing.Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=False),
+        structlog.processors.format_exc_info,
+    ]
+
+
+def _configure_structlog() -> None:
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_shared(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_shared(),
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+
+
+def _file_handler(path: Path, maxbytes: int, backups: int) -> logging.Handler:
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
+    handler.setFormatter(_formatter(structlog.processors.JSONRenderer()))
+    return handler
+
+
+def _stream_handler(stream: TextIO) -> logging.Handler:
+    handler = logging.StreamHandler(stream)
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if stream.isatty():
+        renderer = structlog.dev.ConsoleRenderer(sort_keys=False)
+    handler.setFormatter(_formatter(renderer))
+    return handler

@@ -1,0 +1,147 @@
+"""Opens the ledger's file: creates it, refuses what a newer version wrote, sets aside what is damaged."""
+
+import os
+import sqlite3
+from pathlib import Path
+
+SCHEMA = 1  # raised with every change of the tables; PRAGMA user_version in the file
+BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
+
+_TABLES = """
+CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE attempts (
+    program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
+    restored TEXT, from_step INTEGER, to_step INTEGER,
+    ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER,
+    PRIMARY KEY (program, attempt)
+) WITHOUT ROWID;
+CREATE TABLE checkpoints (
+    program TEXT NOT NULL, attempt INTEGER NOT NULL, name TEXT NOT NULL, step INTEGER NOT NULL,
+    size_bytes INTEGER NOT NULL, save_s REAL NOT NULL, stall_s REAL NOT NULL, committed_at REAL NOT NULL,
+    PRIMARY KEY (program, attempt, name)
+) WITHOUT ROWID;
+CREATE TABLE refusals (
+    program TEXT NOT NULL, attempt INTEGER NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, refused_at REAL NOT NULL,
+    PRIMARY KEY (program, attempt, name)
+) WITHOUT ROWID;
+"""
+
+_PROBES = (
+    "SELECT program, wanted FROM programs LIMIT 0",
+    "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
+    " exit_code, signal FROM attempts LIMIT 0",
+    "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
+    "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
+)
+
+
+class LedgerError(Exception):
+    """The ledger can't be opened or read; the text says why and what to do."""
+
+
+class _Damaged(Exception):
+    """The file is not a whole ledger."""
+
+
+def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
+    """A writing connection, for any thread, and where a damaged ledger was moved to, if there was one.
+
+    Raises LedgerError if a newer version wrote the file, or if it can't be opened, created or moved.
+    """
+    set_aside = None
+    try:
+        try:
+            return _open(path), None
+        except _Damaged:
+            set_aside = _set_aside(path)
+            return _open(path), set_aside
+    except (sqlite3.Error, OSError, _Damaged) as error:
+        raise LedgerError(
+            f"cannot open the ledger {path}: {error}; make {path.parent} writable, with free space, for this daemon"
+        ) from error
+
+
+def connect_reading(path: Path) -> sqlite3.Connection:
+    """A connection for one reader, in its own thread. Raises sqlite3.Error."""
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether an error says that the file itself is bad."""
+    return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_passing(error: sqlite3.Error) -> bool:
+    """Whether the same write may succeed later: disk full, I/O error, locked, read-only for now."""
+    return _primary_code(error) in _PASSING
+
+
+_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_PERM,
+    }
+)
+
+
+def _primary_code(error: sqlite3.Error) -> int | None:
+    code = getattr(error, "sqlite_errorcode", None)  # absent on errors that Python itself raises
+    return None if code is None else code & 0xFF
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would take the umask's word
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        _prepare(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        if is_damage(error):
+            raise _Damaged(str(error)) from error
+        raise
+    except (LedgerError, _Damaged):
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA:
+        raise LedgerError(
+            f"cannot use the ledger {path}: a newer stepkeeper wrote it (version {version}, this one reads {SCHEMA}); "
+            f"install that version again, or set another state_dir"
+        )
+    (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if state != "ok":
+        raise _Damaged(state)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")  # few writes, in their own thread: worth a sync each
+    if version == 0:
+        connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
+        return
+    try:
+        for probe in _PROBES:
+            connection.execute(probe)
+    except sqlite3.OperationalError as error:
+        raise _Damaged(str(error)) from error
+
+
+def _set_aside(path: Path) -> Path:
+    count = 1
+    while (target := path.with_name(f"{path.name}.corrupt-{count}")).exists():
+        count += 1
+    path.rename(target)
+    for suffix in ("-wal", "-shm"):
+        companion = path.with_name(path.name + suffix)
+        if companion.exists():
+            companion.rename(f"{target}{suffix}")
+    return target

@@ -1,0 +1,124 @@
+"""Writes to SQLite behind the caller's back: a queue, one thread, and patience with a disk that is full."""
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from supervisor.host.ledger_schema import is_damage, is_passing
+
+QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
+RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
+RETRY_MAX_S = 30.0
+
+Value = str | int | float | None
+Statement = tuple[str, tuple[Value, ...]]
+
+
+class LedgerWriter:
+    """Takes statements at once and writes them in order, in a thread that owns `connection` from now on."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._queue: deque[Statement] = deque()
+        self._changed = threading.Condition()
+        self._queued = self._settled = self._lost = 0
+        self._error: sqlite3.Error | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the latest write failed and what was lost so far; None if there is neither."""
+        error, lost = self._error, self._lost
+        if error is None and not lost:
+            return None
+        fate = f"{lost} records were lost" if lost else "nothing is lost yet, it is tried again; free space on its disk"
+        return f"{error or 'it works again'}; {fate}"
+
+    def put(self, sql: str, *values: Value) -> None:
+        """Queues one statement; it is lost, and counted, if too many wait already or the writer was closed."""
+        statement = sql, tuple(_storable(value) for value in values)
+        with self._changed:
+            if self._closing or len(self._queue) >= QUEUED_WRITES:
+                self._lost += 1
+                return
+            self._queue.append(statement)
+            self._queued += 1
+            self._changed.notify_all()
+
+    def wait(self, patience_s: float) -> None:
+        """Returns once all that is queued now is written, or can't be for the moment, or after `patience_s`."""
+        with self._changed:
+            awaited = self._queued
+            self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, patience_s)
+
+    def close(self, patience_s: float) -> None:
+        """Writes what is queued, tries no second time, and closes the connection; waits at most `patience_s`."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        pause = RETRY_S
+        while batch := self._next_batch():
+            error, lost = self._write(batch)
+            with self._changed:
+                self._error = error
+                if error is None:
+                    self._lost += lost
+                    self._settled += len(batch)
+                    for _ in batch:
+                        self._queue.popleft()
+                self._changed.notify_all()
+                if error is not None and self._closing:
+                    break
+                if error is not None:
+                    self._changed.wait_for(lambda: self._closing, pause)
+            pause = RETRY_S if error is None else min(2 * pause, RETRY_MAX_S)
+        self._connection.close()
+
+    def _next_batch(self) -> list[Statement]:
+        """All that is queued, waiting for something to be; nothing at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue or self._closing)
+            return list(self._queue)
+
+    def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
+        """Writes a batch whole or, with an error, not at all; second, how many statements were left out of it.
+
+        A statement that can't ever succeed is left out, lest it block all after it.
+        """
+        lost = 0
+        try:
+            with _transaction(self._connection):
+                for sql, values in batch:
+                    try:
+                        self._connection.execute(sql, values)
+                    except (sqlite3.Error, OverflowError) as error:
+                        if isinstance(error, sqlite3.Error) and (is_passing(error) or is_damage(error)):
+                            raise
+                        lost += 1
+        except sqlite3.Error as error:
+            return error, 0
+        return None, lost
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _storable(value: Value) -> Value:
+    """Text from outside may hold lone surrogates, which no database takes."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

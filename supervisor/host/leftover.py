@@ -1,0 +1,56 @@
+"""Ends a worker that outlived the daemon that started it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+
+from supervisor.host.process import identity
+
+KILL_WAIT_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
+
+
+def wall_now() -> float:
+    """Unix time."""
+    return time.time()
+
+
+async def end(pid: int, start_time: int | None, patience_s: float) -> str:
+    """Asks the process to flush and leave (SIGTERM), kills its session after `patience_s`; says how it ended.
+
+    A pid alone proves nothing: without the same start time the process is not the one that was started, and is left
+    alone.
+    """
+    if start_time is None or identity(pid) != start_time:
+        return "gone when the daemon came back"
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return "gone when the daemon came back"
+    try:
+        if identity(pid) != start_time:
+            return "gone when the daemon came back"
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+        if await _dead(descriptor, patience_s):
+            return "left running by a lost daemon; flushed and stopped"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        await _dead(descriptor, KILL_WAIT_S)
+        return f"left running by a lost daemon; killed after {patience_s:g} s"
+    finally:
+        os.close(descriptor)
+
+
+async def _dead(descriptor: int, patience_s: float) -> bool:
+    """Whether the process behind a pidfd ends within `patience_s`; the kernel says so, nothing polls."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), patience_s)
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(descriptor)
+    return True

@@ -1,0 +1,155 @@
+"""A log file that rotates, follows its name when others move it, and outlives a full disk."""
+
+import contextlib
+import os
+import stat
+import time
+from pathlib import Path
+
+CHECK_EVERY_S = 1.0  # how long output may still go to a file that somebody moved or deleted
+RETRY_EVERY_S = 1.0  # after an error: a bad disk can take long over each refusal
+
+
+class LogFile:
+    """The file at `path` and its backups `path.1` (newest) to `path.<backups>`; `maxbytes` 0: it is never rotated.
+
+    Belongs to one thread. `write` never raises: what can't be written is dropped and counted, and once writing works
+    again one line in the file says how much was lost and why. `trouble` is the latest error, None if all is well.
+    """
+
+    def __init__(self, path: Path, maxbytes: int, backups: int) -> None:
+        self.path = path
+        self.maxbytes = maxbytes
+        self.backups = backups
+        self.trouble: str | None = None
+        self._descriptor: int | None = None
+        self._identity = (0, 0)
+        self._size = 0
+        self._is_regular = True
+        self._at_line_start = True
+        self._dropped = 0
+        self._cause = ""
+        self._check_at = 0.0
+        self._retry_at = 0.0
+
+    def write(self, data: bytes) -> None:
+        """Appends `data`, rotating on the way, between lines where that is possible."""
+        if self._dropped and time.monotonic() < self._retry_at:
+            self._dropped += len(data)
+            return
+        done = 0
+        try:
+            self._follow_name()
+            self._tell_loss()
+            self.trouble = None
+            while done < len(data):
+                done += self._append(data[done : done + self._room(data, done)])
+        except OSError as error:
+            self._cause = error.strerror or str(error)
+            self.trouble = f"cannot write {self.path}: {self._cause}; what its program prints is dropped"
+            self._dropped += len(data) - done
+            self._retry_at = time.monotonic() + RETRY_EVERY_S
+
+    def reopen(self) -> None:
+        """Goes on in whatever file has the name now, creating it if there is none."""
+        self.close()
+        self.write(b"")
+
+    def clear(self) -> None:
+        """Empties the file and deletes its backups. Raises OSError."""
+        for number in range(1, self.backups + 1):
+            self._backup(number).unlink(missing_ok=True)
+        self._check_at = 0.0
+        self._follow_name()
+        self._truncate()
+
+    def close(self) -> None:
+        """Closes the file; the next write opens it again."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def finish(self) -> None:
+        """Says what was lost, if it can, and closes the file."""
+        if self._dropped:
+            self._retry_at = 0.0
+            self.write(b"")
+        self.close()
+
+    def _append(self, data: bytes) -> int:
+        assert self._descriptor is not None
+        sent = os.write(self._descriptor, data)
+        self._size += sent
+        self._at_line_start = data[sent - 1 : sent] == b"\n"
+        return sent
+
+    def _tell_loss(self) -> None:
+        if not self._dropped:
+            return
+        line = f"[stepkeeper dropped {self._dropped} bytes: {self._cause}]\n"
+        rest = (line if self._at_line_start else f"\n{line}").encode()
+        while rest:
+            rest = rest[self._append(rest) :]
+        self._dropped = 0
+
+    def _room(self, data: bytes, start: int) -> int:
+        """How many bytes of `data` from `start` on go into the present file; rotates first if none do."""
+        wanted = len(data) - start
+        if not self.maxbytes or not self._is_regular or self._size + wanted <= self.maxbytes:
+            return wanted
+        room = self.maxbytes - self._size
+        whole_lines = data.rfind(b"\n", start, start + max(0, room)) + 1 - start
+        if whole_lines > 0:
+            return whole_lines
+        try:
+            if self._size:
+                self._rotate()
+        except OSError as error:
+            if self._descriptor is None:
+                raise
+            self.trouble = f"cannot rotate {self.path}: {error.strerror}; it grows beyond its {self.maxbytes} bytes"
+            return wanted
+        return min(wanted, self.maxbytes)
+
+    def _rotate(self) -> None:
+        if not self.backups:
+            self._truncate()
+            return
+        for number in range(self.backups - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                self._backup(number).replace(self._backup(number + 1))
+        self.path.replace(self._backup(1))
+        self._open()
+
+    def _truncate(self) -> None:
+        assert self._descriptor is not None
+        if self._is_regular:
+            os.ftruncate(self._descriptor, 0)
+            self._size, self._at_line_start = 0, True
+
+    def _backup(self, number: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.{number}")
+
+    def _follow_name(self) -> None:
+        """Opens the file again if its name now belongs to another one, or to none. Looks once in CHECK_EVERY_S."""
+        now = time.monotonic()
+        if self._descriptor is not None and now < self._check_at:
+            return
+        if self._descriptor is not None:
+            with contextlib.suppress(FileNotFoundError):
+                named = self.path.stat()
+                if (named.st_dev, named.st_ino) == self._identity:
+                    self._size = named.st_size  # somebody may have truncated it
+                    self._check_at = now + CHECK_EVERY_S
+                    return
+        self._open()
+
+    def _open(self) -> None:
+        self.close()
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        self._descriptor = os.open(self.path, flags, 0o644)
+        status = os.fstat(self._descriptor)
+        self._identity = (status.st_dev, status.st_ino)
+        self._is_regular = stat.S_ISREG(status.st_mode)
+        self._size, self._at_line_start = status.st_size, True
+        self._check_at = time.monotonic() + CHECK_EVERY_S

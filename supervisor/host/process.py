@@ -1,0 +1,174 @@
+"""Starts a worker, notices its end through its pidfd, and kills it together with everything it started."""
+
+import asyncio
+import contextlib
+import os
+import signal as signals
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from supervisor.host import tree
+from supervisor.host.spawning import Credentials, SpawnError, SpawnErrorKind, credentials, explain, find_command
+from supervisor.host.tree import identity
+
+__all__ = [
+    "Credentials",
+    "Exit",
+    "Process",
+    "SpawnError",
+    "SpawnErrorKind",
+    "SpawnRequest",
+    "credentials",
+    "identity",
+    "spawn",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """Everything about one process to be: `environment` is complete, `stdout` and `stderr` are descriptors to give it.
+
+    `group_ends_with_it`: SIGKILL goes to what is left of its process group in the moment it ends, so that no
+    grandchild still holds its devices and locks when the next attempt begins.
+    """
+
+    program: str
+    argv: tuple[str, ...]
+    directory: Path | None
+    environment: Mapping[str, str]
+    stdout: int
+    stderr: int
+    credentials: Credentials | None = None
+    umask: int | None = None
+    group_ends_with_it: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: `code` or `signal`; both None where the kernel no longer says."""
+
+    code: int | None
+    signal: int | None
+    core_dumped: bool = False
+
+
+def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
+    """Starts the process, as leader of its own session and process group, in the running loop.
+
+    `on_exit` is called exactly once, from the loop, after the process ended. Returns once the new program runs (exec
+    is done). Raises SpawnError; then nothing was started and `on_exit` is never called.
+    """
+    command = find_command(request.argv[0], request.environment, request.directory, request.program)
+    try:
+        child = _popen(request, command)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _refuse(request, command, error)
+    try:
+        pidfd = os.pidfd_open(child.pid)
+    except OSError as error:
+        child.kill()
+        child.wait()
+        _refuse(request, command, error)
+    return Process(child, pidfd, request.group_ends_with_it, on_exit)
+
+
+def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
+    identity_of = request.credentials if os.geteuid() == 0 else None  # a plain user can't even set what it has
+    return subprocess.Popen(
+        request.argv,
+        executable=command,
+        cwd=request.directory,
+        env=request.environment,
+        stdin=subprocess.DEVNULL,
+        stdout=request.stdout,
+        stderr=request.stderr,
+        start_new_session=True,
+        umask=-1 if request.umask is None else request.umask,
+        user=identity_of.uid if identity_of else None,
+        group=identity_of.gid if identity_of else None,
+        extra_groups=identity_of.groups if identity_of else None,
+    )
+
+
+def _refuse(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:
+    raise explain(request.program, command, request.directory, error) from error
+
+
+class Process:
+    """One process that was started here. Its identity is `pid` and `start_time` together; pids are used again.
+
+    `start_time`: kernel ticks after boot, as in field 22 of /proc/PID/stat.
+    """
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], pidfd: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]
+    ) -> None:
+        self.pid = child.pid
+        self.start_time = identity(child.pid) or 0  # an unreaped child always has one
+        self.exit: Exit | None = None
+        self._child = child
+        self._pidfd = pidfd
+        self._group_ends_with_it = group_ends_with_it
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(pidfd, self._ended)
+
+    def send(self, signal: int, group: bool) -> bool:
+        """Sends a signal to the process, or to its whole process group; False if it is gone already."""
+        if self.exit is not None:
+            return False
+        try:
+            if group:
+                os.killpg(self.pid, signal)  # safe: until the leader is reaped, nobody else can have its number
+            else:
+                signals.pidfd_send_signal(self._pidfd, signal)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill_tree(self) -> None:
+        """SIGKILL to the process and all it started, also what left its process group or session.
+
+        Descendants are stopped (SIGSTOP) and listed until no new one appears, before any of them dies: once a parent is
+        dead its children can't be told from anybody's.
+        """
+        if self.exit is not None:
+            self.kill_stragglers()
+            return
+        victims = tree.freeze(self.pid, self.start_time)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signals.SIGKILL)
+        tree.kill(victims)
+
+    def kill_stragglers(self) -> int:
+        """After the process ended: SIGKILL to what is left of its session and group; how many that were.
+
+        Reads all of /proc: call it from a thread. What had left the session is found only by `kill_tree`.
+        """
+        return tree.kill_session(self.pid, self.start_time)
+
+    def _ended(self) -> None:
+        if self._group_ends_with_it:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signals.SIGKILL)
+        try:
+            info = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
+        except ChildProcessError:  # somebody else in this process took the exit status
+            self._finish(Exit(None, None))
+            return
+        if info is None:
+            return
+        if info.si_code == os.CLD_EXITED:
+            self._finish(Exit(info.si_status, None))
+        else:
+            self._finish(Exit(None, info.si_status, info.si_code == os.CLD_DUMPED))
+
+    def _finish(self, exit_: Exit) -> None:
+        self._loop.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._child.returncode = 0 if exit_.code is None else exit_.code  # tells Popen that it is reaped
+        self.exit = exit_
+        self._on_exit(exit_)

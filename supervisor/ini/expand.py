@@ -1,0 +1,58 @@
+"""`%(here)s` and its like in the values of an INI file."""
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from supervisor.ini.problems import nearest
+
+ENVIRONMENT_PREFIX = "ENV_"
+
+_PLACEHOLDER = re.compile(r"%(?:(?P<escaped>%)|\((?P<name>[^()]*)\)(?P<width>0?\d{0,2})(?P<kind>[sd]))?")
+
+
+class ExpansionError(ValueError):
+    """A placeholder that can't be filled; the text says which, why and what to do."""
+
+
+def names(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """What every value may use: the folder of its file, the host's name, the environment variables."""
+    variables = {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in environment.items()}
+    return {**variables, "here": str(folder), "host_node_name": platform.node()}
+
+
+def program_names(program: str) -> dict[str, str]:
+    """What the values of a program may use besides; a program is one process, so its number is always 0."""
+    return {"program_name": program, "group_name": program, "process_num": "0", "numprocs": "1"}
+
+
+def expand(text: str, known: Mapping[str, str]) -> str:
+    """`text` with `%(name)s` replaced and `%%` as one percent sign. Raises ExpansionError."""
+    return _PLACEHOLDER.sub(lambda found: _fill(found, known), text)
+
+
+def _fill(found: re.Match[str], known: Mapping[str, str]) -> str:
+    if found["escaped"]:
+        return "%"
+    name = found["name"]
+    if name is None:
+        raise ExpansionError("has a single %; write %% for a percent sign, %(here)s for a placeholder")
+    value = known.get(name)
+    if value is None:
+        raise ExpansionError(_unknown(name, known))
+    if found["kind"] == "s":
+        return value.rjust(int(found["width"] or 0))
+    if not (value.isascii() and value.isdecimal()):
+        raise ExpansionError(f"uses %({name})d, but {name} is no number; write %({name})s")
+    return f"{int(value):{found['width']}d}"
+
+
+def _unknown(name: str, known: Mapping[str, str]) -> str:
+    variable = name.removeprefix(ENVIRONMENT_PREFIX)
+    if variable != name:
+        meant = nearest(name, known)
+        hint = f"; did you mean %({meant})s?" if meant else "; set it where supervisord starts, or write the value here"
+        return f"uses %({name})s, but there is no environment variable {variable!r:.80}{hint}"
+    usable = sorted(each for each in known if not each.startswith(ENVIRONMENT_PREFIX))
+    return f"uses %({name:.80})s, which is not known; known are {', '.join(usable)}, and ENV_X for a variable X"

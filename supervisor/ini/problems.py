@@ -1,0 +1,47 @@
+"""What is wrong with a configuration, and where."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SHOWN = 50  # problems in one message: enough for every real file, and a wrong file doesn't flood the terminal
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a file, counted from 1; None: the file as a whole."""
+
+    file: Path
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.file) if self.line is None else f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: what, why and what to do about it, in words."""
+
+    place: Place
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+class ConfigError(Exception):
+    """A configuration that can't be used. `problems` holds everything that is wrong with it; the text, one a line."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        lines = [str(each) for each in self.problems[:SHOWN]]
+        if len(self.problems) > SHOWN:
+            lines.append(f"... and {len(self.problems) - SHOWN} more problems")
+        super().__init__("\n".join(lines))
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was most likely meant to be; None if none is near."""
+    found = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.7)
+    return found[0] if found else None

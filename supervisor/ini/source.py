@@ -1,0 +1,204 @@
+"""The sections of an INI file and of the files it includes: every value with its file and line, nothing interpreted."""
+
+import glob
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from supervisor.ini.expand import ExpansionError, expand, names
+from supervisor.ini.problems import ConfigError, Place, Problem
+
+MAX_FILE_BYTES = 1 << 20  # a thousand programs fit; whatever is larger is some other file
+MAX_FILES = 1000  # included ones; a pattern that matches more was a mistake
+
+_HEADER = re.compile(r"\[(?P<name>.+)\]")
+_KEY = re.compile(r"(?P<key>[^=:]+?)\s*[=:]\s*(?P<value>.*)", re.DOTALL)
+_INLINE_COMMENT = re.compile(r"(?:^|(?<=\s))[;#].*")
+_NEWLINE = re.compile(r"\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value as it is written. `folder`: absolute folder of the file, what relative paths start from."""
+
+    value: str
+    place: Place
+    folder: Path
+
+
+@dataclass(slots=True)
+class Section:
+    """All that was written under one name, wherever; a key's last value holds. Keys are in lower case."""
+
+    name: str
+    place: Place
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Source:
+    """What the files say, and what is wrong with how they say it."""
+
+    path: Path
+    folder: Path
+    sections: dict[str, Section] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read(path: Path, environment: Mapping[str, str], *, includes: bool = True) -> Source:
+    """The file and, if wanted, those it includes. Raises ConfigError if the file itself can't be read."""
+    source = Source(path, _folder(path))
+    text, identity = _content(path)
+    parse(text, path, source)
+    if includes and (section := source.sections.get("include")):
+        _include(source, section, environment, {identity})
+    return source
+
+
+def parse(text: str, file: Path, source: Source) -> None:
+    """Adds to `source` what `text`, the content of `file`, says."""
+    parser = _Parser(file, _folder(file), source)
+    for number, line in enumerate(_NEWLINE.split(text), 1):
+        parser.feed(line, number)
+    parser.end_value()
+
+
+class _Parser:
+    def __init__(self, file: Path, folder: Path, source: Source) -> None:
+        self._file, self._folder, self._source = file, folder, source
+        self._section: Section | None = None
+        self._key = ""
+        self._value: list[str] = []
+        self._indent = 0
+        self._place = Place(file)
+
+    def feed(self, line: str, number: int) -> None:
+        bare = line.strip()
+        if bare.startswith((";", "#")):
+            return
+        if not bare:
+            if self._key:
+                self._value.append("")
+            return
+        content = _INLINE_COMMENT.sub("", line).rstrip()
+        indent = len(line) - len(line.lstrip())
+        if self._key and indent > self._indent:
+            self._value.append(content.strip())
+            return
+        self.end_value()
+        self._place, self._indent = Place(self._file, number), indent
+        self._begin(content.strip())
+
+    def _begin(self, content: str) -> None:
+        header, key = _HEADER.fullmatch(content), _KEY.fullmatch(content)
+        if header is not None:
+            name = header["name"].strip()
+            self._section = self._source.sections.setdefault(name, Section(name, self._place))
+        elif key is None:
+            self._wrong(
+                f"{content!r:.80} is neither a [section] nor a 'key = value'; put a ; before it if it is a remark"
+            )
+        elif self._section is None:
+            self._wrong(f"{key['key']!r:.80} stands before the first [section]; move it into the one it belongs to")
+        else:
+            self._key, self._value = key["key"].strip().lower(), [key["value"].strip()]
+
+    def end_value(self) -> None:
+        if self._key and self._section is not None:
+            value = "\n".join(self._value).strip()
+            self._section.entries[self._key] = Entry(value, self._place, self._folder)
+        self._key = ""
+
+    def _wrong(self, text: str) -> None:
+        self._source.problems.append(Problem(self._place, text))
+
+
+def _folder(file: Path) -> Path:
+    return Path(os.path.abspath(file)).parent  # noqa: PTH100 - resolve() would follow links, here is where it is named
+
+
+def _content(path: Path) -> tuple[str, tuple[int, int]]:
+    """The text of a file, and which file it is. Raises ConfigError: not there, not readable, not text."""
+    try:
+        # O_NONBLOCK: opening a named pipe must not wait for a writer
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise _unusable(path, "it is not a regular file; name the configuration file itself")
+            content = file.read(MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:
+        cause = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise _unusable(path, f"{cause}; check the name and the file's permissions") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise _unusable(path, f"it is larger than {MAX_FILE_BYTES} bytes; is it a configuration file?")
+    return _text(content, path), (status.st_dev, status.st_ino)
+
+
+def _text(content: bytes, path: Path) -> str:
+    if b"\0" in content:
+        line = content.count(b"\n", 0, content.index(b"\0")) + 1
+        raise ConfigError(
+            [Problem(Place(path, line), "there is a NUL byte; this is not a text file, or it is damaged")]
+        )
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        text = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError([Problem(Place(path, line), text)]) from error
+
+
+def _unusable(path: Path, why: str) -> ConfigError:
+    return ConfigError([Problem(Place(path), f"cannot read the configuration: {why}")])
+
+
+def _include(source: Source, section: Section, environment: Mapping[str, str], seen: set[tuple[int, int]]) -> None:
+    """Reads the files that [include] names, each once; those they include themselves are refused."""
+    for key, entry in section.entries.items():
+        if key != "files":
+            source.problems.append(Problem(entry.place, f"[include] has no key {key!r:.80}; its only key is 'files'"))
+    entry_or_none = section.entries.get("files")
+    if entry_or_none is None:
+        source.problems.append(
+            Problem(section.place, "[include] has no 'files'; name the files, or delete the section")
+        )
+        return
+    entry = entry_or_none
+    for file in _matches(entry, source, environment):
+        del source.sections["include"]
+        try:
+            text, identity = _content(file)
+            if identity not in seen:
+                seen.add(identity)
+                parse(text, file, source)
+        except ConfigError as error:
+            source.problems.extend(error.problems)
+        if (nested := source.sections.get("include")) is not None:
+            text = "an included file can't include others; name them in the main file's [include]"
+            source.problems.append(Problem(nested.place, text))
+        source.sections["include"] = section
+
+
+def _matches(entry: Entry, source: Source, environment: Mapping[str, str]) -> list[Path]:
+    """The files that the patterns match, sorted within each; a pattern without wildcards must match."""
+    try:
+        patterns = expand(entry.value, names(entry.folder, environment)).split()
+    except ExpansionError as error:
+        source.problems.append(Problem(entry.place, f"[include] files {error}"))
+        return []
+    found: list[Path] = []
+    for pattern in patterns:
+        matches = sorted(glob.glob(str(source.path.parent / os.path.expanduser(pattern))))  # noqa: PTH111, PTH207
+        if not matches and not glob.has_magic(pattern):
+            text = f"[include] files names {pattern!r:.200}, which does not exist; correct the name or take it out"
+            source.problems.append(Problem(entry.place, text))
+        found += map(Path, matches)
+    if len(found) > MAX_FILES:
+        text = f"[include] files matches {len(found)} files, the limit is {MAX_FILES}; make the patterns narrower"
+        source.problems.append(Problem(entry.place, text))
+        return []
+    return found

@@ -1,0 +1,1 @@
+"""Runs one program: carries out what the core decides, and tells the core what happened."""

@@ -1,0 +1,271 @@
+"""Carries out the core's orders for one program, and hears and sees what comes back."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial, singledispatchmethod
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from supervisor.config import ProgramConfig
+from supervisor.core import effects as order
+from supervisor.core import events as fact
+from supervisor.core.restart import describe_exit
+from supervisor.host.channel import Channel
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import Ledger
+from supervisor.host.logs import LogPump
+from supervisor.host.process import Exit, Process, SpawnError, spawn
+from supervisor.protocol import layout, messages
+from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
+from supervisor.runner.hearing import book, event_of
+from supervisor.runner.launching import owner_of, spawn_request
+from supervisor.runner.training import Training
+
+PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+"""Errors of reading a checkpoint directory that a later attempt may not meet again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all runners share."""
+
+    ledger: Ledger
+    logs: LogPump
+    checkpoints: CheckpointStore
+    runtime_dir: Path
+    environment: Mapping[str, str]
+    server_url: str | None
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The live side of one attempt."""
+
+    number: int
+    process: Process
+    channel: Channel | None
+
+
+class Acts:
+    """The hands of one program. `post` takes every event, from the event loop's thread, in the order they happen."""
+
+    def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
+        self.training = Training()
+        self.last_save: messages.Committed | messages.SaveFailed | None = None
+        self.started_wall_at: float | None = None
+        self.ended_wall_at: float | None = None
+        self.last_exit: Exit | None = None
+        self.spawn_error: SpawnError | None = None
+        self._config = config
+        self._services = services
+        self._post = post
+        self._attempt: Attempt | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._log = structlog.get_logger().bind(program=config.name)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's pid while there is one."""
+        return self._attempt.process.pid if self._attempt else None
+
+    def send_signal(self, number: int) -> bool:
+        """Sends a signal to the worker (not to its group); False if there is none."""
+        return self._attempt is not None and self._attempt.process.send(number, group=False)
+
+    # --- effects out --------------------------------------------------------------------------------------------------
+
+    @singledispatchmethod
+    def perform(self, effect: order.Effect) -> None:
+        """Carries out one order; what follows from it comes back as an event."""
+        raise NotImplementedError(f"no act for {effect!r}")
+
+    @perform.register
+    def _(self, effect: order.Spawn) -> None:
+        self.training.begin()
+        self.spawn_error = self.last_exit = self.last_save = None
+        try:
+            self._attempt = self._spawn(effect.attempt)
+        except SpawnError as error:
+            self.spawn_error = error
+            self.ended_wall_at = time.time()
+            self._services.ledger.attempt_started(self._config.name, effect.attempt, 0, 0, self.ended_wall_at)
+            self._log.error("worker.not_spawned", attempt=effect.attempt, error=str(error))
+            self._post(fact.SpawnFailed(effect.attempt, str(error), error.permanent))
+            return
+        self.started_wall_at, self.ended_wall_at = time.time(), None
+        process = self._attempt.process
+        self._services.ledger.attempt_started(
+            self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at
+        )
+        self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid)
+        self._post(fact.SpawnSucceeded(effect.attempt))
+
+    def _spawn(self, number: int) -> Attempt:
+        """Pipes, log capture, process. Raises SpawnError with everything taken back."""
+        config, logs = self._config, self._services.logs
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+            channel = None
+            if config.job is not None:
+                channel = self._open_channel(number)
+                undo.callback(channel.close)
+            stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
+            handed_over.callback(os.close, stdout)
+            stderr = stdout
+            if not config.redirect_stderr:
+                stderr = logs.capture(
+                    config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups
+                )
+                handed_over.callback(os.close, stderr)
+            services = self._services
+            request = spawn_request(
+                config,
+                number,
+                environment=services.environment,
+                runtime_dir=services.runtime_dir,
+                server_url=services.server_url,
+                stdout=stdout,
+                stderr=stderr,
+            )
+            process = spawn(request, partial(self._exited, number))
+            undo.pop_all()
+        return Attempt(number, process, channel)
+
+    def _open_channel(self, number: int) -> Channel:
+        folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
+        owner = owner_of(self._config)
+        try:
+            return Channel(folder, number, owner, self._heard, partial(self._misheard, number))
+        except OSError as error:
+            raise SpawnError(
+                f"cannot create the control pipes in {folder}: {error.strerror}; "
+                f"make runtime_dir writable, or point it elsewhere",
+                permanent=False,
+            ) from error
+
+    @perform.register
+    def _(self, effect: order.SelectCheckpoint) -> None:
+        if self._config.job is not None:
+            self._background(self._select(effect.attempt, self._config.job.checkpoint_dir))
+
+    @perform.register
+    def _(self, effect: order.SendGo) -> None:
+        self._say(messages.Go(effect.attempt, effect.restore))
+
+    @perform.register
+    def _(self, effect: order.RequestFlush) -> None:
+        self._log.info("flush.asked", attempt=effect.attempt, reason=effect.reason, then=str(effect.then))
+        self._say(messages.Flush(effect.attempt, effect.id, effect.reason, effect.then, effect.deadline_s))
+
+    @perform.register
+    def _(self, effect: order.Terminate) -> None:
+        self._log.info("worker.told_to_stop", attempt=effect.attempt, signal=self._config.stopsignal.name)
+        if self._attempt is not None:
+            self._attempt.process.send(self._config.stopsignal, group=self._config.stopasgroup)
+
+    @perform.register
+    def _(self, effect: order.Abort) -> None:
+        self._log.error("worker.aborted", attempt=effect.attempt, last_step=self.training.step)
+        if self._attempt is not None:
+            self._attempt.process.send(signal.SIGABRT, group=False)
+
+    @perform.register
+    def _(self, effect: order.Kill) -> None:
+        self._log.warning("worker.killed", attempt=effect.attempt)
+        if self._attempt is not None:
+            self._attempt.process.kill_tree()
+
+    @perform.register
+    def _(self, effect: order.RememberWanted) -> None:
+        self._services.ledger.remember_wanted(self._config.name, effect.wanted)
+
+    @perform.register
+    def _(self, effect: order.RecordEnd) -> None:
+        exit_ = self.last_exit or Exit(None, None)
+        self._services.ledger.attempt_ended(
+            self._config.name,
+            effect.attempt,
+            effect.cause,
+            effect.text,
+            exit_.code,
+            exit_.signal,
+            self.training.step,
+            self.ended_wall_at or time.time(),
+        )
+
+    # --- what comes back ----------------------------------------------------------------------------------------------
+
+    async def _select(self, attempt: int, directory: Path) -> None:
+        try:
+            selection = await self._services.checkpoints.select(directory)
+        except NoValidCheckpoint as error:
+            self._book_refused(attempt, error.refused)
+            self._post(fact.SelectionFailed(attempt, str(error), permanent=True))
+            return
+        except OSError as error:
+            text = f"cannot look for checkpoints in {directory}: {error.strerror}; make it readable for the daemon"
+            self._post(fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING))
+            return
+        self._book_refused(attempt, selection.refused)
+        step = selection.manifest.step if selection.manifest else None
+        path = str(selection.path) if selection.path else None
+        self._post(fact.CheckpointSelected(attempt, path, step))
+
+    def _book_refused(self, attempt: int, refused: tuple[Refused, ...]) -> None:
+        for each in refused:
+            self._log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
+            self._services.ledger.checkpoint_refused(self._config.name, attempt, each.name, each.reason, time.time())
+
+    def _exited(self, number: int, exit_: Exit) -> None:
+        """The process is gone: hear its last words, then tell the core."""
+        attempt = self._attempt
+        if attempt is None or attempt.number != number:
+            raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
+        if attempt.channel is not None:
+            attempt.channel.close()
+        self._attempt = None
+        self.last_exit, self.ended_wall_at = exit_, time.time()
+        last_step, started = self.training.step, self.started_wall_at or self.ended_wall_at
+        self._post(fact.WorkerExited(number, exit_.code, exit_.signal))
+        self._log.warning(
+            "worker.exited",
+            attempt=number,
+            how=describe_exit(exit_.code, exit_.signal),
+            ran_for_s=round(self.ended_wall_at - started, 1),
+            last_step=last_step,
+        )
+        if self._config.job is not None or self._config.killasgroup:
+            self._background(asyncio.to_thread(attempt.process.kill_stragglers))
+
+    def _say(self, message: messages.ToWorker) -> None:
+        if self._attempt is not None and self._attempt.channel is not None:
+            self._attempt.channel.send(message)
+
+    def _misheard(self, attempt: int, error: str) -> None:
+        self._log.warning("worker.misspoke", attempt=attempt, error=error)
+
+    def _heard(self, message: messages.FromWorker) -> None:
+        self.training.note(message)
+        if isinstance(message, messages.Committed | messages.SaveFailed):
+            self.last_save = message
+        book(message, self._config.name, self._services.ledger, self._log)
+        event = event_of(message)
+        if event is not None:
+            self._post(event)
+
+    def _background(self, work: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._log.error("internal.failed", error=repr(error), exc_info=error)

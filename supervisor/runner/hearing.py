@@ -1,0 +1,74 @@
+"""What a worker's message means: the event it is for the core, and what of it is written down."""
+
+import time
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.core import events as fact
+from supervisor.host.ledger import Ledger
+from supervisor.protocol import messages
+
+
+def event_of(message: messages.FromWorker) -> fact.Event | None:
+    """The event for the core, or None where a message decides nothing."""
+    match message:
+        case messages.Restored(attempt, step):
+            return fact.TrainingRestored(attempt, step)
+        case messages.Progress(attempt, step):
+            return fact.StepsDone(attempt, step)
+        case messages.Committed():
+            return fact.CheckpointCommitted(message.attempt, message.step, message.flushes)
+        case messages.SaveFailed():
+            return fact.SaveFailed(message.attempt, message.error, message.flushes)
+        case messages.Done(attempt):
+            return fact.DoneSaid(attempt)
+        case messages.Failed():
+            return fact.FailureSaid(message.attempt, message.error)
+        case _:
+            return None
+
+
+def book(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
+    """Writes to the ledger and the log what a person will want to know later."""
+    attempt = message.attempt
+    match message:
+        case messages.Hello():
+            log.debug("worker.met", attempt=attempt, pid=message.pid, version=message.version)
+        case messages.Restored():
+            ledger.attempt_restored(program, attempt, message.checkpoint, message.step)
+            tell = log.warning if message.unmatched else log.info
+            tell(
+                "worker.restored",
+                attempt=attempt,
+                step=message.step,
+                checkpoint=message.checkpoint,
+                restore_s=round(message.restore_s, 3),
+                unmatched=list(message.unmatched),
+            )
+        case messages.Committed():
+            ledger.checkpoint_committed(
+                program,
+                attempt,
+                message.checkpoint,
+                message.step,
+                message.size_bytes,
+                message.save_s,
+                message.stall_s,
+                time.time(),
+            )
+            log.info(
+                "checkpoint.committed",
+                attempt=attempt,
+                step=message.step,
+                size_bytes=message.size_bytes,
+                save_s=round(message.save_s, 3),
+                stall_s=round(message.stall_s, 3),
+            )
+        case messages.SaveFailed():
+            log.error("checkpoint.not_saved", attempt=attempt, step=message.step, error=message.error)
+        case messages.Done():
+            log.info("training.done", attempt=attempt, step=message.step, **{"metrics": dict(message.metrics)})
+        case messages.Failed():
+            log.error("worker.failed", attempt=attempt, error=message.error, traceback=message.traceback)
+        case _:
+            pass

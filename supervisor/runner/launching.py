@@ -1,0 +1,92 @@
+"""From a program's configuration to what the core and the process need of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.config import JobConfig, ProgramConfig
+from supervisor.core.facts import AutoRestart, Policy
+from supervisor.host.process import SpawnRequest, credentials
+from supervisor.protocol import launch, layout
+from supervisor.protocol.retention import RetentionPolicy
+
+
+def policy_of(config: ProgramConfig) -> Policy:
+    """What the core has to know of a program."""
+    job = config.job
+    policy = Policy(
+        name=config.name,
+        is_job=job is not None,
+        autorestart=AutoRestart(config.autorestart),
+        exitcodes=frozenset(config.exitcodes),
+        startsecs=config.startsecs,
+        startretries=config.startretries,
+        stop_timeout=config.stopwaitsecs,
+    )
+    if job is None:
+        return policy
+    return replace(
+        policy,
+        startup_timeout=job.startup_timeout,
+        hang_timeout=job.hang_timeout,
+        flush_timeout=job.flush_timeout,
+    )
+
+
+def spawn_request(
+    config: ProgramConfig,
+    attempt: int,
+    *,
+    environment: Mapping[str, str],
+    runtime_dir: Path,
+    server_url: str | None,
+    stdout: int,
+    stderr: int,
+) -> SpawnRequest:
+    """The order for one process. Raises SpawnError if its user does not exist or can't be taken on."""
+    return SpawnRequest(
+        program=config.name,
+        argv=config.command,
+        directory=config.directory,
+        environment={
+            **launch.without_launch(environment),
+            "SUPERVISOR_ENABLED": "1",
+            "SUPERVISOR_PROCESS_NAME": config.name,
+            "SUPERVISOR_GROUP_NAME": config.name,
+            **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
+            **config.environment,
+            **(_launch_variables(config.name, config.job, attempt, runtime_dir) if config.job else {}),
+        },
+        credentials=credentials(config.user) if config.user else None,
+        umask=config.umask,
+        group_ends_with_it=config.job is not None,
+        stdout=stdout,
+        stderr=stderr,
+    )
+
+
+def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
+    """Uid and gid of the user the program runs as; None: the daemon's own. Raises SpawnError."""
+    if config.user is None:
+        return None
+    user = credentials(config.user)
+    return user.uid, user.gid
+
+
+def _launch_variables(name: str, job: JobConfig, attempt: int, runtime_dir: Path) -> dict[str, str]:
+    control = launch.Control(attempt, layout.attempt_folder(runtime_dir, name, attempt))
+    return launch.Launch(
+        job=name,
+        control=control,
+        checkpoint_dir=job.checkpoint_dir,
+        strategy=job.strategy,
+        replicas=job.replicas,
+        deterministic=job.deterministic,
+        interval=job.checkpoint_interval,
+        retention=RetentionPolicy(
+            newest=job.checkpoint_keep,
+            every_hours=job.checkpoint_keep_every,
+            best_metric=job.checkpoint_keep_best[1] if job.checkpoint_keep_best else None,
+            best_mode=job.checkpoint_keep_best[0] if job.checkpoint_keep_best else "min",
+        ),
+    ).to_environment()

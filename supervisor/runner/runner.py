@@ -1,0 +1,163 @@
+"""The loop of one program: events in, effects out, one timer.
+
+All of it happens in the event loop's thread and nothing here waits: slow work (verifying checkpoints, the ledger,
+log files) is done elsewhere and comes back as an event.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+
+from supervisor.config import ProgramConfig
+from supervisor.core import events as fact
+from supervisor.core.effects import Effect
+from supervisor.core.facts import Flush, State
+from supervisor.core.job import Job
+from supervisor.protocol import messages
+from supervisor.runner.acts import Acts, Services
+from supervisor.runner.launching import policy_of
+
+Found = TypeVar("Found")
+
+SLOW_DISK_S = 5.0  # how long a start waits for a checkpoint directory's listing before it trusts the ledger alone
+
+
+class Runner:
+    """One program, from its configuration to its processes."""
+
+    def __init__(self, config: ProgramConfig, services: Services) -> None:
+        self.config = config
+        self.taken_up = asyncio.Event()
+        """Set once nothing of an earlier daemon stands in the way of a start."""
+        self.acts = Acts(config, services, self.post)
+        self._services = services
+        self._job = Job(policy_of(config))
+        self._mailbox: deque[fact.Event] = deque()
+        self._draining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._watchers: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._log = structlog.get_logger().bind(program=config.name)
+
+    # --- what others may see and ask ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.config.name
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._job.state
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to run."""
+        return self._job.facts.wanted
+
+    @property
+    def reason(self) -> str | None:
+        """Why it waits, ended or failed."""
+        return self._job.facts.reason
+
+    @property
+    def attempt(self) -> int:
+        """Number of the present or last attempt; 0 before the first."""
+        return self._job.facts.attempt
+
+    @property
+    def flush(self) -> Flush | None:
+        """The flush that is being waited for."""
+        return self._job.facts.flush if self.state is State.FLUSHING else None
+
+    @property
+    def patience_s(self) -> float:
+        """How long its worker may take to flush and leave."""
+        policy = self._job.facts.policy
+        return policy.stop_timeout + (policy.flush_timeout if policy.is_job else 0.0)
+
+    def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
+        """What became of a flush: a commit or a failure, or None while it is still waited for."""
+        save = self.acts.last_save
+        if save is not None and flush_id in save.flushes:
+            return save
+        if self.flush is not None and self.flush.id == flush_id:
+            return None
+        return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
+
+    async def learn_attempts(self, last_attempt: int) -> None:
+        """Sees to it that no attempt's number is used twice: neither one of the ledger's nor one on the disk.
+
+        A checkpoint directory that does not answer is not waited for.
+        """
+        self._job.skip_attempts(last_attempt)
+        if self.config.job is not None and self.acts.pid is None:
+            listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
+            with contextlib.suppress(TimeoutError, OSError):
+                self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
+
+    def post(self, event: fact.Event) -> None:
+        """Something happened. Events are handled in the order they came in, each to its end."""
+        self._mailbox.append(event)
+        if not self._draining:
+            self._drain()
+
+    async def until(self, look: Callable[[], Found | None]) -> Found:
+        """Waits until `look` gives something; it is called after every change."""
+        while (found := look()) is None:
+            change = self._loop.create_future()
+            self._watchers.add(change)
+            try:
+                await change
+            finally:
+                self._watchers.discard(change)
+        return found
+
+    # --- events in ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        self._do(lambda: None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._do(lambda: self._perform(self._job.expire(self._loop.time())))
+
+    def _do(self, first: Callable[[], None]) -> None:
+        """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
+        before = self.state
+        self._draining = True
+        try:
+            first()
+            while self._mailbox:
+                self._perform(self._job.handle(self._mailbox.popleft(), self._loop.time()))
+        finally:
+            self._draining = False
+        self._arm()
+        if self.state is not before:
+            self._tell_state(before)
+        for change in self._watchers:
+            if not change.done():
+                change.set_result(None)
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self.acts.perform(effect)
+
+    def _arm(self) -> None:
+        """One timer for the state's one deadline. A deadline that moved away is met by a timer that fires too early."""
+        deadline_at = self._job.deadline()
+        if self._timer is not None and (deadline_at is None or deadline_at < self._timer.when()):
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and deadline_at is not None:
+            self._timer = self._loop.call_at(deadline_at, self._expire)
+
+    def _tell_state(self, before: State) -> None:
+        state, facts = self.state, self._job.facts
+        tell = self._log.error if state is State.FAILED else self._log.info
+        tell("program.changed", state=str(state), was=str(before), attempt=facts.attempt, reason=facts.reason)

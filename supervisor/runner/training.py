@@ -1,0 +1,57 @@
+"""What is known of a job's training, for people: gathered from its worker's messages, read by `status`."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from supervisor.protocol import messages
+
+
+@dataclass(frozen=True, slots=True)
+class LastCheckpoint:
+    """The newest committed checkpoint; `committed_wall_at` is Unix time."""
+
+    name: str
+    step: int
+    size_bytes: int
+    save_s: float
+    committed_wall_at: float
+
+
+@dataclass(slots=True)
+class Training:
+    """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them."""
+
+    step: int | None = None
+    total_steps: int | None = None
+    epoch: int | None = None
+    step_s: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: LastCheckpoint | None = None
+    restored: str | None = None
+    save_error: str | None = None
+
+    def begin(self) -> None:
+        """A new attempt: where it stands is not known yet."""
+        self.step = self.epoch = self.step_s = self.restored = self.save_error = None
+        self.metrics = {}
+
+    def note(self, message: messages.FromWorker) -> None:
+        """Takes over what a message says."""
+        match message:
+            case messages.Restored():
+                self.step, self.restored = message.step, message.checkpoint
+                self.total_steps = message.total_steps
+            case messages.Progress():
+                self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
+                self.total_steps = message.total_steps or self.total_steps
+                self.metrics = message.metrics
+            case messages.Committed():
+                self.save_error = None
+                self.checkpoint = LastCheckpoint(
+                    message.checkpoint, message.step, message.size_bytes, message.save_s, time.time()
+                )
+            case messages.SaveFailed():
+                self.save_error = message.error
+            case messages.Done():
+                self.step, self.metrics = message.step, message.metrics or self.metrics

@@ -1,0 +1,87 @@
+"""Files appear whole or not at all."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from supervisor.protocol import durable
+
+
+def test_write_file_replaces_the_old_content_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"old")
+
+    durable.write_file(path, b"new")
+
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_write_that_fails_leaves_the_old_content_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.mkdir()  # a file can't replace a folder
+
+    with pytest.raises(OSError, match="directory"):
+        durable.write_file(path, b"new")
+
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_file_gets_the_mode_the_umask_asks_for(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        durable.write_file(tmp_path / "state", b"new")
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o640
+
+
+def test_a_commit_never_overwrites_what_is_there(tmp_path: Path) -> None:
+    partial, final = tmp_path / "new.partial", tmp_path / "new"
+    partial.mkdir()
+    final.mkdir()
+    (final / "data").write_bytes(b"old")
+
+    with pytest.raises(OSError, match="not empty"):
+        durable.commit_folder(partial, final, ())
+
+    assert (final / "data").read_bytes() == b"old"
+
+
+def test_a_commit_of_a_file_that_is_missing_does_not_happen(tmp_path: Path) -> None:
+    (tmp_path / "new.partial").mkdir()
+
+    with pytest.raises(FileNotFoundError):
+        durable.commit_folder(tmp_path / "new.partial", tmp_path / "new", ["data"])
+
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_hash_is_that_of_the_content(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"a" * (durable.READ_BYTES + 1))
+    (tmp_path / "same").write_bytes(b"a" * (durable.READ_BYTES + 1))
+    (tmp_path / "empty").write_bytes(b"")
+
+    assert durable.hash_file(tmp_path / "large") == durable.hash_file(tmp_path / "same")
+    assert durable.hash_file(tmp_path / "empty") == (0, "xxh3_128:99aa06d3014798d86001c324468d497f")  # XXH3's own
+
+
+def test_read_file_reads_no_more_than_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+
+    assert durable.read_file(tmp_path / "file", 4) == b"0123"
+
+
+@pytest.mark.timeout(10)  # a reader of the pipe would wait for ever
+def test_what_is_not_a_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+
+    for name in ("pipe", "link"):
+        with pytest.raises(OSError, match=r"regular file|symbolic links"):
+            durable.read_file(tmp_path / name, 10)
+        with pytest.raises(OSError, match=r"regular file|symbolic links"):
+            durable.hash_file(tmp_path / name)

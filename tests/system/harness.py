@@ -1,0 +1,142 @@
+"""A real daemon in a folder of its own, driven over its control socket."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TRAINER = Path(__file__).parent.parent / "children" / "trainer.py"
+PATIENCE_S = 20.0  # for what takes well under a second; the machine may be busy
+
+
+class Refused(Exception):
+    """The daemon answered with an error; `code` is its name."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+
+
+class Daemon:
+    """`supervisord -n` with a configuration; leaves nothing running behind."""
+
+    def __init__(self, folder: Path, programs: str, settings: str = "") -> None:
+        self.folder = folder
+        self.conf = folder / "test.conf"
+        self.socket = folder / "s.sock"
+        self.settings = settings
+        self.process: subprocess.Popen[bytes] | None = None
+        self.write(programs)
+
+    def write(self, programs: str) -> None:
+        self.conf.write_text(
+            f"[supervisord]\nstate_dir={self.folder}/state\nlogfile={self.folder}/daemon.log\n{self.settings}\n"
+            f"[unix_http_server]\nfile={self.socket}\n[supervisorctl]\nserverurl=unix://{self.socket}\n{programs}"
+        )
+
+    def __enter__(self) -> "Daemon":
+        return self.start()
+
+    def __exit__(self, *args: object) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
+
+    def start(self) -> "Daemon":
+        command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
+        with (self.folder / "daemon.err").open("ab") as errors:
+            self.process = subprocess.Popen(command, cwd=self.folder, stdout=errors, stderr=errors)
+        self.until(self._answers, "the daemon answers")
+        return self
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise AssertionError(f"the daemon exited with {self.process.returncode}:\n{self.errors()}")
+        try:
+            return bool(self.call("pid")["pid"] == self.process.pid)
+        except OSError:
+            return False
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Signals the daemon and gives its exit status."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE_S)
+
+    def call(self, command: str, **arguments: object) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("localhost", timeout=60)
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.sock.connect(str(self.socket))
+            connection.request("POST", f"/api/v1/{command}", json.dumps(arguments))
+            answer = json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+        if "error" in answer:
+            raise Refused(answer["error"]["code"], answer["error"]["message"])
+        return dict(answer["result"])
+
+    def status(self, name: str) -> dict[str, Any]:
+        return next(each for each in self.call("status")["programs"] if each["name"] == name)
+
+    def until(self, look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            if found := look():
+                return found
+            time.sleep(0.01)
+        raise AssertionError(f"waited {patience_s:g} s in vain until {what}\n{self.errors()}")
+
+    def until_state(self, name: str, *states: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            found = self.status(name)
+            return found if found["state"] in states else None
+
+        found: dict[str, Any] = self.until(look, f"{name} is {' or '.join(states)}", patience_s)
+        return found
+
+    def until_step(self, name: str, step: int, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        def look() -> dict[str, Any] | None:
+            found = self.status(name)
+            return found if (found["job"]["step"] or 0) >= step and found["pid"] else None
+
+        found: dict[str, Any] = self.until(look, f"{name} reaches step {step}", patience_s)
+        return found
+
+    def errors(self) -> str:
+        return (self.folder / "daemon.err").read_text(errors="replace")[-4000:]
+
+    def descriptors(self) -> int:
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+
+def job(name: str, folder: Path, keys: str = "", **environment: object) -> str:
+    """A section for the trainer."""
+    variables = ",".join(f'{key}="{value}"' for key, value in environment.items())
+    return (
+        f"[program:{name}]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={folder}/{name}\n"
+        f"environment={variables}\n{keys}\n"
+    )
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -1,0 +1,131 @@
+"""People's mistakes: a clear message, nothing stopped, and a fix that works without restarting the daemon."""
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Daemon, Refused, job
+
+
+def test_bad_configuration_is_refused_with_everything_that_is_wrong_at_once(tmp_path: Path):
+    daemon = Daemon(tmp_path, "[program:x]\ncomand=/bin/true\n[program:y]\ncommand=/bin/true\nstartsecs=soon\n")
+
+    with pytest.raises(AssertionError, match="exited with 78") as refused:
+        daemon.start()
+
+    assert "did you mean 'command'" in str(refused.value)
+    assert "startsecs" in str(refused.value)
+
+
+def test_bad_configuration_at_a_reload_changes_nothing(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
+        pid = daemon.until_step("count", 1)["pid"]
+        daemon.write("[program:count]\ncomand=x\n")
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGHUP)
+
+        with pytest.raises(Refused) as refused:
+            daemon.call("update")
+
+        assert refused.value.code == "CANT_REREAD"
+        assert "comand" in refused.value.message
+        assert daemon.status("count")["pid"] == pid
+
+
+def test_update_touches_only_what_changed(tmp_path: Path):
+    both = job("a", tmp_path, STEPS=100_000) + job("b", tmp_path, STEPS=100_000)
+    with Daemon(tmp_path, both + "[program:gone]\ncommand=/bin/sleep 100\n") as daemon:
+        kept, changed = daemon.until_step("a", 1)["pid"], daemon.until_step("b", 1)["pid"]
+        daemon.write(job("a", tmp_path, STEPS=100_000) + job("b", tmp_path, STEPS=99_999) + job("c", tmp_path))
+
+        announced = daemon.call("reread")
+        done = daemon.call("update")
+
+        assert announced == {"added": ["c"], "changed": ["b"], "removed": ["gone"]}
+        assert {each["name"] for each in done["actions"]} == {"b", "c", "gone"}
+        assert daemon.status("a")["pid"] == kept
+        assert daemon.until_step("b", 1)["pid"] != changed
+        assert {each["name"] for each in daemon.call("status")["programs"]} == {"a", "b", "c"}
+
+
+def test_missing_command_is_named_and_works_once_it_is_there(tmp_path: Path):
+    script = tmp_path / "late.sh"
+    with Daemon(tmp_path, f"[program:late]\ncommand={script}\nautostart=false\n") as daemon:
+        with pytest.raises(Refused) as refused:
+            daemon.call("start", name="late")
+        assert refused.value.code == "NO_FILE"
+        assert str(script) in refused.value.message
+
+        script.write_text("#!/bin/sh\nexec sleep 100\n")
+        script.chmod(0o755)
+
+        daemon.call("start", name="late")
+        assert daemon.status("late")["state"] == "RUNNING"
+
+
+def test_exception_before_the_first_step_is_shown_and_not_retried(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, "autostart=false", FAIL="import")) as daemon:
+        with pytest.raises(Refused) as refused:
+            daemon.call("start", name="count")
+
+        assert "No module named 'trian'" in refused.value.message
+        assert daemon.status("count")["state"] == "FAILED"
+        assert "No module named 'trian'" in daemon.status("count")["description"]
+        assert len(daemon.call("history", name="count")["attempts"]) == 1
+
+
+def test_checkpoint_dir_that_is_a_file_is_named(tmp_path: Path):
+    (tmp_path / "count").write_text("in the way")
+    with Daemon(tmp_path, job("count", tmp_path, "autostart=false")) as daemon:
+        with pytest.raises(Refused) as refused:
+            daemon.call("start", name="count")
+
+        assert str(tmp_path / "count") in refused.value.message
+        (tmp_path / "count").unlink()
+        daemon.call("start", name="count")
+
+
+def test_exit_0_without_done_counts_as_a_crash(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, "startretries=0", FAIL="exit-0", EVERY=1000)) as daemon:
+        failed = daemon.until_state("count", "FAILED")
+
+        assert "without having said that training is done" in failed["reason"]
+
+
+def test_script_that_never_speaks_is_given_up_with_a_hint(tmp_path: Path):
+    section = (
+        f"[program:mute]\ncommand={sys.executable} -c 'import time; time.sleep(100)'\ncheckpoint_dir={tmp_path}/mute\n"
+        "startup_timeout=1\nstopwaitsecs=1\nstartretries=0\nautostart=false\n"
+    )
+    with Daemon(tmp_path, section) as daemon, pytest.raises(Refused, match=r"does the script use worker\.Run"):
+        daemon.call("start", name="mute")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "code"),
+    [
+        ("start", {"name": "nope"}, "BAD_NAME"),
+        ("start", {}, "BAD_ARGUMENTS"),
+        ("start", {"name": "count", "wait": "yes"}, "BAD_ARGUMENTS"),
+        ("start", {"name": "count"}, "ALREADY_STARTED"),
+        ("stop", {"name": "plain", "wait": 1}, "BAD_ARGUMENTS"),
+        ("signal", {"name": "count", "signal": "NOPE"}, "BAD_SIGNAL"),
+        ("history", {"name": "count", "limit": -1}, "BAD_ARGUMENTS"),
+        ("checkpoint", {"name": "plain"}, "NOT_A_JOB"),
+        ("__class__", {}, "UNKNOWN_COMMAND"),
+    ],
+)
+def test_bad_commands_are_refused_by_name_and_touch_nothing(
+    tmp_path: Path, command: str, arguments: dict[str, object], code: str
+):
+    sections = job("count", tmp_path, STEPS=100_000) + "[program:plain]\ncommand=/bin/sleep 100\n"
+    with Daemon(tmp_path, sections) as daemon:
+        pid = daemon.until_step("count", 1)["pid"]
+
+        with pytest.raises(Refused) as refused:
+            daemon.call(command, **arguments)
+
+        assert refused.value.code == code
+        assert daemon.status("count")["pid"] == pid

@@ -1,0 +1,55 @@
+"""Pipes as a daemon makes them, and one TensorFlow for all tests here."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.protocol.launch import Launch
+from tests.worker.daemon_end import DaemonEnd
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonEnd]:
+    end = DaemonEnd(tmp_path / "run")
+    yield end
+    end.close()
+
+
+@pytest.fixture(scope="session")
+def two_replicas() -> Any:
+    """A strategy over two logical CPU devices: TensorFlow is imported and configured once."""
+    import worker
+
+    return worker.strategy(replicas=2)
+
+
+@pytest.fixture(autouse=True)
+def _devices_first(request: pytest.FixtureRequest) -> None:
+    """Whatever test uses TensorFlow first: its devices can be configured only before."""
+    if request.node.get_closest_marker("tensorflow") is not None:
+        request.getfixturevalue("two_replicas")
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]:
+    """Makes this process an attempt, as `import worker` does in a new one."""
+    from worker import attempt
+
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    channels = []
+
+    def begin(launch: Launch) -> None:
+        for name, value in launch.to_environment().items():
+            monkeypatch.setenv(name, value)
+        begun = attempt.begin()
+        if begun.channel is not None:
+            channels.append(begun.channel)
+
+    yield begin
+    for channel in channels:
+        channel.close()
+    monkeypatch.undo()
+    attempt.begin()

@@ -1,0 +1,171 @@
+"""Data: the same batches in the same order, wherever they begin."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import worker
+from tests.worker import training
+from worker.data import Feed
+from worker.state import Position
+
+pytestmark = pytest.mark.tensorflow
+
+
+def numbers(count: int = 20, batch: int = 4, **settings: Any) -> worker.Examples:
+    return worker.Examples(np.arange(count), batch_size=batch, **settings)
+
+
+def lists(batches: Iterator[Any], limit: int = 10_000) -> list[list[int]]:
+    return [batch.numpy().tolist() for batch, _ in zip(batches, range(limit), strict=False)]
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [number for batch in batches for number in batch]
+
+
+def epochs(given: Any, count: int, start: Position | None = None) -> list[list[int]]:
+    feed = Feed(given, None, start or Position())
+    return [batch for _ in range(count) for batch in lists(feed.rest_of_epoch())]
+
+
+def test_each_epoch_holds_every_example_once_in_another_order() -> None:
+    first, second = epochs(numbers(), 1), epochs(numbers(), 1, Position(epoch=1))
+
+    assert sorted(flat(first)) == sorted(flat(second)) == list(range(20))
+    assert first != second
+
+
+def test_another_seed_is_another_order() -> None:
+    assert epochs(numbers(seed=1), 1) != epochs(numbers(seed=2), 1)
+
+
+def test_unshuffled_examples_keep_their_order() -> None:
+    assert flat(epochs(numbers(shuffle=False), 1)) == list(range(20))
+
+
+@pytest.mark.parametrize("batch", range(5))
+def test_examples_begun_in_the_middle_are_the_tail_of_those_begun_at_the_start(batch: int) -> None:
+    assert epochs(numbers(), 2, Position(1, batch)) == epochs(numbers(), 3)[5 + batch :]
+
+
+def test_last_incomplete_batch_is_left_out() -> None:
+    assert [len(batch) for batch in epochs(numbers(count=22), 1)] == [4] * 5
+
+
+def test_dataset_is_resumed_by_skipping() -> None:
+    dataset = tf.data.Dataset.range(10).batch(3)
+
+    assert epochs(dataset, 2, Position(4, 2)) == [[6, 7, 8], [9], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_dataset_left_at_its_end_goes_on_with_the_next_epoch() -> None:
+    feed = Feed(tf.data.Dataset.range(4).batch(2), None, Position(0, 2))
+
+    assert lists(feed.rest_of_epoch()) == []
+    assert feed.position == Position(1, 0)
+    assert lists(feed.rest_of_epoch()) == [[0, 1], [2, 3]]
+
+
+def test_function_of_the_epoch_gives_each_epoch_its_own_dataset() -> None:
+    def of_epoch(epoch: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(8).shuffle(8, seed=epoch).batch(2)
+
+    whole = epochs(of_epoch, 3)
+
+    assert epochs(of_epoch, 2, Position(1, 3)) == whole[7:]
+    assert whole[:4] != whole[4:8]
+
+
+def test_distributed_dataset_is_resumed_by_taking_batches(two_replicas: Any) -> None:
+    dataset = two_replicas.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
+    feed = Feed(dataset, two_replicas, Position(0, 2))
+
+    (batch,) = list(feed.rest_of_epoch())
+
+    assert [part.numpy().tolist() for part in batch.values] == [[8, 9], [10, 11]]
+
+
+def test_batches_are_spread_over_the_replicas(two_replicas: Any) -> None:
+    feed = Feed(numbers(shuffle=False), two_replicas, Position())
+
+    first = next(feed.rest_of_epoch())
+
+    assert [part.numpy().tolist() for part in first.values] == [[0, 1], [2, 3]]
+
+
+def test_dataset_without_batches_is_an_error() -> None:
+    with pytest.raises(ValueError, match="epoch 0 has no batches"):
+        epochs(tf.data.Dataset.range(0), 1)
+
+
+def test_what_cannot_be_resumed_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"middle of a list.*worker\.Examples"):
+        Feed([1, 2, 3], None, Position())
+
+
+def test_arrays_of_different_lengths_are_an_error() -> None:
+    with pytest.raises(ValueError, match=r"\[3, 4\]"):
+        worker.Examples(np.arange(3), np.arange(4), batch_size=1)
+
+
+# --- through Run ---------------------------------------------------------------------------------------------------
+
+
+def run_of(directory: Path, steps: int | None = None) -> worker.Run:
+    return worker.Run(training.build(tf.distribute.get_strategy()), total_steps=steps, directory=directory)
+
+
+def test_batches_go_on_over_epochs_until_all_steps_are_done(tmp_path: Path) -> None:
+    seen = []
+    with run_of(tmp_path, steps=7) as run:
+        for _ in run.batches(numbers()):
+            seen.append(run.epoch)
+            run.step_done()
+
+    assert seen == [0] * 5 + [1] * 2
+
+
+def test_without_total_steps_one_call_is_the_rest_of_an_epoch(tmp_path: Path) -> None:
+    source, counts = numbers(), []
+    with run_of(tmp_path) as run:
+        while run.epoch < 3:
+            counts.append(sum(1 for _ in run.batches(source) if not run.step_done()))
+
+    assert counts == [5, 5, 5]
+
+
+def test_batch_that_was_not_stepped_on_is_given_again(tmp_path: Path) -> None:
+    with run_of(tmp_path) as run:
+        iterator = run.batches(numbers())
+        next(iterator)
+        run.step_done()
+        lost = next(iterator).numpy().tolist()
+    with run_of(tmp_path) as run:
+        again = next(run.batches(numbers())).numpy().tolist()
+
+    assert again == lost
+
+
+def test_steps_of_two_batches_resume_at_whole_steps(tmp_path: Path) -> None:
+    whole = epochs(numbers(), 1)
+    with run_of(tmp_path) as run:
+        iterator = run.batches(numbers())
+        next(iterator), next(iterator)
+        run.step_done()
+    with run_of(tmp_path) as run:
+        assert next(run.batches(numbers())).numpy().tolist() == whole[2]
+
+
+def test_loop_that_is_left_early_ends_the_training_there(tmp_path: Path) -> None:
+    with run_of(tmp_path, steps=100) as run:
+        for _ in run.batches(numbers()):
+            run.step_done()
+            if run.step == 3:
+                break
+
+    assert (tmp_path / "step-0000000003.a1").is_dir()

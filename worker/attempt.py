@@ -1,0 +1,127 @@
+"""This process as one attempt of a job: what it was told at its start, and whom it speaks to."""
+
+import atexit
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NoReturn, Protocol
+
+from supervisor.protocol import launch
+from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.protocol.launch import Launch, LaunchError
+from supervisor.protocol.messages import Failed, FromWorker, Progress
+from worker.channel import Channel
+from worker.requests import Requests
+from worker.terminal import Terminal
+
+DRAIN_TIMEOUT_S = 2.0  # how long a process that is over waits for a daemon that doesn't read
+MAX_ERROR = 2000  # characters of an error's text; a line on the pipe is at most 64 KiB
+MAX_TRACEBACK = 8000  # characters, the end of it: there the cause stands
+
+
+class Leaving(SystemExit):
+    """This process ends on purpose, with a code of `WorkerExit`; all that had to be said is said."""
+
+
+class Reporter(Protocol):
+    """Whoever is told what happens here: the daemon, or the person at the terminal."""
+
+    def say(self, message: FromWorker) -> None:
+        """Tells what must arrive."""
+
+    def progress(self, message: Progress) -> None:
+        """Tells what only the newest of counts."""
+
+    def remark(self, text: str) -> None:
+        """Something for the person who reads stderr, on one line."""
+
+    def drain(self, timeout: float) -> bool:
+        """Waits at most `timeout` seconds until all of it is out."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """`channel` is None without a daemon; `number` is then only known once the checkpoint directory is."""
+
+    launch: Launch
+    requests: Requests
+    reporter: Reporter
+    channel: Channel | None = None
+    number: int = 1
+    failed: bool = False
+
+    def last_words(self, error: str, step: int | None = None, detail: str = "") -> None:
+        """Says once why this attempt fails; what fails afterwards is a consequence."""
+        if not self.failed:
+            self.failed = True
+            self.reporter.say(Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:]))
+
+    def give_up(self, code: WorkerExit, error: str, step: int | None = None) -> NoReturn:
+        """Says why, and leaves the process with the code that says which kind of failure it is."""
+        self.last_words(error, step)
+        self.reporter.drain(DRAIN_TIMEOUT_S)
+        raise Leaving(int(code))
+
+    def excepted(self, error: BaseException, step: int | None = None) -> None:
+        """Last words for an exception in the script; its traceback goes to stderr as always."""
+        self.last_words(one_line(error), step, "".join(traceback.format_exception(error)))
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as Python prints it, on one line."""
+    return " ".join("".join(traceback.format_exception_only(error)).split())
+
+
+_current: Attempt | None = None
+
+
+def begin() -> Attempt:
+    """Reads the launch environment and, under a daemon, says hello. Leaves with BAD_LAUNCH if it can't."""
+    global _current
+    requests = Requests()
+    try:
+        told = launch.from_environment(os.environ)
+        channel = Channel(told.control, requests) if told.control is not None else None
+    except LaunchError as error:
+        _refuse(f"cannot start: {error}")
+    except OSError as error:
+        _refuse(
+            f"cannot open the control pipe {error.filename}: {error.strerror}; is the daemon's runtime folder there?"
+        )
+    if channel is None:
+        _current = Attempt(told, requests, Terminal())
+        return _current
+    _current = Attempt(told, requests, channel, channel, number=channel.attempt)
+    _hide_launch()
+    _report_uncaught(_current)
+    return _current
+
+
+def this() -> Attempt:
+    """The attempt that `begin` began."""
+    return _current if _current is not None else begin()
+
+
+def _refuse(text: str) -> NoReturn:
+    sys.stderr.write(f"stepkeeper: {text}\n")
+    raise SystemExit(int(WorkerExit.BAD_LAUNCH))
+
+
+def _hide_launch() -> None:
+    """Children that import this package too (data loaders) must not take themselves for the worker."""
+    for name in os.environ.keys() - launch.without_launch(os.environ).keys():
+        del os.environ[name]
+
+
+def _report_uncaught(attempt: Attempt) -> None:
+    """Tells the daemon of an exception that ends the script anywhere, also before there is a Run."""
+    previous = sys.excepthook
+
+    def report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+        attempt.excepted(error)
+        previous(kind, error, where)
+
+    sys.excepthook = report
+    atexit.register(attempt.reporter.drain, DRAIN_TIMEOUT_S)

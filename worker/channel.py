@@ -1,0 +1,170 @@
+"""The worker's end of the control pipe: a thread that hears orders at once and never makes the training loop wait.
+
+The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
+mixes the variables of several steps. Progress comes from the loop only, so that it proves that training moves.
+"""
+
+import os
+import select
+import sys
+import threading
+from collections import deque
+
+from supervisor import __version__
+from supervisor.protocol import codec, layout
+from supervisor.protocol.launch import Control
+from supervisor.protocol.messages import (
+    PROTOCOL,
+    Flush,
+    Flushing,
+    FromWorker,
+    Go,
+    Hello,
+    Identify,
+    Message,
+    Progress,
+    Restored,
+    Then,
+)
+from worker.requests import Asked, Requests
+
+MAX_WAITING = 1000  # lines kept while the daemon is away; the oldest go first: a newer commit says more
+READ_BYTES = 64 * 1024  # what a pipe holds
+_OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # read-write: neither side's death closes the pipe
+
+
+class Channel:
+    """Both control pipes of this attempt. `say` and `progress` return at once; a thread does the rest."""
+
+    def __init__(self, control: Control, requests: Requests) -> None:
+        """Opens the pipes and says hello. Raises OSError if they can't be opened."""
+        self.attempt = control.attempt
+        self._requests = requests
+        self._incoming = os.open(control.pipes / layout.TO_WORKER, _OPEN_FLAGS)
+        self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._latest: Progress | None = None  # not sent yet; a newer one takes its place
+        self._unsent = b""  # rest of a line that did not fit into the pipe
+        self._told: Restored | Progress | None = None  # where training stands, for `identify`
+        self._go: Go | None = None
+        self._go_heard = threading.Event()
+        self._drained = threading.Event()
+        self._closed = False
+        os.register_at_fork(after_in_child=self._forget)
+        self.say(self._hello())
+        self._thread = threading.Thread(target=self._serve, name="stepkeeper-control", daemon=True)
+        self._thread.start()
+
+    def say(self, message: FromWorker) -> None:
+        """Queues what must arrive; kept in memory while the daemon is away."""
+        if self._closed:
+            return
+        if isinstance(message, Restored):
+            self._told = message
+        self._waiting.append(codec.encode(message))
+        self._rouse()
+
+    def progress(self, message: Progress) -> None:
+        """Offers what is worth knowing only while it is new: dropped for a newer one if the pipe is full."""
+        if self._closed:
+            return
+        self._told = self._latest = message
+        self._rouse()
+
+    def remark(self, text: str) -> None:
+        """One line on stderr, which the daemon keeps in the job's log."""
+        sys.stderr.write(f"stepkeeper: {text}\n")
+
+    def wait_for_go(self) -> Go:
+        """Blocks until the daemon says where to begin."""
+        while self._go is None:
+            self._go_heard.wait()
+        return self._go
+
+    def drain(self, timeout: float) -> bool:
+        """Waits until all that was said is in the pipe, for at most `timeout` seconds; whether it is."""
+        if self._closed or not self._thread.is_alive():
+            return False
+        self._drained.clear()
+        self._rouse()
+        return self._drained.wait(timeout)
+
+    def close(self) -> None:
+        """Ends the thread and closes the pipes; what was not drained is lost."""
+        if self._closed:
+            return
+        self._closed = True
+        self._rouse()
+        self._thread.join()
+        for descriptor in (self._incoming, self._outgoing, self._wake):
+            os.close(descriptor)
+
+    def _forget(self) -> None:
+        """In a forked child (a data loader): the pipes are the parent's to speak on."""
+        self._closed = True
+
+    def _rouse(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _hello(self) -> Hello:
+        return Hello(self.attempt, PROTOCOL, os.getpid(), __version__)
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._incoming, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        decoder = codec.Decoder()
+        while not self._closed:
+            full = not self._empty_out()
+            poll.register(self._outgoing, select.POLLOUT if full else 0)
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            if self._incoming in ready:
+                for message in decoder.feed(os.read(self._incoming, READ_BYTES)):
+                    self._hear(message)
+
+    def _empty_out(self) -> bool:
+        """Writes until nothing is left or the pipe is full; whether nothing is left."""
+        while self._unsent or self._take_next():
+            try:
+                written = os.write(self._outgoing, self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = self._unsent[written:]
+        self._drained.set()
+        return True
+
+    def _take_next(self) -> bool:
+        """Makes the next line the one to send: what must arrive first, then the latest progress."""
+        if self._waiting:
+            self._unsent = self._waiting.popleft()
+            return True
+        latest, self._latest = self._latest, None
+        if latest is not None:
+            self._unsent = codec.encode(latest)
+        return latest is not None
+
+    def _hear(self, message: Message | codec.ProtocolError) -> None:
+        if isinstance(message, codec.ProtocolError):
+            self.remark(f"cannot understand the daemon: {message}")
+        elif message.attempt == self.attempt:
+            self._obey(message)
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case Go():
+                self._go = self._go or message
+                self._go_heard.set()
+            case Flush():
+                self.say(Flushing(self.attempt, message.id, self._requests.step))
+                self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
+            case Identify():
+                self.say(self._hello())
+                if isinstance(self._told, Progress):
+                    self.progress(self._told)
+                elif self._told is not None:
+                    self.say(self._told)

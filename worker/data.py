@@ -1,0 +1,150 @@
+"""Batches from any position on: seekable examples, tf.data datasets, or one dataset an epoch."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from worker.state import Position
+
+Batch = Any
+"""What the dataset yields; under a strategy with several replicas, a per-replica value of it."""
+
+_END = object()
+
+
+class Examples:
+    """Arrays in memory, in a new order each epoch, that can begin anywhere at no cost.
+
+    The order is a function of (seed, epoch, index): nothing is shuffled in a buffer and nothing has to be skipped. The
+    examples that do not fill a last batch are left out of that epoch; the next one leaves out others.
+    """
+
+    def __init__(self, *arrays: Any, batch_size: int, seed: int = 0, shuffle: bool = True) -> None:
+        """`arrays`: one entry per example, all equally long; a batch is a tuple of their slices (bare for one array).
+
+        `batch_size` is the global one, over all replicas. Raises ValueError for lengths that differ or are too small.
+        """
+        self._tensors = tuple(tf.convert_to_tensor(array) for array in arrays)
+        counts = {int(tensor.shape[0]) for tensor in self._tensors}
+        if len(counts) != 1:
+            raise ValueError(f"cannot make examples of arrays with {sorted(counts)} entries; give all the same number")
+        (self.count,) = counts
+        if not 1 <= batch_size <= self.count:
+            raise ValueError(f"cannot make batches of {batch_size} from {self.count} examples; use 1 to {self.count}")
+        self.batch_size = batch_size
+        self._seed = seed
+        self._shuffle = shuffle
+
+    @property
+    def per_epoch(self) -> int:
+        """Whole batches in one epoch."""
+        return self.count // self.batch_size
+
+    def open(self, position: Position) -> tf.data.Dataset:
+        """The batches from `position` on, without end."""
+        start = position.epoch * self.per_epoch + position.batch
+        return tf.data.Dataset.range(start, 2**62).map(self._gather, num_parallel_calls=2).prefetch(2)
+
+    def _gather(self, number: tf.Tensor) -> Batch:
+        rows = (number % self.per_epoch) * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+        if self._shuffle:
+            key = tf.stack([tf.constant(self._seed, tf.int64), number // self.per_epoch])
+            rows = tf.random.experimental.index_shuffle(rows, seed=key, max_index=self.count - 1)
+        batch = tuple(tf.gather(tensor, rows) for tensor in self._tensors)
+        return batch if len(batch) > 1 else batch[0]
+
+
+class Source(Protocol):
+    """Something that yields batches from a position on."""
+
+    @property
+    def per_epoch(self) -> int | None:
+        """Batches in an epoch if what `open` gives goes on over its end; None if it ends with the epoch."""
+
+    def open(self, position: Position) -> Any:
+        """A dataset that begins with the batch at `position`."""
+
+
+class _Passes:
+    """A finite tf.data.Dataset: one pass is an epoch. `skip` runs everything above it, so a resume late in a long
+    epoch takes as long as reading up to there. With `shuffle(reshuffle_each_iteration=True)` and no seed the order
+    after a resume is another one: use a seeded shuffle in a function of the epoch, or `worker.Examples`."""
+
+    per_epoch = None
+
+    def __init__(self, of_epoch: Callable[[int], Any]) -> None:
+        self._of_epoch = of_epoch
+
+    def open(self, position: Position) -> Any:
+        dataset = self._of_epoch(position.epoch)
+        if isinstance(dataset, tf.distribute.DistributedDataset):
+            return _skipped(dataset, position.batch)
+        return dataset.skip(position.batch) if position.batch else dataset
+
+
+def _skipped(dataset: Any, count: int) -> Iterator[Batch]:
+    """A distributed dataset can't be told to skip: its batches are taken and dropped."""
+    iterator: Iterator[Batch] = iter(dataset)
+    for _ in range(count):
+        next(iterator, None)
+    return iterator
+
+
+def source_of(given: Any) -> Source:
+    """What `run.batches` was given, as a source. Raises TypeError for what can't be resumed."""
+    if isinstance(given, Examples):
+        return given
+    if isinstance(given, tf.data.Dataset | tf.distribute.DistributedDataset):
+        return _Passes(lambda epoch: given)
+    if callable(given):
+        return _Passes(given)
+    raise TypeError(
+        f"cannot resume in the middle of a {type(given).__name__}; give run.batches a worker.Examples, a "
+        f"tf.data.Dataset, or a function that makes the dataset of an epoch"
+    )
+
+
+class Feed:
+    """The batches of one source over the replicas of a strategy; `position` counts those handed out."""
+
+    def __init__(self, given: Any, strategy: tf.distribute.Strategy | None, position: Position) -> None:
+        self.given = given
+        self.position = position
+        self._source = source_of(given)
+        self._strategy = strategy
+        self._iterator: Iterator[Batch] | None = None
+        self._fresh = position.batch == 0
+
+    def rest_of_epoch(self) -> Iterator[Batch]:
+        """The batches that are left of the present epoch. Raises ValueError if a whole epoch has none."""
+        epoch = self.position.epoch
+        while self.position.epoch == epoch:
+            batch = next(self._opened(), _END)
+            if batch is _END:
+                self._end_epoch()
+                return
+            self._count()
+            yield batch
+
+    def _opened(self) -> Iterator[Batch]:
+        if self._iterator is None:
+            self._fresh = self.position.batch == 0
+            self._iterator = iter(self._distributed(self._source.open(self.position)))
+        return self._iterator
+
+    def _distributed(self, dataset: Any) -> Any:
+        if self._strategy is not None and isinstance(dataset, tf.data.Dataset):
+            return self._strategy.experimental_distribute_dataset(dataset)
+        return dataset
+
+    def _count(self) -> None:
+        batch, per_epoch = self.position.batch + 1, self._source.per_epoch
+        whole = per_epoch is not None and batch >= per_epoch
+        self.position = Position(self.position.epoch + 1) if whole else Position(self.position.epoch, batch)
+
+    def _end_epoch(self) -> None:
+        if self._fresh and self.position.batch == 0:
+            raise ValueError(f"cannot train: the dataset of epoch {self.position.epoch} has no batches")
+        self._iterator = None
+        self.position = Position(self.position.epoch + 1)

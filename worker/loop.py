@@ -1,0 +1,64 @@
+"""The ready-made loop: `python -m worker package.module:function` trains what the function describes."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import tensorflow as tf
+
+from worker.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What the loop needs. Made by the entry point's function, inside `strategy.scope()`.
+
+    `loss(labels, predictions)` gives one figure per example (a Keras loss with `reduction="none"`), or one per element
+    of an example, whose mean counts. `data` is what `Run.batches` takes, of (inputs, labels) pairs in global batches.
+    `evaluate`: called at the end of training with the model; its figures become the job's results.
+    """
+
+    model: tf.keras.Model
+    optimizer: tf.keras.optimizers.Optimizer
+    loss: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    data: Any
+    total_steps: int
+    evaluate: Callable[[tf.keras.Model], Mapping[str, float]] | None = None
+
+
+def train(training: Training, strategy: tf.distribute.Strategy) -> None:
+    """Trains to the end, resuming and saving as the job says."""
+    tracked = tf.train.Checkpoint(model=training.model, optimizer=training.optimizer)
+    with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
+        step = train_step(training, strategy)
+        for inputs, labels in run.batches(training.data):
+            run.step_done(loss=step(inputs, labels))
+        if training.evaluate is not None:
+            results = training.evaluate(training.model)
+            run.summary(**results)
+            sys.stdout.write(" ".join(f"{name} {value:.4f}" for name, value in results.items()) + "\n")
+
+
+def train_step(training: Training, strategy: tf.distribute.Strategy) -> Callable[[Any, Any], Any]:
+    """A compiled function: one optimizer step on every replica; gives each replica's mean loss.
+
+    The gradients of the replicas are added up, so each replica's loss is divided by the global batch size, not by its
+    own: the sum is then the gradient of the mean loss over the global batch, for any number of replicas.
+    """
+    model, optimizer, loss, replicas = training.model, training.optimizer, training.loss, strategy.num_replicas_in_sync
+
+    def on_replica(inputs: Any, labels: Any) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            of_example = loss(labels, model(inputs, training=True))
+            of_example = tf.reduce_mean(tf.reshape(of_example, [tf.shape(of_example)[0], -1]), axis=1)
+            share = tf.nn.compute_average_loss(of_example)  # divides by the replicas' batches together
+        gradients = tape.gradient(share, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return share * replicas
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def on_all(inputs: Any, labels: Any) -> Any:
+        return strategy.run(on_replica, args=(inputs, labels))
+
+    return cast("Callable[[Any, Any], Any]", on_all)

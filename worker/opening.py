@@ -1,0 +1,67 @@
+"""A checkpoint directory at the start of a run: made, locked, swept, and what to restore from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import checkpoints, layout
+from supervisor.protocol.checkpoints import NoValidCheckpoint
+from supervisor.protocol.exitcodes import WorkerExit
+from worker.attempt import Attempt
+from worker.lock import DirectoryLock, Locked
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A directory that is ours, and the checkpoint in it to restore (None: begin at step 0)."""
+
+    directory: Path
+    lock: DirectoryLock
+    restore: Path | None
+
+
+def open_directory(attempt: Attempt, directory: Path) -> Opened:
+    """Waits for the daemon's word where there is a daemon, else chooses the newest checkpoint that is whole.
+
+    Leaves the process with LOCKED, DIRECTORY_UNUSABLE, or, without a daemon and with nothing whole in the directory,
+    CHECKPOINT_UNFIT.
+    """
+    go = attempt.channel.wait_for_go() if attempt.channel is not None else None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if go is None:
+            attempt.number = 1 + highest_attempt(directory)
+        lock = DirectoryLock(directory, attempt.number)
+        checkpoints.sweep_partials(directory)
+        if go is None:
+            return Opened(directory, lock, _choose(attempt, directory))
+    except Locked as error:
+        attempt.give_up(WorkerExit.LOCKED, str(error))
+    except OSError as error:
+        attempt.give_up(
+            WorkerExit.DIRECTORY_UNUSABLE,
+            f"cannot use checkpoint directory {directory}: {error}; make it a folder that this user may write",
+        )
+    return Opened(directory, lock, Path(go.restore) if go.restore is not None else None)
+
+
+def _choose(attempt: Attempt, directory: Path) -> Path | None:
+    try:
+        chosen = checkpoints.select(directory)
+    except NoValidCheckpoint as error:
+        attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
+    for refused in chosen.refused:
+        attempt.reporter.remark(f"refused {refused.name}: {refused.reason}; it lies in {layout.QUARANTINE}/ now")
+    return chosen.path
+
+
+def highest_attempt(directory: Path) -> int:
+    """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did."""
+    folders = [directory, directory / layout.QUARANTINE]
+    names = [entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir()]
+    return max((found for name in names if (found := _attempt_in(name)) is not None), default=0)
+
+
+def _attempt_in(name: str) -> int | None:
+    """The attempt in `step-N.aM`, also with `.partial` or a quarantine's counter behind it."""
+    parsed = layout.parse_name(".".join(name.split(".")[:2]))
+    return parsed.attempt if parsed is not None else None

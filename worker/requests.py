@@ -1,0 +1,39 @@
+"""Flushes that were asked for and are not served yet."""
+
+from collections import deque
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What has to be served at the next step boundary: flush ids to answer, and whether to leave afterwards."""
+
+    flushes: tuple[int, ...] = ()
+    stop: bool = False
+
+
+class Requests:
+    """Filled by the control thread and by signal handlers, emptied by the training loop between steps.
+
+    Free of locks, because a signal handler may interrupt the very code that holds one: appending to and taking from
+    a deque are atomic in CPython.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Asked] = deque()
+        self.step = 0
+        """The last step done, for whoever answers a request before it is served."""
+
+    def ask(self, asked: Asked) -> None:
+        """Remembers a request until the loop takes it."""
+        self._waiting.append(asked)
+
+    def take(self) -> Asked | None:
+        """All that was asked since the last time, as one; None if nothing was."""
+        flushes: list[int] = []
+        stop = taken = False
+        while self._waiting:
+            asked = self._waiting.popleft()
+            flushes.extend(asked.flushes)
+            stop, taken = stop or asked.stop, True
+        return Asked(tuple(flushes), stop) if taken else None

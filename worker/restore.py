@@ -1,0 +1,142 @@
+"""One checkpoint back into the program, with everything on both sides accounted for."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from supervisor.protocol import layout, manifest
+from worker import exact, state
+from worker.checkpoint import COPIES
+from worker.state import State
+
+MAX_NAMED = 50  # names listed in a message; more help nobody
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Unfit(Exception):
+    """A whole checkpoint does not fit this program; the text names what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
+
+    state: State
+    unmatched: tuple[str, ...]
+    size_bytes: int
+    took_s: float
+
+
+def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
+    """Creates what Keras would create at the first step, so that a restore finds its place.
+
+    Raises ValueError, saying what to call, where a model or an optimizer can't be built from here.
+    """
+    models = exact.tracked(tracked, tf.keras.Model)
+    for model in models:
+        if not model.built:
+            raise ValueError(
+                f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
+                f"model.build(input_shape) before worker.Run"
+            )
+    waiting = [found for found in exact.tracked(tracked, tf.keras.optimizers.Optimizer) if not found.built]
+    outermost = _outermost(models)
+    if waiting and (len(outermost) != 1 or len(waiting) != 1):
+        raise ValueError(
+            f"cannot tell which of {len(outermost)} models optimizer {waiting[0].name!r} trains; call "
+            f"optimizer.build(model.trainable_variables) before worker.Run"
+        )
+    scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
+    for optimizer in waiting:
+        with scope:
+            optimizer.build(outermost[0].trainable_variables)
+
+
+def _outermost(models: list[Any]) -> list[Any]:
+    """Those that are part of no other (a Sequential model holds a functional one)."""
+    parts = {id(part) for model in models for part in tf.train.TrackableView(model).descendants() if part is not model}
+    return [model for model in models if id(model) not in parts]
+
+
+def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int) -> Found:
+    """Puts the checkpoint in `folder`, proven whole, into the tracked objects and the random generators.
+
+    Raises Unfit if the program has a variable that the checkpoint can't fill: training on from a half-restored
+    state would look like progress. OSError or tf.errors.OpError if it can't be read.
+    """
+    started = time.monotonic()
+    unmatched = _restore_tracked(tracked, folder)
+    try:
+        host = state.parse((folder / layout.STATE).read_bytes())
+        hidden = exact.hidden_variables(tracked)
+        exact.write_seeds(hidden, host.seeds)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
+    unmatched += _restore_copies(hidden, host, folder, replicas)
+    exact.write_generators(host.generators)
+    size_bytes = manifest.read(folder).size_bytes
+    return Found(host, tuple(unmatched), size_bytes, time.monotonic() - started)
+
+
+_REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
+
+
+def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
+    prefix = str(folder / layout.PREFIX)
+    try:
+        status = tracked.read(prefix)
+        status.assert_existing_objects_matched()
+    except (ValueError, AssertionError) as error:
+        missing, _ = differences(tracked, prefix)
+        cause = f"it does not hold {_list(missing)}" if missing else " ".join(str(error).split())[:500]
+        raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {_REMEDY}") from error
+    try:
+        status.assert_consumed()
+    except AssertionError:
+        _, extra = differences(tracked, prefix)
+        return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
+    return []
+
+
+def _restore_copies(hidden: exact.Hidden, host: State, folder: Path, replicas: int) -> list[str]:
+    if host.replicas != replicas:
+        return [f"per-replica values (written by {host.replicas} replicas, now {replicas}: all get the first one's)"]
+    if host.copies != len(hidden.copies):
+        return [f"per-replica values ({host.copies} in the checkpoint, {len(hidden.copies)} in the program)"]
+    if hidden.copies:
+        tf.train.Checkpoint(copies=list(hidden.copies)).read(str(folder / COPIES)).assert_consumed()
+    return []
+
+
+def differences(tracked: tf.train.Checkpoint, prefix: str) -> tuple[list[str], list[str]]:
+    """Names of variables that only the program has, and of those that only the checkpoint has."""
+    stored = tf.train.CheckpointView(prefix)
+    _, only_stored, only_tracked = stored.diff(tracked)
+    paths = _paths(0, stored.children)
+    keys = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    extra = [paths[node] for node in only_stored if node in paths and paths[node] + _VALUE in keys]
+    missing = [str(getattr(found, "path", found.name)) for found in only_tracked if isinstance(found, _VARIABLES)]
+    return sorted(missing), sorted(extra)
+
+
+_VARIABLES = (tf.Variable, tf.keras.Variable)
+
+
+def _paths(root: int, children: Any) -> dict[int, str]:
+    """The shortest path to each node, as TensorFlow names keys in a checkpoint."""
+    paths, waiting = {root: ""}, [root]
+    for node in waiting:
+        for name, child in children(node).items():
+            if child not in paths:
+                paths[child] = f"{paths[node]}/{name}".lstrip("/")
+                waiting.append(child)
+    return paths
+
+
+def _list(names: list[str]) -> str:
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

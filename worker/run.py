@@ -1,0 +1,171 @@
+"""Run: what a training script uses. Restores before the loop, counts steps, saves when due or asked."""
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tensorflow as tf
+
+from supervisor.protocol.launch import parse_interval
+from supervisor.protocol.messages import Done, Progress
+from worker import attempt
+from worker.attempt import DRAIN_TIMEOUT_S, Leaving
+from worker.checkpoint import Figures
+from worker.data import Batch, Feed
+from worker.figures import by_replica, numbers
+from worker.keeper import Keeper
+from worker.signals import PoliteStop
+from worker.state import Position
+
+PROGRESS_S = 0.1  # between two progress messages; each costs a wait for the step's figures
+
+
+class Run:
+    """One training run around a loop of the script's own, as a context manager.
+
+    Entering restores `checkpoint` (from what the daemon chose, or else the newest whole one) or begins at step 0.
+    Leaving the block normally means that training is complete, at whatever step: the last checkpoint is committed, then
+    `done` is said. An exception saves nothing, because it may have come from the middle of a step. A request to stop
+    (SIGTERM, the daemon) leaves `step_done` as SystemExit with status 143, after the save.
+    """
+
+    def __init__(
+        self,
+        checkpoint: tf.train.Checkpoint,
+        *,
+        strategy: tf.distribute.Strategy | None = None,
+        total_steps: int | None = None,
+        directory: str | Path | None = None,
+        interval: str | None = None,
+    ) -> None:
+        """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes")
+        hold where the job's configuration says nothing. Raises TypeError or ValueError for what can't be used.
+        """
+        if not isinstance(checkpoint, tf.train.Checkpoint):
+            raise TypeError(
+                f"worker.Run needs a tf.train.Checkpoint(model=..., optimizer=...), not a {type(checkpoint).__name__}"
+            )
+        self.strategy = strategy
+        self.total_steps = total_steps
+        self.step = 0
+        self._attempt = attempt.this()
+        self._stop = PoliteStop(self._attempt.requests)
+        told = self._attempt.launch
+        self._keeper = Keeper(
+            checkpoint,
+            strategy,
+            self._attempt,
+            told.checkpoint_dir or (Path(directory) if directory is not None else None),
+            told.interval or (parse_interval(interval) if interval is not None else None),
+        )
+        self._position = Position()
+        self._feed: Feed | None = None
+        self._in_step = False  # a batch was handed out, and its step is not done
+        self._metrics: Mapping[str, Any] = {}
+        self._summary: dict[str, Any] = {}
+        self._told_at: float | None = None  # monotonic, less the time that saves took
+        self._told_step = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the data of the next step belongs to, from 0."""
+        return self._position.epoch
+
+    def __enter__(self) -> Self:
+        try:
+            found = self._keeper.begin(self.total_steps)
+        except BaseException:
+            self._keeper.release()
+            raise
+        if found is not None:
+            self.step, self._position = found.step, found.position
+            self._metrics = found.metrics
+        self._attempt.requests.step = self.step
+        self._stop.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+            elif not isinstance(error, Leaving):
+                self._attempt.excepted(error, self.step)
+        finally:
+            self._stop.remove()
+            self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
+            self._keeper.release()
+
+    def batches(self, source: Any) -> Iterator[Batch]:
+        """The batches that are left, from the exact position of the restored checkpoint on.
+
+        `source`: a `worker.Examples`, a tf.data.Dataset (one pass is an epoch; resumed by `skip`), or a function from
+        the epoch to its dataset. Spread over the replicas of the strategy. With `total_steps` it goes on over epochs
+        until that many steps are done, and commits the last checkpoint before it ends; without, it ends with the epoch.
+        A batch counts as consumed at the next `step_done`; of a step that takes several, all are taken again.
+        """
+        feed = self._feed_of(source)
+        while not self._reached():
+            for batch in feed.rest_of_epoch():
+                if not self._in_step:
+                    self._keeper.serve(self.step, self._figures)
+                self._in_step = True
+                yield batch
+                if self._reached():
+                    break
+            else:
+                self._position = feed.position
+            if self.total_steps is None:
+                return
+        self._keeper.save_last(self._figures())
+
+    def step_done(self, **metrics: Any) -> None:
+        """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
+
+        `metrics`: numbers, scalar tensors, or per-replica ones (the mean counts). They are read at most ten times a
+        second, and for each checkpoint, so the loop may run ahead of the device in between. Those that are not finite
+        are left out of messages and manifests. Call it last in the loop's body, and before a `break`.
+        """
+        self.step += 1
+        self._in_step = False
+        self._attempt.requests.step = self.step
+        self._metrics = metrics
+        if self._feed is not None:
+            self._position = self._feed.position
+        self._tell_progress()
+        self._keeper.serve(self.step, self._figures)
+
+    def summary(self, **metrics: Any) -> None:
+        """Results of the whole training, of an evaluation for example: said together with `done`."""
+        self._summary |= metrics
+
+    def _feed_of(self, source: Any) -> Feed:
+        """The one in use, if it is of this source and stands where training stands; else a new one."""
+        if self._feed is None or self._feed.given is not source or self._feed.position != self._position:
+            self._feed = Feed(source, self.strategy, self._position)
+        return self._feed
+
+    def _reached(self) -> bool:
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    def _figures(self) -> Figures:
+        return Figures(self.step, self._position, numbers(self._metrics), by_replica(self._metrics))
+
+    def _tell_progress(self) -> None:
+        now = time.monotonic() - self._keeper.stalled_s
+        since = None if self._told_at is None else now - self._told_at
+        if since is not None and since < PROGRESS_S and not self._reached():
+            return
+        step_s = None if since is None else since / (self.step - self._told_step)
+        self._told_at, self._told_step = now, self.step
+        self._attempt.reporter.progress(
+            Progress(self._attempt.number, self.step, self.epoch, self.total_steps, step_s, numbers(self._metrics))
+        )
+
+    def _finish(self) -> None:
+        self._keeper.save_last(self._figures())
+        results = numbers({**self._metrics, **self._summary})
+        self._attempt.reporter.say(Done(self._attempt.number, self.step, results))
