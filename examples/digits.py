@@ -8,7 +8,7 @@ The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every
 
 import worker
 
-TOTAL_STEPS = 3000
+TOTAL_STEPS = 1500
 BATCH_SIZE = 128  # over all replicas
 
 strategy = worker.strategy(replicas=2)

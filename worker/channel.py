@@ -1,6 +1,7 @@
 """The worker's end of the control pipe: a thread that hears orders at once and never makes the training loop wait.
 
-The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
+Only the thread writes, and threads don't survive a fork: a data loader that is forked from this process can't speak for
+it. The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
 mixes the variables of several steps. Progress comes from the loop only, so that it proves that training moves.
 """
 
@@ -43,15 +44,13 @@ class Channel:
         self._incoming = os.open(control.pipes / layout.TO_WORKER, _OPEN_FLAGS)
         self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._waiting: deque[bytes] = deque(maxlen=MAX_WAITING)
+        self._waiting: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
         self._latest: Progress | None = None  # not sent yet; a newer one takes its place
         self._unsent = b""  # rest of a line that did not fit into the pipe
         self._told: Restored | Progress | None = None  # where training stands, for `identify`
         self._go: Go | None = None
         self._go_heard = threading.Event()
-        self._drained = threading.Event()
         self._closed = False
-        os.register_at_fork(after_in_child=self._forget)
         self.say(self._hello())
         self._thread = threading.Thread(target=self._serve, name="stepkeeper-control", daemon=True)
         self._thread.start()
@@ -86,9 +85,10 @@ class Channel:
         """Waits until all that was said is in the pipe, for at most `timeout` seconds; whether it is."""
         if self._closed or not self._thread.is_alive():
             return False
-        self._drained.clear()
+        reached = threading.Event()
+        self._waiting.append(reached)
         self._rouse()
-        return self._drained.wait(timeout)
+        return reached.wait(timeout)
 
     def close(self) -> None:
         """Ends the thread and closes the pipes; what was not drained is lost."""
@@ -99,10 +99,6 @@ class Channel:
         self._thread.join()
         for descriptor in (self._incoming, self._outgoing, self._wake):
             os.close(descriptor)
-
-    def _forget(self) -> None:
-        """In a forked child (a data loader): the pipes are the parent's to speak on."""
-        self._closed = True
 
     def _rouse(self) -> None:
         os.eventfd_write(self._wake, 1)
@@ -135,14 +131,16 @@ class Channel:
             except BlockingIOError:
                 return False
             self._unsent = self._unsent[written:]
-        self._drained.set()
         return True
 
     def _take_next(self) -> bool:
         """Makes the next line the one to send: what must arrive first, then the latest progress."""
-        if self._waiting:
-            self._unsent = self._waiting.popleft()
-            return True
+        while self._waiting:
+            following = self._waiting.popleft()
+            if isinstance(following, bytes):
+                self._unsent = following
+                return True
+            following.set()
         latest, self._latest = self._latest, None
         if latest is not None:
             self._unsent = codec.encode(latest)
@@ -164,7 +162,5 @@ class Channel:
                 self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
             case Identify():
                 self.say(self._hello())
-                if isinstance(self._told, Progress):
-                    self.progress(self._told)
-                elif self._told is not None:
+                if self._told is not None:
                     self.say(self._told)

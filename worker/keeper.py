@@ -141,14 +141,14 @@ class Keeper:
 
     def _save(self, figures: Figures, flushes: tuple[int, ...]) -> str | None:
         """Commits this step, unless a checkpoint holds it already, and says so; the error if it could not."""
-        started = time.monotonic()
-        error = None
-        if self._writer is None:
-            error = "cannot save: this run has no checkpoint directory"
-        elif self._last is None or self._last.step != figures.step:
-            error = self._write(self._writer, figures)
-        elif not flushes:
+        is_held = self._writer is None or (self._last is not None and self._last.step == figures.step)
+        if is_held and not flushes:
             return None
+        started = time.monotonic()
+        if self._writer is None:
+            error: str | None = "cannot save: this run has no checkpoint directory"
+        else:
+            error = None if is_held else self._write(self._writer, figures)
         took_s = time.monotonic() - started
         self.stalled_s += took_s
         self._answer(figures.step, flushes, took_s, error)

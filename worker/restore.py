@@ -91,13 +91,12 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
         status = tracked.read(prefix)
         status.assert_existing_objects_matched()
     except (ValueError, AssertionError) as error:
-        missing, _ = differences(tracked, prefix)
-        cause = f"it does not hold {_list(missing)}" if missing else " ".join(str(error).split())[:500]
+        cause = differences(tracked, prefix).in_words() or " ".join(str(error).split())[:500]
         raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {_REMEDY}") from error
     try:
         status.assert_consumed()
     except AssertionError:
-        _, extra = differences(tracked, prefix)
+        extra = differences(tracked, prefix).only_stored
         return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
     return []
 
@@ -112,15 +111,40 @@ def _restore_copies(hidden: exact.Hidden, host: State, folder: Path, replicas: i
     return []
 
 
-def differences(tracked: tf.train.Checkpoint, prefix: str) -> tuple[list[str], list[str]]:
-    """Names of variables that only the program has, and of those that only the checkpoint has."""
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Names of variables that only one side has, and of those with another shape, in words."""
+
+    only_tracked: tuple[str, ...]
+    only_stored: tuple[str, ...]
+    reshaped: tuple[str, ...]
+
+    def in_words(self) -> str:
+        """What keeps the checkpoint from filling the program; empty if nothing does."""
+        missing = f"it does not hold {_list(self.only_tracked)}" if self.only_tracked else ""
+        return "; ".join(filter(None, [missing, _list(self.reshaped)]))
+
+
+def differences(tracked: tf.train.Checkpoint, prefix: str) -> Differences:
+    """What differs between a program's variables and those of the checkpoint at `prefix`."""
     stored = tf.train.CheckpointView(prefix)
-    _, only_stored, only_tracked = stored.diff(tracked)
-    paths = _paths(0, stored.children)
-    keys = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
-    extra = [paths[node] for node in only_stored if node in paths and paths[node] + _VALUE in keys]
-    missing = [str(getattr(found, "path", found.name)) for found in only_tracked if isinstance(found, _VARIABLES)]
-    return sorted(missing), sorted(extra)
+    matched, only_stored, only_tracked = stored.diff(tracked)
+    keys = {node: path + _VALUE for node, path in _paths(0, stored.children).items()}
+    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    pairs = [(variable, shapes[keys[node]]) for node, variable in matched.items() if keys.get(node) in shapes]
+    return Differences(
+        only_tracked=tuple(sorted(_name(found) for found in only_tracked if isinstance(found, _VARIABLES))),
+        only_stored=tuple(sorted(keys[node].removesuffix(_VALUE) for node in only_stored if keys.get(node) in shapes)),
+        reshaped=tuple(
+            f"{_name(variable)} is {list(shape)} in the checkpoint and {list(variable.shape)} in the program"
+            for variable, shape in pairs
+            if list(shape) != list(variable.shape)
+        ),
+    )
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
 
 
 _VARIABLES = (tf.Variable, tf.keras.Variable)
@@ -137,6 +161,6 @@ def _paths(root: int, children: Any) -> dict[int, str]:
     return paths
 
 
-def _list(names: list[str]) -> str:
+def _list(names: tuple[str, ...]) -> str:
     rest = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

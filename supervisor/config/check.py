@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from supervisor.config.section import HERE, Section
 from supervisor.config.supervisor_keys import Unsupported
 from supervisor.ini.expand import ExpansionError, expand
-from supervisor.ini.problems import Place, Problem, nearest
+from supervisor.ini.problems import SHOWN, Place, Problem, nearest
 from supervisor.ini.source import Section as Written
 
 Model = TypeVar("Model", bound=Section)
@@ -45,7 +45,8 @@ class Checked:
                 continue
             foreign = unsupported.get(key)
             if foreign is None:
-                meant = nearest(key, known | unsupported.keys())
+                # in a file that is not a configuration at all there may be thousands, and looking for each is slow
+                meant = nearest(key, known | unsupported.keys()) if len(self.problems) < SHOWN else None
                 self.complain(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
             elif entry.value.lower() not in foreign.harmless:
                 text = (

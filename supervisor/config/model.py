@@ -201,7 +201,8 @@ class ProgramConfig(Section):
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     command: Annotated[tuple[str, ...], from_text(values.command)] = required(
         "Program and arguments, split as a shell would, but no shell runs it. Searched for in PATH if it has no slash. "
-        "A job may have an entrypoint instead."
+        "A job may have an entrypoint instead.",
+        shown="required, but for a job with an entrypoint",
     )
     directory: FilePath | None = key(None, "Folder the program starts in.", shown="none: the daemon's")
     environment: Variables = key(

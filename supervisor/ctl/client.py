@@ -116,6 +116,10 @@ class Client:
             raise Refusal(str(fault.get("code")), str(fault.get("message")))
         if answer.status == 401:
             raise Unreachable("Server requires authentication")
+        if answer.status >= 500:
+            raise Unreachable(
+                f"{self.url} failed to answer (HTTP {answer.status}); its log says why: supervisorctl maintail -10000"
+            )
         raise Unreachable(
             f"{self.url} answers with HTTP {answer.status}, not as stepkeeper's supervisord does; "
             f"is another program, or Supervisor, listening there?"

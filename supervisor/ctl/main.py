@@ -19,12 +19,12 @@ PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `supervisorctl`; gives its exit status."""
-    parser = _parser()
+    known = parser()
     if "_ARGCOMPLETE" in os.environ:  # set by the shell's completion; loading it costs more than most actions
         from supervisor.ctl import completion
 
-        completion.answer(parser)
-    options = parser.parse_args(arguments)
+        completion.answer(known)
+    options = known.parse_args(arguments)
     if options.action == "completion":
         return _completion(options.arguments)
     try:
@@ -43,15 +43,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _act(options: argparse.Namespace, found: Settings) -> int:
-    words = [word for word in options.arguments if word != table.JSON]
     terminal = Terminal(
         client=Client(found.url, found.username, found.password),
         out=sys.stdout,
         err=sys.stderr,
-        as_json=options.json or len(words) < len(options.arguments),
+        as_json=options.json,
     )
     if options.action is not None:
-        return int(table.run(terminal, options.action, words))
+        return int(table.run(terminal, options.action, options.arguments))
     from supervisor.ctl import shell
 
     return shell.interact(terminal, found)
@@ -91,9 +90,10 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(_bad_options(re.sub(r"unrecognized arguments: (\S+).*", r"option \1 not recognized", message)))
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """The options, and the actions in their help."""
     actions = "\n".join(f"  {usage:<34}{text}" for each in table.TABLE.values() for usage, text in each.usage)
-    parser = _Parser(
+    options = _Parser(
         prog="supervisorctl",
         usage="supervisorctl [options] [ACTION [argument ...]]",
         description="Controls the programs and training jobs of supervisord. Without an action: an interactive shell.",
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = options.add_argument
     add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
     add("-s", "--serverurl", metavar="URL", help="where supervisord listens: unix:///path or http://host:port")
     add("-u", "--username", metavar="NAME", help="user name for the server")
@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", action="store_true", help="results as JSON, for programs")
     add("action", nargs="?", metavar="ACTION", help="what to do")
     add("arguments", nargs=argparse.REMAINDER, help="names of programs, or what the action takes")
-    return parser
+    return options
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import cmd
 import contextlib
 import readline
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from supervisor.ctl.actions import table
@@ -23,7 +23,6 @@ class Shell(cmd.Cmd):
         super().__init__(stdout=terminal.out)
         self.prompt = f"{settings.prompt}> "
         self._terminal = terminal
-        self._names: list[str] = []
 
     def onecmd(self, line: str) -> bool:
         """Runs one line; True if it was the last."""
@@ -55,17 +54,19 @@ class Shell(cmd.Cmd):
 
     def completenames(self, text: str, *ignored: object) -> list[str]:
         """Actions that begin with `text`."""
-        return [name for name in (*sorted(table.TABLE), "exit", "quit") if name.startswith(text)]
+        return _beginning(text, (*sorted(table.TABLE), "exit", "quit"))
 
     def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
-        """Programs (after `help`: actions) that begin with `text`."""
-        name = line.split(maxsplit=1)[0]
-        if name == "help":
-            return [each for each in sorted(table.TABLE) if each.startswith(text)]
-        action = table.TABLE.get(name)
+        """Programs that begin with `text`, after an action that takes them."""
+        action = table.TABLE.get(line.split(maxsplit=1)[0])
         if action is None or not action.names:
             return []
-        return [each for each in (*program_names(self._terminal), ALL) if each.startswith(text)]
+        return _beginning(text, (*program_names(self._terminal), ALL))
+
+
+def _beginning(text: str, words: Iterable[str]) -> list[str]:
+    """The words that begin so, each with the blank that follows it: readline adds none."""
+    return [f"{word} " for word in words if word.startswith(text)]
 
 
 def program_names(terminal: Terminal) -> list[str]:

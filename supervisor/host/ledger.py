@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create
+from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create, sayable_errors
 from supervisor.host.ledger_writer import LedgerWriter, Value
 
 __all__ = ["AttemptRecord", "Ledger", "LedgerError", "OpenAttempt"]
@@ -218,7 +218,7 @@ class Ledger:
     def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
         self._writer.wait(READ_WAIT_S)
         try:
-            with closing(connect_reading(self._path)) as connection:
+            with sayable_errors(), closing(connect_reading(self._path)) as connection:
                 return connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise LedgerError(

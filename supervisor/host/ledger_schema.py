@@ -2,6 +2,8 @@
 
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 SCHEMA = 1  # raised with every change of the tables; PRAGMA user_version in the file
@@ -65,7 +67,17 @@ def connect_reading(path: Path) -> sqlite3.Connection:
     """A connection for one reader, in its own thread. Raises sqlite3.Error."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=BUSY_S)
     connection.row_factory = sqlite3.Row
+    connection.text_factory = _text
     return connection
+
+
+@contextmanager
+def sayable_errors() -> Iterator[None]:
+    """Makes sqlite3.DatabaseErrors of those that Python can't even word: SQLite quotes damaged names as they are."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise sqlite3.DatabaseError("the file is damaged") from error
 
 
 def is_damage(error: sqlite3.Error) -> bool:
@@ -100,17 +112,24 @@ def _primary_code(error: sqlite3.Error) -> int | None:
 def _open(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would take the umask's word
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _text
     try:
-        _prepare(connection, path)
+        with sayable_errors():
+            _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        if is_damage(error):
-            raise _Damaged(str(error)) from error
-        raise
+        if is_passing(error) and getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY:
+            raise
+        raise _Damaged(str(error)) from error  # a damaged header has many names, "read-only" is one
     except (LedgerError, _Damaged):
         connection.close()
         raise
     return connection
+
+
+def _text(content: bytes) -> str:
+    """What a damaged file holds need not be UTF-8."""
+    return content.decode("utf-8", "replace")
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:

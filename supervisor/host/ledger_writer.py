@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from supervisor.host.ledger_schema import is_damage, is_passing
+from supervisor.host.ledger_schema import is_damage, is_passing, sayable_errors
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
 RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
@@ -94,10 +94,11 @@ class LedgerWriter:
         """
         lost = 0
         try:
-            with _transaction(self._connection):
+            with sayable_errors(), _transaction(self._connection):
                 for sql, values in batch:
                     try:
-                        self._connection.execute(sql, values)
+                        with sayable_errors():
+                            self._connection.execute(sql, values)
                     except (sqlite3.Error, OverflowError) as error:
                         if isinstance(error, sqlite3.Error) and (is_passing(error) or is_damage(error)):
                             raise

@@ -94,22 +94,26 @@ class LogFile:
 
     def _room(self, data: bytes, start: int) -> int:
         """How many bytes of `data` from `start` on go into the present file; rotates first if none do."""
-        wanted = len(data) - start
-        if not self.maxbytes or not self._is_regular or self._size + wanted <= self.maxbytes:
-            return wanted
-        room = self.maxbytes - self._size
-        whole_lines = data.rfind(b"\n", start, start + max(0, room)) + 1 - start
-        if whole_lines > 0:
-            return whole_lines
+        if not self.maxbytes or not self._is_regular:
+            return len(data) - start
+        fitting = self._fitting(data, start)
+        if fitting or not self._size:
+            return fitting or self.maxbytes  # a line longer than a whole file is cut
         try:
-            if self._size:
-                self._rotate()
+            self._rotate()
         except OSError as error:
             if self._descriptor is None:
                 raise
             self.trouble = f"cannot rotate {self.path}: {error.strerror}; it grows beyond its {self.maxbytes} bytes"
+            return len(data) - start
+        return self._fitting(data, start) or self.maxbytes
+
+    def _fitting(self, data: bytes, start: int) -> int:
+        """All of `data` from `start` on if the file has room for it, else as many whole lines as it has room for."""
+        wanted, room = len(data) - start, max(0, self.maxbytes - self._size)
+        if wanted <= room:
             return wanted
-        return min(wanted, self.maxbytes)
+        return max(0, data.rfind(b"\n", start, start + room) + 1 - start)
 
     def _rotate(self) -> None:
         if not self.backups:

@@ -4,6 +4,7 @@ A slow disk or a program that floods its output delays other programs' logs, nev
 """
 
 import contextlib
+import errno
 import os
 import select
 import threading
@@ -30,7 +31,9 @@ class LogPump:
         self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._bell, select.EPOLLIN)
-        self._is_open = True
+        self._lock = threading.Lock()
+        self._closed = False  # no more orders are taken
+        self._is_open = True  # the thread goes on
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
     def start(self) -> None:
@@ -47,11 +50,14 @@ class LogPump:
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
         hold), until every holder has closed the pipe, grandchildren too; to nowhere if `path` is None.
-        Raises OSError if there are no descriptors left.
+        Raises OSError if there are no descriptors left, or after `close`.
         """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
-        self._order(lambda: self._take_up(reading, path, maxbytes, backups))
+        if not self._order(lambda: self._take_up(reading, path, maxbytes, backups)):
+            os.close(reading)
+            os.close(writing)
+            raise OSError(errno.ESHUTDOWN, "Logs are closed")
         return writing
 
     def reopen(self) -> None:
@@ -61,17 +67,24 @@ class LogPump:
     def clear(self, path: Path) -> None:
         """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them."""
         done: Future[None] = Future()
-        self._order(lambda: self._clear(path, done))
+        if not self._order(lambda: self._clear(path, done)):
+            self._clear(path, done)
         done.result(ANSWER_S)
 
     def close(self) -> None:
         """Writes what can still be read, closes everything and ends the thread; waits at most CLOSE_S for it."""
-        self._order(self._leave)
+        self._order(self._leave, last=True)
         self._thread.join(CLOSE_S)
 
-    def _order(self, order: Callable[[], None]) -> None:
-        self._orders.append(order)
-        os.eventfd_write(self._bell, 1)
+    def _order(self, order: Callable[[], None], last: bool = False) -> bool:
+        """Has the thread do something; False if it was told to end before."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._closed = last
+            self._orders.append(order)
+            os.eventfd_write(self._bell, 1)
+            return True
 
     # --- in the thread -----------------------------------------------------------------------------------------------
 

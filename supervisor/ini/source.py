@@ -15,7 +15,7 @@ MAX_FILE_BYTES = 1 << 20  # a thousand programs fit; whatever is larger is some 
 MAX_FILES = 1000  # included ones; a pattern that matches more was a mistake
 
 _HEADER = re.compile(r"\[(?P<name>.+)\]")
-_KEY = re.compile(r"(?P<key>[^=:]+?)\s*[=:]\s*(?P<value>.*)", re.DOTALL)
+_DELIMITER = re.compile(r"[=:]")
 _INLINE_COMMENT = re.compile(r"(?:^|(?<=\s))[;#].*")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 
@@ -93,18 +93,19 @@ class _Parser:
         self._begin(content.strip())
 
     def _begin(self, content: str) -> None:
-        header, key = _HEADER.fullmatch(content), _KEY.fullmatch(content)
+        header = _HEADER.fullmatch(content)
         if header is not None:
             name = header["name"].strip()
             self._section = self._source.sections.setdefault(name, Section(name, self._place))
-        elif key is None:
-            self._wrong(
-                f"{content!r:.80} is neither a [section] nor a 'key = value'; put a ; before it if it is a remark"
-            )
+            return
+        key, *value = _DELIMITER.split(content, maxsplit=1)
+        if not value or not key.strip():
+            remedy = "put a ; before it if it is a remark"
+            self._wrong(f"{content!r:.80} is neither a [section] nor a 'key = value'; {remedy}")
         elif self._section is None:
-            self._wrong(f"{key['key']!r:.80} stands before the first [section]; move it into the one it belongs to")
+            self._wrong(f"{key.strip()!r:.80} stands before the first [section]; move it into the one it belongs to")
         else:
-            self._key, self._value = key["key"].strip().lower(), [key["value"].strip()]
+            self._key, self._value = key.strip().lower(), [value[0].strip()]
 
     def end_value(self) -> None:
         if self._key and self._section is not None:

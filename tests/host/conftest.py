@@ -2,13 +2,14 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.host.process import Exit, Process, SpawnRequest, identity, spawn
+from supervisor.host.process import Exit, Process, SpawnRequest, spawn
 
 PATIENCE_S = 10.0
 CHILDREN = Path(__file__).parents[1] / "children"
@@ -79,7 +80,29 @@ def start_child(start: Callable[..., Spawned]) -> Callable[..., Spawned]:
 
 
 async def gone(pid: int) -> None:
-    """Waits until the process is dead (a zombie is: who reaps orphans is the host's business)."""
-    async with asyncio.timeout(PATIENCE_S):
-        while identity(pid) is not None and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            await asyncio.sleep(0.005)
+    """Waits until the process is dead (reaped or not: who reaps orphans is the host's business)."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await asyncio.wait_for(ended.wait(), PATIENCE_S)
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    folder = tmp_path / "small-disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", folder], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"can't mount a small disk here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)

@@ -38,7 +38,7 @@ async def test_the_exit_is_told_once(start: Start) -> None:
 
 async def test_an_exit_status_that_somebody_else_took_is_unknown(start: Start) -> None:
     spawned = start("true")
-    os.waitpid(spawned.process.pid, 0)
+    os.waitpid(spawned.process.pid, 0)  # noqa: ASYNC222 - the loop must not see it first
 
     assert await spawned.exit() == Exit(None, None)
 

@@ -178,7 +178,9 @@ def test_a_quarantine_that_leads_elsewhere_is_not_followed(checkpoint: Commit, t
 
 def test_a_second_one_of_the_same_name_is_kept_beside_the_first(checkpoint: Commit, tmp_path: Path) -> None:
     for reason in ("first", "second", "third"):
-        checkpoint(100)
+        (checkpoint(100) / checkpoints.REASON_FILE).write_text(
+            "of an earlier quarantine, before somebody moved it back"
+        )
         checkpoints.quarantine(tmp_path, CheckpointName(100, 1), reason)
 
     found = {each.name: each.reason for each in checkpoints.quarantined(tmp_path)}

@@ -57,6 +57,7 @@ def test_a_second_look_gives_up_nothing_more(checkpoints: list[Kept], policy: Re
 
 
 def test_all_but_the_newest_go() -> None:
+    assert _steps(expendable(_hourly(3), RetentionPolicy(newest=0))) == [0, 1]
     assert _steps(expendable(_hourly(6), RetentionPolicy(newest=2))) == [0, 1, 2, 3]
 
 

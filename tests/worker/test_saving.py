@@ -345,3 +345,34 @@ def test_leftovers_of_an_interrupted_save_are_swept(
         run.step_done()
 
     assert not leftover.exists()
+
+
+def test_without_a_directory_it_trains_with_one_warning(
+    begin: Begin, two_replicas: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(Launch())
+    run, tracked = run_of(two_replicas, 2)
+    with run:
+        training.train(run, tracked, two_replicas)
+
+    assert run.step == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "stepkeeper: trains without checkpoints; give worker.Run a directory=, or the job a checkpoint_dir",
+        "stepkeeper: begins at step 0",
+        "stepkeeper: done at step 2",
+    ]
+
+
+def test_flush_without_a_directory_is_answered_with_the_reason(
+    daemon: DaemonEnd, begin: Begin, two_replicas: Any
+) -> None:
+    begin(Launch(control=daemon.control()))
+    daemon.send(Go(1, restore=None))
+    daemon.send(Flush(1, id=6, reason="operator", then=Then.GO_ON))
+    run, _ = run_of(two_replicas, None)
+    with run:
+        daemon.wait_for(Flushing)
+        run.step_done()
+
+    assert daemon.wait_for(SaveFailed).flushes == (6,)
+    assert daemon.wait_for(Done).step == 1

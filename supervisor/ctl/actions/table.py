@@ -1,6 +1,7 @@
 """Every action of supervisorctl by its name, and how one is run."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from supervisor.ctl.actions import daemon, listing, logs, running
 from supervisor.ctl.actions.base import Action, Arguments, Usage
@@ -166,6 +167,8 @@ def run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
     if any(each in HELP for each in arguments):
         _tell_usage(terminal, action)
         return Status.FINE
+    if JSON in arguments:
+        terminal, arguments = replace(terminal, as_json=True), [each for each in arguments if each != JSON]
     try:
         return action.run(terminal, arguments)
     except Usage as error:

@@ -1,0 +1,70 @@
+"""The tables of docs/configuration.md, from the models; `python -m supervisor.config.reference` prints them.
+
+A test holds the page to them.
+"""
+
+from supervisor.config import supervisor_keys as foreign
+from supervisor.config.model import CtlConfig, JobConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.section import Section
+
+TABLES: tuple[tuple[str, type[Section]], ...] = (
+    ("[supervisord]", SupervisordConfig),
+    ("[program:NAME]", ProgramConfig),
+    ("[program:NAME], training jobs", JobConfig),
+    ("[unix_http_server]", UnixServerConfig),
+    ("[supervisorctl]", CtlConfig),
+)
+"""Heading of each table, and the model it shows."""
+
+
+def table(model: type[Section]) -> str:
+    """A Markdown table: key, default, meaning."""
+    rows = [
+        f"| `{key}` | {default(model, field)} | {model.model_fields[field].description} |"
+        for key, field in model.ini_keys().items()
+    ]
+    return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
+
+
+def default(model: type[Section], field: str) -> str:
+    """What holds if the key is left out, as one would write it."""
+    info = model.model_fields[field]
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    if extra.get("shown"):
+        return str(extra["shown"])
+    if info.is_required():
+        return "required"
+    value = info.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if field.endswith("maxbytes"):
+        return f"{value >> 20}MB"
+    if field in ("umask", "chmod"):
+        return f"{value:04o}" if field == "chmod" else f"{value:03o}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def unsupported() -> str:
+    """A Markdown table of what Supervisor has and stepkeeper refuses: where, the value that is accepted, the remedy."""
+    sections = (
+        ("[program:NAME]", foreign.PROGRAM),
+        ("[supervisord]", foreign.SUPERVISORD),
+        ("[unix_http_server]", foreign.UNIX_HTTP_SERVER),
+    )
+    rows = [
+        f"| `{key}` in {section} | {f'`{known.harmless[0]}`' if known.harmless else 'none'} | {known.remedy} |"
+        for section, keys in sections
+        for key, known in keys.items()
+    ]
+    rows += [f"| section `[{kind}]` | none | {remedy} |" for kind, remedy in foreign.SECTIONS.items()]
+    return "\n".join(["| Supervisor's | Accepted value | Instead |", "|---|---|---|", *rows])
+
+
+def blocks() -> dict[str, str]:
+    """Every table under its heading."""
+    return {**{heading: table(model) for heading, model in TABLES}, "What Supervisor has besides": unsupported()}
+
+
+if __name__ == "__main__":
+    for heading, text in blocks().items():
+        print(f"### {heading}\n\n{text}\n")  # noqa: T201 - for whoever updates the page

@@ -1,0 +1,40 @@
+"""%(here)s and its like, and what the environment keys feed."""
+
+import platform
+
+from tests.config.conftest import DAEMON
+
+
+def test_placeholders_are_filled(program, tmp_path):
+    found = program(
+        "command = run %(program_name)s %(group_name)s %(process_num)02d %(here)s %(host_node_name)s 100%% %(ENV_X)s",
+        environment={"X": "y z"},
+    )
+
+    assert found.command == ("run", "x", "x", "00", str(tmp_path), platform.node(), "100%", "y", "z")
+
+
+def test_what_the_daemon_section_sets_is_known_everywhere(read):
+    text = "[program:x]\ncommand = run %(ENV_A)s\n[supervisord]\nenvironment = A=%(ENV_B)s\n"
+
+    assert read(text, {"B": "b"}).programs["x"].command == ("run", "b")
+
+
+def test_what_a_program_sets_is_known_to_it_alone(complaints):
+    text = f"{DAEMON}[program:a]\ncommand = run %(ENV_A)s\nenvironment = A=1\n[program:b]\ncommand = run %(ENV_A)s\n"
+
+    (found,) = complaints(text)
+
+    assert found.startswith(
+        "train.conf:6: [program:b] command uses %(ENV_A)s, but there is no environment variable 'A'"
+    )
+
+
+def test_in_an_included_file_here_is_its_own_folder(read, tmp_path):
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "conf.d/web.conf").write_text("[program:web]\ncommand = %(here)s/web\ndirectory = sub\n")
+
+    found = read(f"{DAEMON}[include]\nfiles = conf.d/*.conf\n").programs["web"]
+
+    assert found.command == (f"{tmp_path}/conf.d/web",)
+    assert found.directory == tmp_path / "conf.d/sub"

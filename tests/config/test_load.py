@@ -1,0 +1,307 @@
+"""What a file says becomes the model; what is wrong with it is said all at once."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import ConfigError, load
+from supervisor.protocol.launch import Interval
+from tests.config.conftest import DAEMON
+
+JOB = ("checkpoint_dir = ckpt", "entrypoint = train.digits:main")
+
+
+def test_defaults_lie_in_one_folder_beside_the_file(read, tmp_path):
+    daemon = read(DAEMON).supervisord
+
+    state = tmp_path / ".stepkeeper"
+    assert (daemon.state_dir, daemon.runtime_dir, daemon.childlogdir) == (state, state / "run", state / "log")
+    assert (daemon.logfile, daemon.pidfile) == (state / "supervisord.log", state / "supervisord.pid")
+
+
+def test_a_state_dir_takes_the_others_with_it(read, tmp_path):
+    daemon = read("[supervisord]\nstate_dir = var\nlogfile = NONE\nchildlogdir = logs\n").supervisord
+
+    assert (daemon.runtime_dir, daemon.pidfile) == (tmp_path / "var/run", tmp_path / "var/supervisord.pid")
+    assert (daemon.logfile, daemon.childlogdir) == (None, tmp_path / "logs")
+
+
+def test_a_program_has_supervisors_defaults(program):
+    found = program("command = sleep 1")
+
+    assert found.job is None
+    assert found.command == ("sleep", "1")
+    assert (found.autostart, found.autorestart, found.exitcodes) == (True, "unexpected", frozenset({0}))
+    assert (found.startsecs, found.startretries, found.stopwaitsecs) == (1.0, 3, 10.0)
+    assert (found.stopsignal, found.priority, found.killasgroup) == (signal.SIGTERM, 999, False)
+
+
+def test_every_program_key_is_read(program, tmp_path):
+    found = program(
+        'command = "/bin/a b" c',
+        "directory = work",
+        "environment = A=1,B='two words',C=\"x,y\"",
+        "umask = 027",
+        "priority = -5",
+        "autostart = off",
+        "autorestart = yes",
+        "exitcodes = 0, 3",
+        "startsecs = 1.5 minutes",
+        "startretries = 0",
+        "stopsignal = int",
+        "stopwaitsecs = 0",
+        "stopasgroup = 1",
+        "redirect_stderr = TRUE",
+        "stdout_logfile = out.log",
+        "stdout_logfile_maxbytes = 10KB",
+        "stdout_logfile_backups = 2",
+    )
+
+    assert found.command == ("/bin/a b", "c")
+    assert found.directory == tmp_path / "work"
+    assert found.environment == {"A": "1", "B": "two words", "C": "x,y"}
+    assert (found.umask, found.priority, found.autostart, found.autorestart) == (0o027, -5, False, "true")
+    assert (found.exitcodes, found.startsecs, found.startretries) == (frozenset({0, 3}), 90.0, 0)
+    assert (found.stopsignal, found.stopwaitsecs) == (signal.SIGINT, 0.0)
+    assert (found.stopasgroup, found.killasgroup) == (True, True)
+    assert (found.stdout_logfile, found.stderr_logfile) == (tmp_path / "out.log", None)
+    assert (found.stdout_logfile_maxbytes, found.stdout_logfile_backups) == (10240, 2)
+
+
+def test_an_entrypoint_stands_for_a_command(program, tmp_path):
+    found = program(*JOB)
+
+    assert found.command == (sys.executable, "-m", "worker", "train.digits:main")
+    assert found.startretries == 10
+    assert found.job.checkpoint_dir == tmp_path / "ckpt"
+    assert (found.job.checkpoint_interval, found.job.checkpoint_keep) == (Interval(seconds=600.0), 5)
+    assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (600.0, 120.0, None)
+
+
+def test_every_job_key_is_read(program, tmp_path):
+    found = program(
+        *JOB,
+        "python = env/bin/python",
+        "strategy = mirrored",
+        "replicas = 2",
+        "deterministic = true",
+        "checkpoint_interval = 500 steps",
+        "checkpoint_keep = 3",
+        "checkpoint_keep_every = 90 minutes",
+        "checkpoint_keep_best = max accuracy",
+        "startup_timeout = 20 minutes",
+        "flush_timeout = 30",
+        "hang_timeout = 15 min",
+        "startretries = 4",
+    )
+
+    assert found.command[0] == str(tmp_path / "env/bin/python")
+    assert (found.job.strategy, found.job.replicas, found.job.deterministic) == ("mirrored", 2, True)
+    assert found.job.checkpoint_interval == Interval(steps=500)
+    assert (found.job.checkpoint_keep, found.job.checkpoint_keep_every) == (3, 1.5)
+    assert found.job.checkpoint_keep_best == ("max", "accuracy")
+    assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (1200.0, 30.0, 900.0)
+    assert found.startretries == 4
+
+
+def test_programs_come_in_the_order_of_start(read):
+    found = read(
+        DAEMON
+        + "".join(f"[program:{name}]\ncommand=x\npriority={order}\n" for name, order in [("b", 2), ("a", 2), ("c", 1)])
+    )
+
+    assert list(found.programs) == ["c", "a", "b"]
+
+
+def test_the_same_file_gives_an_equal_configuration(read):
+    text = DAEMON + "[program:x]\n" + "\n".join(JOB)
+
+    assert read(text) == read(text)
+    assert read(text) != read(text + "\nreplicas = 2")
+
+
+def test_models_are_frozen(program):
+    with pytest.raises(ValueError, match="frozen"):
+        program("command = x").priority = 1
+
+
+def test_the_stock_rpc_line_is_accepted(read):
+    line = "supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface"
+
+    assert read(f"{DAEMON}[rpcinterface:supervisor]\n{line}\n").programs == {}
+
+
+def test_harmless_keys_of_supervisors_are_accepted(program):
+    found = program(
+        "command = x",
+        "numprocs = 1",
+        "process_name = %(program_name)s",
+        "stdout_events_enabled = false",
+        "stderr_capture_maxbytes = 0",
+        "serverurl = AUTO",
+    )
+
+    assert found.command == ("x",)
+
+
+def test_everything_wrong_is_said_at_once_in_order(complaints):
+    text = (
+        "[supervisord]\nloglevel = loud\n"
+        "[program:digits]\nautorestrat = true\ncommand = run\nstopsignal = TREM\n"
+        "[progam:x]\n[group:g]\nprograms = digits\n"
+        "[unix_http_server]\n"
+    )
+
+    assert complaints(text) == [
+        "train.conf:2: [supervisord] loglevel is 'loud'; it can be critical, error, warn, info, debug, trace, blather",
+        "train.conf:4: [program:digits] has no key 'autorestrat'; did you mean 'autorestart'?",
+        "train.conf:6: [program:digits] stopsignal is 'TREM', which is no signal; did you mean TERM?",
+        "train.conf:7: there is no section [progam:x]; did you mean [program:x]?",
+        "train.conf:8: [group:g] is a section of Supervisor's that stepkeeper does not support; name programs one by "
+        "one; supervisorctl takes several names",
+        "train.conf:10: [unix_http_server] has no 'file', which it needs",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("umask = 999", "umask is '999', not octal digits; write for example 022 or 0700"),
+        ("startsecs = soon", "startsecs is 'soon', not a length of time"),
+        ("startsecs = 99999999", "startsecs is '99999999', longer than the limit of 366 days"),
+        ("startretries = -1", "startretries is '-1', not a whole number from 0 to 1000000"),
+        ("autostart = maybe", "autostart is 'maybe', which is neither true nor false"),
+        ("autorestart = maybe", "autorestart is 'maybe'; it can be true, false or unexpected"),
+        ("exitcodes = 0,256", "exitcodes is '0,256'; write exit codes from 0 to 255"),
+        ("stdout_logfile_maxbytes = 5XB", "stdout_logfile_maxbytes is '5XB', not a size"),
+        ("environment = A", "environment can't be read from 'A' on"),
+        ('environment = A="x', "environment can't be read from 'A=\"x' on"),
+        ("user = nobody-here", "user names the user 'nobody-here', who does not exist"),
+        ("directory =", "directory is empty"),
+        (
+            "numprocs = 2",
+            "numprocs = 2: stepkeeper does not support this key of Supervisor's; write one [program:NAME]",
+        ),
+        ("stdout_syslog = true", "stdout_syslog = true: stepkeeper does not support"),
+        ("directory = %(nope)s", "directory uses %(nope)s, which is not known; known are group_name, here"),
+        ("directory = 100%", "directory has a single %; write %% for a percent sign"),
+        ("directory = %(ENV_HOEM)s", "there is no environment variable 'HOEM'; did you mean %(ENV_HOME)s?"),
+        ("replicas = 2", "replicas is for training jobs, and without checkpoint_dir this is none"),
+        ("stdout_logfile = /dev/stdout", "which can't be rotated; set stdout_logfile_maxbytes = 0"),
+    ],
+)
+def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
+    (found,) = complaints(f"{DAEMON}[program:x]\ncommand = run\n{line}\n", {"HOME": "/root"})
+
+    assert found.startswith("train.conf:4: [program:x] ")
+    assert text in found
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (
+            "entrypoint = train.py",
+            "not a module and a function in it such as examples.digits:train; for a script write",
+        ),
+        ("strategy = mirored", "strategy is 'mirored'; it can be mirrored or one-device; did you mean 'mirrored'?"),
+        ("replicas = 0", "replicas is '0', not a whole number from 1 to 1000000"),
+        ("checkpoint_interval = 500", "checkpoint_interval is '500', not an interval; write for example '500 steps'"),
+        ("checkpoint_keep = 0", "checkpoint_keep is '0', not a whole number from 1"),
+        ("checkpoint_keep_every = 6", "checkpoint_keep_every is '6' without a unit; write for example '6 hours'"),
+        ("checkpoint_keep_best = loss", "checkpoint_keep_best is 'loss', not a rule; write for example 'min loss'"),
+        ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
+    ],
+)
+def test_a_wrong_job_value_says_so(complaints, line, text):
+    command = "" if line.startswith("entrypoint") else "entrypoint = a:b"
+    (found,) = complaints(f"{DAEMON}[program:x]\ncheckpoint_dir = c\n{command}\n{line}\n")
+
+    assert found.startswith("train.conf:5: [program:x] ")
+    assert text in found
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ([], "has no 'command', which it needs"),
+        (["command = a", *JOB], "has a command and an entrypoint; take one of them out"),
+        (["checkpoint_dir = c"], "has neither a command nor an entrypoint; add one of them"),
+        (["entrypoint = a:b"], "entrypoint is for training jobs, and without checkpoint_dir this is none"),
+        (["command = a", "stopasgroup = true", "killasgroup = false"], "killasgroup is false but stopasgroup is true"),
+        ([*JOB, "strategy = one-device", "replicas = 2"], "replicas is 2 but strategy is one-device"),
+        (["command = a", "checkpoint_dir = c", "python = p"], "python goes with an entrypoint only"),
+        (["command = a", "redirect_stderr = on", "stderr_logfile = e"], "stderr_logfile has no effect while"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(complaints, lines, text):
+    (found,) = complaints("\n".join([DAEMON, "[program:x]", *lines]))
+
+    assert text in found
+
+
+def test_two_jobs_may_not_share_a_checkpoint_folder(complaints, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "ckpt")
+    sections = "".join(
+        f"[program:{name}]\nentrypoint=a:b\ncheckpoint_dir={folder}\n"
+        for name, folder in [("a", "ckpt"), ("b", "link")]
+    )
+
+    (found,) = complaints(DAEMON + sections)
+
+    assert "which is [program:a]'s too; give each job a folder of its own" in found
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "..", "-x", "a:b", "all", "supervisord", "", "n" * 101, "a*"])
+def test_names_that_supervisorctl_or_files_can_not_have_are_refused(complaints, name):
+    (found,) = complaints(f"{DAEMON}[program:{name}]\ncommand = x\n")
+
+    assert "name" in found
+
+
+def test_a_socket_path_that_no_system_takes_is_refused(complaints, tmp_path):
+    long = "s" * 100
+
+    (found,) = complaints(f"{DAEMON}[unix_http_server]\nfile = {long}\n")
+
+    assert f"file is {len(str(tmp_path)) + 101} bytes long, a socket's path at most 98" in found
+
+
+def test_the_owner_of_the_socket_is_looked_up(read):
+    server = read(f"{DAEMON}[unix_http_server]\nfile = /run/x.sock\nchown = root:root\nchmod = 0770\n").unix_http_server
+
+    assert (server.owner, server.chmod) == ((0, 0), 0o770)
+
+
+def test_a_missing_daemon_section_hides_no_other_problem(complaints):
+    found = complaints("[program:x]\nnope = 1\n")
+
+    assert len(found) == 3
+    assert "there is no [supervisord] section; add a line '[supervisord]'" in found[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look like somebody else")
+def test_without_root_a_program_of_another_user_is_refused(complaints):
+    (found,) = complaints("[supervisord]\nuser = nobody\n[program:x]\ncommand = x\nuser = root\n")
+
+    assert "user is root but the daemon runs as nobody ([supervisord] user)" in found
+
+
+def test_the_command_line_wins_over_the_file(read):
+    changed = read(DAEMON).with_settings({"logfile": Path("here.log"), "nodaemon": True, "loglevel": "DEBUG"})
+
+    daemon = changed.supervisord
+    assert (daemon.logfile, daemon.nodaemon, daemon.loglevel) == (Path.cwd() / "here.log", True, "debug")
+
+
+def test_a_wrong_command_line_is_refused_like_a_wrong_file(read):
+    with pytest.raises(ConfigError, match="command line: --loglevel is 'loud'; it can be critical"):
+        read(DAEMON).with_settings({"loglevel": "loud"})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.conf: cannot read the configuration: No such file"):
+        load(tmp_path / "none.conf", {})

@@ -1,0 +1,49 @@
+"""docs/configuration.md says what the code does: every key, its default and its meaning, and none that isn't there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load
+from supervisor.config.reference import TABLES, blocks
+from supervisor.config.section import Section
+from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD, UNIX_HTTP_SERVER
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/configuration.md").read_text()
+
+
+@pytest.mark.parametrize("heading", list(blocks()))
+def test_the_page_holds_the_generated_tables(heading):
+    begin = PAGE.index(f"### {heading}\n")
+
+    assert blocks()[heading] in PAGE[begin : PAGE.find("\n### ", begin)]
+
+
+def test_the_page_names_no_key_that_is_not_there():
+    known = {*SECTIONS, *PROGRAM, *SUPERVISORD, *UNIX_HTTP_SERVER}.union(*(model.ini_keys() for _, model in TABLES))
+    in_tables = re.findall(r"^\| `(\w+)`", PAGE, re.MULTILINE)
+
+    assert set(in_tables) <= known
+
+
+@pytest.mark.parametrize(("heading", "model"), TABLES)
+def test_every_key_says_what_it_means(heading: str, model: type[Section]):
+    for field in model.ini_keys().values():
+        assert len(model.model_fields[field].description or "") > 10, f"{heading} {field}"
+
+
+def test_the_example_of_the_page_is_good(tmp_path):
+    example = re.search(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    path = tmp_path / "supervisord.conf"
+    path.write_text(example[1])
+
+    assert list(load(path, {}).programs) == ["digits", "tensorboard"]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.conf")), ids=lambda path: path.name)
+def test_the_examples_are_good(path):
+    variables = re.findall(r"%\(ENV_(\w+)\)s", path.read_text())
+
+    assert load(path, dict.fromkeys(variables, "x")).programs

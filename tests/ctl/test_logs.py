@@ -1,0 +1,70 @@
+"""tail and maintail."""
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.ctl.conftest import CTL
+
+
+def test_tail_is_the_end_of_the_log(daemon, ctl):
+    daemon.logs["web", "stdout"] = b"x" * 2000 + b"end\n"
+
+    result = ctl("tail", "web")
+
+    assert result.out.endswith("end\n\n")
+    assert len(result.out) == 1600 + 1
+
+
+def test_tail_takes_bytes_and_channel(daemon, ctl):
+    daemon.logs["web", "stderr"] = b"0123456789"
+
+    assert ctl("tail", "-4", "web", "stderr").out == "6789\n"
+
+
+def test_maintail_is_the_daemons_own(daemon, ctl):
+    daemon.logs["supervisord", "stdout"] = b"started\n"
+
+    assert ctl("maintail").out == "started\n\n"
+
+
+def test_bytes_that_are_no_text_are_replaced(daemon, ctl):
+    daemon.logs["web", "stdout"] = b"\xff ok \xc3"
+
+    assert ctl("tail", "web").out == "\ufffd ok \ufffd\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["tail", "nope"], "nope: ERROR (no such process name)"),
+        (["tail", "-f", "nope"], "nope: ERROR (no such process name)"),
+        (["tail", "web", "stderr"], "web: ERROR (no log file)"),
+        (["tail", "web", "both"], "Error: bad channel 'both'"),
+        (["tail", "-x", "web"], "Error: bad argument -x"),
+        (["tail"], "Error: too few arguments"),
+        (["tail", "a", "b", "c"], "Error: too many arguments"),
+    ],
+)
+def test_what_can_not_be_shown_says_so_with_1(daemon, ctl, words, line):
+    daemon.logs["web", "stdout"] = b"x"
+
+    result = ctl(*words)
+
+    assert (result.out.splitlines()[0], result.status) == (line, 1)
+
+
+def test_following_shows_what_is_added_until_ctrl_c(daemon):
+    daemon.logs["web", "stdout"] = b"so far\n"
+    command = [*CTL, "-s", daemon.url, "tail", "-f", "web"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        seen = [process.stdout.readline() for _ in range(2)]
+        daemon.grow.set()
+        added = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        status = process.wait(10)
+
+    assert seen == ["==> Press Ctrl-C to exit <==\n", "so far\n"]
+    assert added == "one more line\n"
+    assert status == 0

@@ -1,0 +1,42 @@
+"""docs/supervisorctl.md says what the code does: every action and option, and none that isn't there."""
+
+import re
+from pathlib import Path
+
+from supervisor.ctl.actions.table import TABLE
+from supervisor.ctl.completion import SHELLS
+from supervisor.ctl.main import parser
+from supervisor.ctl.terminal import SCHEMA, Status
+
+PAGE = (Path(__file__).parent.parent.parent / "docs/supervisorctl.md").read_text()
+
+
+def test_the_page_has_every_way_to_call_every_action_and_no_other():
+    written = re.findall(r"^\* `([a-z]+[^`]*)`: (.+)$", PAGE, re.MULTILINE)
+    completion = (f"completion {'|'.join(SHELLS)}", "Print what the shell needs to complete names.")
+
+    assert sorted(written) == sorted([*(each for action in TABLE.values() for each in action.usage), completion])
+
+
+def test_the_page_has_a_section_for_every_action():
+    actions = PAGE[PAGE.index("## Actions") : PAGE.index("## JSON")]
+
+    assert sorted(re.findall(r"^### (\w+)$", actions, re.MULTILINE)) == sorted([*TABLE, "completion"])
+
+
+def test_the_page_has_every_option_and_no_other():
+    options = PAGE[PAGE.index("## Options") : PAGE.index("## Names")]
+    known = set(re.findall(r"(?<![\w-])--?[a-z_]+", parser().format_help().split("actions:")[0]))
+
+    first_cells = " ".join(re.findall(r"^\| (`.+?) \|", options, re.MULTILINE))
+    assert set(re.findall(r"--?[a-z_]+", first_cells)) == known
+
+
+def test_the_page_has_every_exit_status():
+    statuses = PAGE[PAGE.index("## Exit status") : PAGE.index("## Interactive shell")]
+
+    assert {int(each) for each in re.findall(r"^\| (\d+) ", statuses, re.MULTILINE)} == {*map(int, Status), 130}
+
+
+def test_the_page_names_the_schema():
+    assert f"`schema` is {SCHEMA}" in PAGE

@@ -1,0 +1,199 @@
+"""start, stop, restart, signal, clear, checkpoint: Supervisor's lines and exit statuses."""
+
+import json
+import threading
+
+import pytest
+
+from tests.ctl.daemon_end import Fault, down, job, program
+
+
+@pytest.mark.parametrize(
+    ("action", "line"), [("start", "started"), ("stop", "stopped"), ("clear", "cleared"), ("restart", "started")]
+)
+def test_success_is_one_line_and_0(daemon, ctl, action, line):
+    daemon.answers |= {each: {"name": "web"} for each in ("start", "stop", "clear")}
+
+    result = ctl(action, "web")
+
+    assert result.out.splitlines()[-1] == f"web: {line}"
+    assert result.status == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "code", "line", "status"),
+    [
+        ("start", "BAD_NAME", "web: ERROR (no such process)", 1),
+        ("start", "NO_FILE", "web: ERROR (no such file)", 1),
+        ("start", "NOT_EXECUTABLE", "web: ERROR (file is not executable)", 1),
+        ("start", "ALREADY_STARTED", "web: ERROR (already started)", 0),
+        ("start", "SPAWN_ERROR", "web: ERROR (spawn error)", 7),
+        ("start", "ABNORMAL_TERMINATION", "web: ERROR (abnormal termination)", 7),
+        ("stop", "NOT_RUNNING", "web: ERROR (not running)", 0),
+        ("stop", "BAD_NAME", "web: ERROR (no such process)", 1),
+        ("signal", "BAD_SIGNAL", "web: ERROR (bad signal name)", 1),
+        ("signal", "NOT_RUNNING", "web: ERROR (not running)", 7),
+        ("clear", "FAILED", "web: ERROR (failed)", 1),
+        ("checkpoint", "NOT_RUNNING", "web: ERROR (not running)", 7),
+        ("checkpoint", "NOT_A_JOB", "web: ERROR (not a job)", 1),
+    ],
+)
+def test_refusals_have_supervisors_words_and_statuses(daemon, ctl, action, code, line, status):
+    daemon.answers[action] = Fault(code, "web")
+
+    result = ctl(action, *(["HUP"] if action == "signal" else []), "web")
+
+    assert (result.out, result.status) == (f"{line}\n", status)
+
+
+def test_a_job_that_does_not_train_says_why_under_the_line(daemon, ctl):
+    daemon.answers["start"] = Fault("ABNORMAL_TERMINATION", "ModuleNotFoundError: No module named 'trian'\nline 2")
+
+    result = ctl("start", "digits")
+
+    assert result.out == "digits: ERROR (abnormal termination)\n"
+    assert result.err == "    ModuleNotFoundError: No module named 'trian'\n    line 2\n"
+
+
+def test_several_programs_start_side_by_side(daemon, ctl):
+    together = threading.Barrier(3, timeout=10)
+
+    def start(arguments):
+        together.wait()  # breaks, and the test fails, unless all three are asked at once
+        return {"name": arguments["name"]}
+
+    daemon.answers["start"] = start
+
+    result = ctl("start", "a", "b", "c")
+
+    assert sorted(result.out.splitlines()) == ["a: started", "b: started", "c: started"]
+
+
+def test_the_worst_result_is_the_status(daemon, ctl):
+    def start(arguments):
+        raise Fault({"a": "ABNORMAL_TERMINATION", "b": "BAD_NAME", "c": "ALREADY_STARTED"}[arguments["name"]])
+
+    daemon.answers["start"] = start
+
+    assert ctl("start", "a", "b", "c").status == 7
+
+
+def test_start_all_names_only_what_had_to_be_started(daemon, ctl):
+    daemon.answers |= {"status": {"programs": [program("a"), down("b")]}, "start": {"name": "b"}}
+
+    result = ctl("start", "all")
+
+    assert result.out == "b: started\n"
+    assert [arguments for command, arguments in daemon.asked if command == "start"] == [{"name": "b"}]
+
+
+def test_stop_all_leaves_alone_what_is_down(daemon, ctl):
+    daemon.answers |= {"status": {"programs": [program("a"), down("b")]}, "stop": {"name": "a"}}
+
+    assert ctl("stop", "all").out == "a: stopped\n"
+
+
+def test_restart_of_a_stopped_program_starts_it(daemon, ctl):
+    daemon.answers |= {"stop": Fault("NOT_RUNNING", "web"), "start": {"name": "web"}}
+
+    result = ctl("restart", "web")
+
+    assert (result.out, result.status) == ("web: ERROR (not running)\nweb: started\n", 0)
+
+
+def test_signal_passes_the_name_of_the_signal(daemon, ctl):
+    daemon.answers["signal"] = {"name": "web"}
+
+    result = ctl("signal", "usr1", "web")
+
+    assert result.out == "web: signalled\n"
+    assert daemon.asked == [("signal", {"name": "web", "signal": "usr1"})]
+
+
+@pytest.mark.parametrize("written", ["web", "web:web", "web:*", "web:"])
+def test_supervisors_ways_to_write_a_name_mean_the_program(daemon, ctl, written):
+    daemon.answers["stop"] = {"name": "web"}
+
+    ctl("stop", written)
+
+    assert daemon.asked == [("stop", {"name": "web"})]
+
+
+def test_an_unknown_group_is_called_a_group(daemon, ctl):
+    daemon.answers["stop"] = Fault("BAD_NAME", "web")
+
+    assert ctl("stop", "web:*").out == "web: ERROR (no such group)\n"
+
+
+def test_checkpoint_says_what_was_saved(daemon, ctl):
+    daemon.answers["checkpoint"] = {
+        "checkpoint": "step-0000001200.a3",
+        "step": 1200,
+        "size_bytes": 734003200,
+        "save_s": 6.1,
+    }
+
+    result = ctl("checkpoint", "digits")
+
+    assert result.out == "digits: saved step-0000001200.a3 (700.0 MB in 6.1 s)\n"
+
+
+def test_checkpoint_all_asks_jobs_that_train(daemon, ctl):
+    daemon.answers["status"] = {"programs": [program("a", job=job()), program("b"), down("c", job=job())]}
+    daemon.answers["checkpoint"] = {"checkpoint": "step-0000000001.a1", "step": 1, "size_bytes": 1, "save_s": 0.1}
+
+    ctl("checkpoint", "all")
+
+    assert daemon.asked[1:] == [("checkpoint", {"name": "a"})]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "status"),
+    [
+        (["start"], "Error: start requires a process name", 2),
+        (["stop"], "Error: stop requires a process name", 1),
+        (["signal", "HUP"], "Error: signal requires a signal name and a process name", 1),
+        (["reload", "x"], "Error: reload accepts no arguments", 1),
+        (["bogus", "x"], "*** Unknown syntax: bogus x", 1),
+        (["checkpoints"], "Error: checkpoints requires one process name", 1),
+        (["history", "-x", "a"], "Error: bad argument -x", 1),
+    ],
+)
+def test_wrong_arguments_say_so_and_ask_nothing(daemon, ctl, words, text, status):
+    result = ctl(*words)
+
+    assert (result.out.splitlines()[0], result.status) == (text, status)
+    assert daemon.asked == []
+
+
+def test_json_tells_results_and_refusals_in_one_object(daemon, ctl):
+    def start(arguments):
+        if arguments["name"] == "b":
+            raise Fault("NO_FILE", "no such file: /bin/b")
+        return {"name": "a"}
+
+    daemon.answers["start"] = start
+
+    result = ctl("start", "a", "b", "--json")
+
+    told = json.loads(result.out)
+    assert sorted(told["programs"], key=lambda each: each["name"]) == [
+        {"name": "a", "error": None},
+        {"name": "b", "error": {"code": "NO_FILE", "message": "no such file: /bin/b"}},
+    ]
+    assert (told["schema"], result.status) == (1, 1)
+
+
+def test_json_of_restart_is_one_object(daemon, ctl):
+    daemon.answers |= {"stop": {"name": "a"}, "start": {"name": "a"}}
+
+    assert json.loads(ctl("--json", "restart", "a").out)["started"] == [{"name": "a", "error": None}]
+
+
+def test_what_is_not_permitted_says_so_with_4(daemon, ctl):
+    daemon.answers["stop"] = Fault("FORBIDDEN", "uid 33 may look but not change things", 403)
+
+    result = ctl("stop", "a")
+
+    assert (result.out, result.status) == ("a: ERROR (not permitted)\n", 4)
+    assert "may look" in result.err

@@ -1,0 +1,85 @@
+"""Where supervisorctl finds the daemon."""
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.ctl.main import main
+from supervisor.ctl.settings import DEFAULT_URL, Options, SettingsError, settings
+
+
+def written(tmp_path: Path, text: str) -> Options:
+    path = tmp_path / "supervisord.conf"
+    path.write_text(text)
+    return Options(configuration=path)
+
+
+def test_the_file_says_url_prompt_and_history(tmp_path):
+    text = "[supervisorctl]\nserverurl = unix://%(here)s/%(ENV_X)s.sock ; here\nprompt = gpu1\nhistory_file = h\n"
+
+    found = settings(written(tmp_path, text), {"X": "ctl"})
+
+    assert (found.url, found.prompt) == (f"unix://{tmp_path}/ctl.sock", "gpu1")
+    assert found.history_file == tmp_path / "h"
+
+
+def test_the_socket_of_the_daemon_is_the_default(tmp_path):
+    found = settings(written(tmp_path, "[unix_http_server]\nfile = run/ctl.sock\n"), {})
+
+    assert found.url == f"unix://{tmp_path}/run/ctl.sock"
+
+
+def test_a_mistake_in_a_program_does_not_matter_here(tmp_path):
+    found = settings(written(tmp_path, "[program:x]\nnonsense = %(ENV_NONE)s\n[supervisorctl]\n"), {})
+
+    assert found.url == DEFAULT_URL
+
+
+def test_included_files_are_not_looked_at(tmp_path):
+    (tmp_path / "more.ini").write_text("[supervisorctl]\nprompt = other\n")
+
+    found = settings(written(tmp_path, "[include]\nfiles = more.ini\n[supervisorctl]\n"), {})
+
+    assert found.prompt == "supervisor"
+
+
+def test_options_win_over_the_file(tmp_path):
+    options = written(tmp_path, "[supervisorctl]\nserverurl = http://a:1\nusername = u\n")
+
+    found = settings(Options(options.configuration, url="http://b:2", username="v"), {})
+
+    assert (found.url, found.username) == ("http://b:2", "v")
+
+
+@pytest.mark.parametrize("url", ["x", "unix://", "unix://a/b", "http://", "https://a", "http://a:b", "file:///x"])
+def test_what_is_no_url_is_refused(url):
+    with pytest.raises(SettingsError, match="is not a URL"):
+        settings(Options(url=url), {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--nope", "status"], "option --nope not recognized"),
+        (["-c", "/none", "status"], "could not find config file /none"),
+        (["-s", "x", "status"], "invalid value for -s 'x': value 'x' is not a URL"),
+        (["completion", "tcsh"], "completion requires one of bash, zsh, fish"),
+    ],
+)
+def test_bad_options_end_with_2_and_say_where_help_is(capsys, arguments, text):
+    try:
+        status = main(arguments)
+    except SystemExit as leaving:
+        status = leaving.code
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"Error: {text}")
+    assert "For help, use" in error
+    assert status == 2
+
+
+def test_a_file_without_the_section_is_refused(tmp_path, capsys):
+    options = written(tmp_path, "[supervisord]\n")
+
+    assert main(["-c", str(options.configuration), "status"]) == 2
+    assert ".ini file does not include supervisorctl section" in capsys.readouterr().err

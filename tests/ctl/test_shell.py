@@ -1,0 +1,180 @@
+"""The interactive shell, completion and status --watch, on a real terminal."""
+
+import io
+import os
+import signal
+import subprocess
+import threading
+
+import pexpect
+import pytest
+from rich.console import Console
+
+from supervisor.ctl import watch
+from tests.ctl.conftest import CTL
+from tests.ctl.daemon_end import DaemonEnd, down, job, program
+
+COLUMNS = 140
+
+
+def spawn(daemon, *arguments: str) -> pexpect.spawn:
+    environment = {**os.environ, "TERM": "xterm"}
+    words = [*CTL[1:], "-s", daemon.url, *arguments]
+    return pexpect.spawn(CTL[0], words, env=environment, dimensions=(30, COLUMNS), timeout=15, encoding="utf-8")
+
+
+def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_path):
+    daemon.answers |= {"status": {"programs": [program("web")]}, "version": {"version": "9.9.9"}}
+    history = tmp_path / "history"
+    shell = spawn(daemon, "-r", str(history))
+
+    shell.expect("web +RUNNING +pid 4242")
+    shell.expect("supervisor> ")
+    shell.sendline("version")
+    shell.expect("9.9.9")
+    shell.sendline("bogus")
+    shell.expect("Unknown syntax: bogus")
+    shell.sendline("quit")
+    shell.expect(pexpect.EOF)
+    shell.close()
+
+    assert shell.exitstatus == 0
+    assert "version" in history.read_text()
+
+
+def test_the_shell_asks_before_it_shuts_down(daemon):
+    daemon.answers |= {"status": {"programs": []}, "shutdown": {}}
+    shell = spawn(daemon)
+
+    shell.expect("supervisor> ")
+    shell.sendline("shutdown")
+    shell.expect("Really shut the remote supervisord process down y/N")
+    shell.sendline("n")
+    shell.expect("supervisor> ")
+    asked = [command for command, _ in daemon.asked]
+    shell.sendline("shutdown")
+    shell.expect("y/N")
+    shell.sendline("y")
+    shell.expect("Shut down")
+    shell.sendeof()
+    shell.expect(pexpect.EOF)
+
+    assert "shutdown" not in asked
+
+
+def test_tab_completes_actions_and_programs(daemon):
+    daemon.answers |= {"status": {"programs": [program("digits")]}, "history": {"attempts": []}}
+    shell = spawn(daemon)
+
+    shell.expect("supervisor> ")
+    shell.send("hist\tdig\t\n")
+    shell.expect("no attempts yet")
+    shell.sendeof()
+
+    assert daemon.asked[-1] == ("history", {"name": "digits", "limit": 20})
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("supervisorctl chec", {"checkpoint", "checkpoints"}),
+        ("supervisorctl -s {url} start ", {"digits", "web", "all"}),
+    ],
+)
+def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line, expected):
+    daemon.answers["status"] = {"programs": [program("digits"), program("web")]}
+    line, answers = line.format(url=daemon.url), tmp_path / "answers"
+    environment = {
+        **os.environ,
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answers),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+
+    subprocess.run([*CTL], env=environment, timeout=20, check=False)
+
+    assert {each.strip() for each in answers.read_text().split("\n")} == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_what_the_shell_reads(shell):
+    result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=20, check=True)
+
+    assert "supervisorctl" in result.stdout
+
+
+def test_watch_draws_bars_and_leaves_cleanly_on_ctrl_c(daemon):
+    daemon.answers["status"] = {"programs": [program("digits", job=job())]}
+    live = spawn(daemon, "status", "--watch")
+
+    live.expect("digits.*RUNNING.*250/1000")
+    live.sendintr()
+    live.expect(pexpect.EOF)
+    live.close()
+
+    assert live.exitstatus == 0
+    assert "Traceback" not in live.before
+
+
+def test_watch_without_a_terminal_prints_lines_when_they_change(daemon):
+    looks = threading.Semaphore(0)
+
+    def status(_):
+        looks.release()
+        return {"programs": [down("web")]}
+
+    daemon.answers["status"] = status
+    with subprocess.Popen([*CTL, "-s", daemon.url, "status", "--watch"], stdout=subprocess.PIPE, text=True) as process:
+        looked = [looks.acquire(timeout=10) for _ in range(3)]
+        daemon.answers["status"] = {"programs": [program("web")]}
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        status = process.wait(10)
+
+    assert looked == [True] * 3
+    assert lines[:2] == ["web                              STOPPED   Not started\n", "\n"]
+    assert lines[2].startswith("web                              RUNNING")
+    assert status == 0
+
+
+def test_watch_waits_for_a_daemon_that_is_away(tmp_path):
+    end = DaemonEnd(tmp_path / "late.sock")
+    end.answers["status"] = {"programs": [program("web")]}
+    with subprocess.Popen([*CTL, "-s", end.url, "status", "-w"], stdout=subprocess.PIPE, text=True) as process:
+        away = process.stdout.readline()
+        with end:
+            lines = [process.stdout.readline() for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            process.wait(10)
+
+    assert away == f"{end.url} no such file\n"
+    assert lines[1].startswith("web                              RUNNING")
+
+
+def test_a_frame_tells_speed_time_left_and_the_age_of_the_checkpoint():
+    drawn = io.StringIO()
+    failed = program(
+        "old", state="FAILED", wire_state="FATAL", wire_code=200, reason="out of memory", job=job(step=None)
+    )
+
+    Console(file=drawn, width=COLUMNS).print(watch.frame([program("digits", job=job()), failed], ["x: ERROR"], 1_000.0))
+
+    first, second, third = drawn.getvalue().splitlines()[1:]
+    assert "250/1000  2        0:06:15  200, 0:00:10 ago  loss=0.25" in first
+    assert "out of memory" in second
+    assert third.strip() == "x: ERROR"
+
+
+def test_watch_and_json_exclude_each_other(ctl):
+    assert "use one of them" in ctl("status", "--watch", "--json").out
+
+
+def test_help_lists_every_action_and_explains_each(ctl):
+    listed = ctl("help").out
+
+    assert "checkpoints" in listed
+    assert ctl("help", "history").out.startswith("history NAME")
+    assert ctl("start", "--help").out.startswith("start NAME ...")
+    assert ctl("help", "bogus").status == 1

@@ -1,0 +1,53 @@
+"""docs/control-pipe.md is held to the code."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from supervisor.protocol import launch
+from supervisor.protocol.exitcodes import PERMANENT, WorkerExit
+from supervisor.protocol.messages import TYPES
+from supervisor.protocol.retention import RetentionPolicy
+
+TEXT = (Path(__file__).parent.parent.parent / "docs" / "control-pipe.md").read_text()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_message_is_described_with_every_field(name: str):
+    row = re.search(rf"^\| `{name}` \|.*$", TEXT, re.MULTILINE)
+
+    assert row is not None
+    for field in fields(TYPES[name]):
+        assert field.name == "attempt" or f"`{field.name}`" in row[0]
+
+
+def test_no_message_is_invented():
+    described = set(re.findall(r"^\| `([a-z-]+)` \|", TEXT, re.MULTILINE))
+
+    assert described == set(TYPES)
+
+
+@pytest.mark.parametrize("code", [each for each in WorkerExit if each != WorkerExit.USER_ERROR])
+def test_every_exit_code_is_described_with_whether_it_is_retried(code: WorkerExit):
+    row = re.search(rf"^\| {int(code)} \|.*\| (\w*) ?\|$", TEXT, re.MULTILINE)
+
+    assert row is not None
+    assert (row[1] == "no") == (code in PERMANENT)
+
+
+def test_every_launch_variable_is_described():
+    whole = launch.Launch(
+        control=launch.Control(1, Path("/x")),
+        checkpoint_dir=Path("/y"),
+        strategy="mirrored",
+        replicas=2,
+        deterministic=True,
+        interval=launch.Interval(steps=1),
+        retention=RetentionPolicy(every_hours=1, best_metric="loss"),
+    )
+
+    for variable in whole.to_environment():
+        short = variable.removeprefix("STEPKEEPER_CHECKPOINT")
+        assert f"`{variable}`" in TEXT or f"`{short}`" in TEXT
