@@ -48,6 +48,8 @@ class Supervisord:
         """Supervises until told to leave; True if a fresh daemon is to take over (reload)."""
         settings = self._config.supervisord
         ledger = Ledger(settings.state_dir / "ledger.sqlite3")
+        if ledger.set_aside is not None:
+            log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
         logs, checkpoints = LogPump(), CheckpointStore()
         logs.start()
         services = Services(

@@ -22,7 +22,8 @@ class Cadence:
     def is_due(self, step: int, now: float) -> bool:
         """Whether a save should be taken at this step boundary."""
         if self.failures:
-            return now >= self.failed_at + min(FIRST_PAUSE_S * 2.0 ** (self.failures - 1), MAX_PAUSE_S)
+            doublings = min(self.failures - 1, 10)  # far beyond MAX_PAUSE_S, and 2.0 ** 1024 would overflow
+            return now >= self.failed_at + min(FIRST_PAUSE_S * 2.0**doublings, MAX_PAUSE_S)
         if self.interval.steps is not None:
             return step // self.interval.steps > self.saved_step // self.interval.steps
         return self.interval.seconds is not None and now >= self.saved_at + self.interval.seconds

@@ -1,8 +1,8 @@
 """The worker's end of the control pipe: a thread that hears orders at once and never makes the training loop wait.
 
-Only the thread writes, and threads don't survive a fork: a data loader that is forked from this process can't speak for
-it. The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
+The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
 mixes the variables of several steps. Progress comes from the loop only, so that it proves that training moves.
+Nothing but the thread writes, and threads don't survive a fork: a data loader forked from here can't speak for it.
 """
 
 import os

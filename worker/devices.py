@@ -20,7 +20,8 @@ def strategy(name: str | None = None, replicas: int | None = None) -> tf.distrib
     mirrored: over the GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical
     CPU devices (1 if not said). one-device: the first GPU, or the CPU. Call it before anything else makes TensorFlow
     start its devices, and before the model is built. With `deterministic = true` in the job's configuration it also
-    seeds all generators, makes TensorFlow's operations deterministic and fixes the number of intra-op threads.
+    seeds all generators, makes TensorFlow's operations deterministic and fixes the number of intra-op threads: to what
+    the newest checkpoint was trained with, or at the first start to the cores this process may use.
     Raises ValueError for another name, RuntimeError if TensorFlow's devices are already started.
     """
     told = attempt.this().launch

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
@@ -47,19 +48,24 @@ class Command:
 async def status(daemon: Daemon, arguments: Arguments) -> Result:
     """Every program, by name."""
     runners = daemon.programs.runners
-    return {"programs": [_program(runners[name]) for name in sorted(runners)]}
+    return {
+        "programs": [_program(runners[name], daemon.logs.troubles) for name in sorted(runners)],
+        "ledger_error": daemon.ledger.last_error,
+    }
 
 
-def _program(runner: Runner) -> Result:
+def _program(runner: Runner, troubles: Mapping[Path, str]) -> Result:
     word, code = wire.wire_state(runner)
     exited = runner.acts.last_exit
+    logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
+    log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
     return {
         "name": runner.name,
         "group": runner.name,
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,
-        "description": wire.describe(runner),
+        "description": wire.describe(runner) + (f", log: {log_error}" if log_error else ""),
         "pid": runner.acts.pid,
         "started_wall_at": runner.acts.started_wall_at,
         "ended_wall_at": runner.acts.ended_wall_at,
@@ -188,9 +194,16 @@ def _attempt(record: dict[str, Any]) -> Result:
 async def clear(daemon: Daemon, arguments: Arguments) -> Result:
     """Empties a program's log files and deletes their backups."""
     config = _runner(daemon, arguments).config
-    for path in filter(None, {config.stdout_logfile, config.stderr_logfile}):
-        await asyncio.to_thread(daemon.logs.clear, path)
+    try:
+        await _clear(daemon.logs, {config.stdout_logfile, config.stderr_logfile})
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot clear the logs of {config.name}: {error.strerror}") from error
     return {"name": config.name}
+
+
+async def _clear(logs: LogPump, paths: set[Path | None]) -> None:
+    for path in filter(None, paths):
+        await asyncio.to_thread(logs.clear, path)
 
 
 async def pid(daemon: Daemon, arguments: Arguments) -> Result:

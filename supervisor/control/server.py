@@ -127,6 +127,9 @@ async def _errors_as_json(
         return _error(error.code.http_status, error.code.name, str(error))
     except web.HTTPException as error:
         return _error(error.status, Code.UNKNOWN_COMMAND.name if error.status == 404 else error.reason, error.reason)
+    except Exception as error:
+        log.exception("internal.failed", path=request.path)
+        return _error(500, Code.FAILED.name, f"supervisord met an error of its own ({error!r}); its log has the story")
 
 
 def _error(status: int, code: str, message: str) -> web.Response:

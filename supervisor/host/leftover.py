@@ -6,7 +6,8 @@ import os
 import signal
 import time
 
-from supervisor.host.process import identity
+from supervisor.host import tree
+from supervisor.host.tree import identity
 
 KILL_WAIT_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
 
@@ -34,9 +35,12 @@ async def end(pid: int, start_time: int | None, patience_s: float) -> str:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         if await _dead(descriptor, patience_s):
-            return "left running by a lost daemon; flushed and stopped"
+            await asyncio.to_thread(tree.kill_session, pid, start_time)
+            return "left running by a lost daemon; told to flush, and gone"
+        victims = await asyncio.to_thread(tree.freeze, pid, start_time)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        tree.kill(victims)
         await _dead(descriptor, KILL_WAIT_S)
         return f"left running by a lost daemon; killed after {patience_s:g} s"
     finally:

@@ -93,12 +93,12 @@ class Acts:
         self.spawn_error = self.last_exit = self.last_save = None
         try:
             self._attempt = self._spawn(effect.attempt)
+        except OSError as error:
+            text = f"cannot capture the output of {self._config.name}: {error.strerror}; it is tried again"
+            self._not_spawned(effect.attempt, SpawnError(text, permanent=False))
+            return
         except SpawnError as error:
-            self.spawn_error = error
-            self.ended_wall_at = time.time()
-            self._services.ledger.attempt_started(self._config.name, effect.attempt, 0, 0, self.ended_wall_at)
-            self._log.error("worker.not_spawned", attempt=effect.attempt, error=str(error))
-            self._post(fact.SpawnFailed(effect.attempt, str(error), error.permanent))
+            self._not_spawned(effect.attempt, error)
             return
         self.started_wall_at, self.ended_wall_at = time.time(), None
         process = self._attempt.process
@@ -108,8 +108,14 @@ class Acts:
         self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid)
         self._post(fact.SpawnSucceeded(effect.attempt))
 
+    def _not_spawned(self, number: int, error: SpawnError) -> None:
+        self.spawn_error, self.ended_wall_at = error, time.time()
+        self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at)
+        self._log.error("worker.not_spawned", attempt=number, error=str(error))
+        self._post(fact.SpawnFailed(number, str(error), error.permanent))
+
     def _spawn(self, number: int) -> Attempt:
-        """Pipes, log capture, process. Raises SpawnError with everything taken back."""
+        """Pipes, log capture, process. Raises SpawnError or OSError with everything taken back."""
         config, logs = self._config, self._services.logs
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             channel = None
