@@ -83,10 +83,8 @@ class Show:
     """The progress bar, and the lines above it."""
 
     def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description:<12}"), BarColumn(40), MofNCompleteColumn(), TextColumn("{task.fields[note]}"),
-            console=console,
-        )  # fmt: skip
+        columns = (TextColumn("{task.description:<12}"), BarColumn(40), MofNCompleteColumn())
+        self._bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
         self._bar: Any = None
 
     def __enter__(self) -> "Show":

@@ -170,6 +170,7 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
         if settings.directory is not None:
             os.chdir(settings.directory)
         state.hold()
+        settings.childlogdir.mkdir(parents=True, exist_ok=True)
         background = Foreground() if settings.nodaemon else detach()
         state.sign()
         with pid_file(settings.pidfile):
@@ -227,16 +228,9 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _with_overrides(config: Config, options: argparse.Namespace) -> Config:
-    """The configuration, with what the command line says instead of the file."""
-    given: dict[str, object] = {}
-    if options.nodaemon:
-        given["nodaemon"] = True
-    if options.loglevel:
-        given["loglevel"] = options.loglevel
-    for key in ("logfile", "pidfile"):
-        if getattr(options, key):
-            given[key] = getattr(options, key).absolute()
-    return config.model_copy(update={"supervisord": config.supervisord.model_copy(update=given)})
+    """The configuration, with what the command line says instead of the file. Raises ConfigError."""
+    said = {key: getattr(options, key) for key in ("nodaemon", "loglevel", "logfile", "pidfile")}
+    return config.with_settings({key: value for key, value in said.items() if value})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ the daemon hears of this process, and of an exception in it, before TensorFlow i
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from worker import attempt
@@ -27,4 +28,13 @@ attempt.begin()
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'worker' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(importlib.import_module(f"worker.{_HOMES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"worker.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        raise ModuleNotFoundError(
+            f"cannot use worker.{name}: there is no TensorFlow in the environment of {sys.executable}; "
+            f"pip install 'stepkeeper[tensorflow]' there, or name the job's own interpreter with python=",
+            name="tensorflow",
+        ) from error

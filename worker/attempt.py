@@ -1,6 +1,8 @@
 """This process as one attempt of a job: what it was told at its start, and whom it speaks to."""
 
 import atexit
+import faulthandler
+import io
 import os
 import sys
 import traceback
@@ -96,6 +98,12 @@ def begin() -> Attempt:
     _current = Attempt(told, requests, channel, channel, number=channel.attempt)
     _hide_launch()
     _report_uncaught(_current)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            line_buffering=True
+        )  # into a pipe, and yet people follow it, and SIGKILL flushes nothing
+    if not faulthandler.is_enabled():
+        faulthandler.enable()  # the daemon sends SIGABRT to a worker that hangs: the stacks of all threads go to stderr
     return _current
 
 

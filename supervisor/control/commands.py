@@ -49,41 +49,9 @@ async def status(daemon: Daemon, arguments: Arguments) -> Result:
     """Every program, by name."""
     runners = daemon.programs.runners
     return {
-        "programs": [_program(runners[name], daemon.logs.troubles) for name in sorted(runners)],
+        "programs": [wire.standing(runners[name], daemon.logs.troubles) for name in sorted(runners)],
         "ledger_error": daemon.ledger.last_error,
     }
-
-
-def _program(runner: Runner, troubles: Mapping[Path, str]) -> Result:
-    word, code = wire.wire_state(runner)
-    exited = runner.acts.last_exit
-    logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
-    log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
-    return {
-        "name": runner.name,
-        "group": runner.name,
-        "state": str(runner.state),
-        "wire_state": word,
-        "wire_code": code,
-        "description": wire.describe(runner) + (f", log: {log_error}" if log_error else ""),
-        "pid": runner.acts.pid,
-        "started_wall_at": runner.acts.started_wall_at,
-        "ended_wall_at": runner.acts.ended_wall_at,
-        "exit_code": exited.code if exited else None,
-        "signal": exited.signal if exited else None,
-        "reason": runner.reason,
-        "wanted": runner.wanted,
-        "stdout_logfile": _text(runner.config.stdout_logfile),
-        "stderr_logfile": _text(runner.config.stderr_logfile),
-        "job": _job(runner),
-    }
-
-
-def _job(runner: Runner) -> Result | None:
-    if runner.config.job is None:
-        return None
-    training = asdict(runner.acts.training)
-    return {"attempt": runner.attempt, "checkpoint_dir": str(runner.config.job.checkpoint_dir), **training}
 
 
 async def start(daemon: Daemon, arguments: Arguments) -> Result:
@@ -305,7 +273,3 @@ def _flag(arguments: Arguments, key: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not true or false")
     return value
-
-
-def _text(value: object | None) -> str | None:
-    return None if value is None else str(value)

@@ -4,7 +4,11 @@ State codes are those of Supervisor's XML-RPC interface, API version 3.0.
 """
 
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 from supervisor.core.facts import State
 from supervisor.protocol.messages import Then
@@ -22,6 +26,43 @@ _WIRE: dict[State, tuple[str, int]] = {
     State.EXITED: ("EXITED", 100),
     State.FAILED: ("FATAL", 200),
 }
+
+
+def standing(runner: Runner, troubles: Mapping[Path, str]) -> dict[str, Any]:
+    """All that `status` says of a program. `troubles`: what is wrong with log files, by path."""
+    word, code = wire_state(runner)
+    exited = runner.acts.last_exit
+    logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
+    log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
+    return {
+        "name": runner.name,
+        "group": runner.name,
+        "state": str(runner.state),
+        "wire_state": word,
+        "wire_code": code,
+        "description": ", ".join(filter(None, [describe(runner), log_error])),
+        "pid": runner.acts.pid,
+        "started_wall_at": runner.acts.started_wall_at,
+        "ended_wall_at": runner.acts.ended_wall_at,
+        "exit_code": exited.code if exited else None,
+        "signal": exited.signal if exited else None,
+        "reason": runner.reason,
+        "wanted": runner.wanted,
+        "stdout_logfile": _text(runner.config.stdout_logfile),
+        "stderr_logfile": _text(runner.config.stderr_logfile),
+        "job": _job(runner),
+    }
+
+
+def _job(runner: Runner) -> dict[str, Any] | None:
+    if runner.config.job is None:
+        return None
+    training = asdict(runner.acts.training)
+    return {"attempt": runner.attempt, "checkpoint_dir": str(runner.config.job.checkpoint_dir), **training}
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def wire_state(runner: Runner) -> tuple[str, int]:

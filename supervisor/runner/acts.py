@@ -237,16 +237,16 @@ class Acts:
         if attempt.channel is not None:
             attempt.channel.close()
         self._attempt = None
-        self.last_exit, self.ended_wall_at = exit_, time.time()
-        last_step, started = self.training.step, self.started_wall_at or self.ended_wall_at
-        self._post(fact.WorkerExited(number, exit_.code, exit_.signal))
+        now = time.time()
+        self.last_exit, self.ended_wall_at = exit_, now
         self._log.warning(
             "worker.exited",
             attempt=number,
             how=describe_exit(exit_.code, exit_.signal),
-            ran_for_s=round(self.ended_wall_at - started, 1),
-            last_step=last_step,
+            ran_for_s=round(now - (self.started_wall_at or now), 1),
+            last_step=self.training.step,
         )
+        self._post(fact.WorkerExited(number, exit_.code, exit_.signal))
         if self._config.job is not None or self._config.killasgroup:
             self._background(asyncio.to_thread(attempt.process.kill_stragglers))
 

@@ -1,6 +1,8 @@
 """What a file says becomes the model; what is wrong with it is said all at once."""
 
+import grp
 import os
+import pwd
 import signal
 import sys
 from pathlib import Path
@@ -271,9 +273,12 @@ def test_a_socket_path_that_no_system_takes_is_refused(complaints, tmp_path):
 
 
 def test_the_owner_of_the_socket_is_looked_up(read):
-    server = read(f"{DAEMON}[unix_http_server]\nfile = /run/x.sock\nchown = root:root\nchmod = 0770\n").unix_http_server
+    user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
+    lines = f"file = /run/x.sock\nchown = {user.pw_name}:{group.gr_name}\nchmod = 0770\n"
 
-    assert (server.owner, server.chmod) == ((0, 0), 0o770)
+    server = read(f"{DAEMON}[unix_http_server]\n{lines}").unix_http_server
+
+    assert (server.owner, server.chmod) == ((user.pw_uid, group.gr_gid), 0o770)
 
 
 def test_a_missing_daemon_section_hides_no_other_problem(complaints):

@@ -54,6 +54,8 @@ class Daemon:
                 self.process.kill()
                 self.process.wait()
                 raise
+        if "Traceback" in self.errors():
+            raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
 
     def start(self) -> "Daemon":
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]

@@ -150,6 +150,26 @@ def test_exception_before_there_is_a_run_is_heard_by_the_daemon(
     assert daemon.wait_for(Failed).error == "RuntimeError: the data are not there"
 
 
+def test_hung_worker_leaves_its_stacks_when_it_is_aborted(start: Start, daemon: DaemonEnd, tmp_path: Path) -> None:
+    launch = Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c")
+    process = start(CHILDREN / "plain.py", "ignored", 100_000, launch=launch)
+    daemon.send(Go(1, restore=None))
+    daemon.wait_for(Progress)
+    process.send_signal(signal.SIGABRT)
+    _, errors = process.communicate(timeout=30)
+
+    assert process.returncode == -signal.SIGABRT
+    assert "plain.py" in errors and "in _serve" in errors
+
+
+def test_without_tensorflow_it_says_what_to_install(start: Start) -> None:
+    process = start("-c", "import sys; sys.modules['tensorflow'] = None; import worker; worker.Run")
+    _, errors = process.communicate(timeout=30)
+
+    assert process.returncode == 1
+    assert "pip install 'stepkeeper[tensorflow]'" in errors
+
+
 def test_script_that_exits_in_the_middle_is_not_done(start: Start, daemon: DaemonEnd, tmp_path: Path) -> None:
     launch = Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c")
     process = start(CHILDREN / "plain.py", "ignored", 100, "exit-early", launch=launch)

@@ -27,7 +27,7 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import keeper
+from worker import keeper, state
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -203,6 +203,21 @@ def test_metrics_that_are_not_finite_are_left_out(
         run.step_done(loss=math.nan, rate=0.5)
 
     assert manifest.verify(directory / "step-0000000001.a1").metrics == {"rate": 0.5}
+
+
+def test_each_replicas_figures_are_committed_with_the_tensors(
+    under_daemon: Callable[..., None], two_replicas: Any, directory: Path
+) -> None:
+    under_daemon()
+    run, tracked = run_of(two_replicas, 8)
+    with run:
+        training.train(run, tracked, two_replicas)
+    found = state.parse((directory / "step-0000000008.a1" / layout.STATE).read_bytes())
+
+    first, second = found.replica_metrics["loss"]
+    assert first != second
+    assert found.metrics["loss"] == (first + second) / 2
+    assert (found.step, found.position) == (8, state.Position(epoch=1, batch=2))
 
 
 def test_manifest_says_what_the_bits_depend_on(

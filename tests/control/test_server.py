@@ -1,0 +1,85 @@
+"""The control socket against requests that no client of ours sends."""
+
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisor.control.commands import TABLE
+from tests.system.harness import Daemon, Refused
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory):
+    folder: Path = tmp_path_factory.mktemp("server")
+    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        yield daemon
+
+
+def send(daemon: Daemon, request: bytes, *, no_more: bool = False) -> bytes:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(daemon.socket))
+        connection.sendall(request)
+        if no_more:
+            connection.shutdown(socket.SHUT_WR)
+        answer = b""
+        while block := connection.recv(65536):
+            answer += block
+    return answer
+
+
+HARMLESS = sorted(TABLE.keys() - {"shutdown", "reload", "stop", "update", "signal"})
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(HARMLESS), st.dictionaries(st.sampled_from(["name", "limit", "verify", "wait"]), JSON))
+def test_any_arguments_are_answered_by_name(daemon: Daemon, command: str, arguments: dict[str, object]):
+    pid = daemon.status("sleeper")["pid"]
+
+    try:
+        daemon.call(command, **arguments)
+    except Refused as refused:
+        assert refused.code in {"BAD_ARGUMENTS", "BAD_NAME", "NOT_A_JOB", "ALREADY_STARTED", "NOT_RUNNING"}
+
+    assert daemon.status("sleeper")["pid"] == pid
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300) | st.binary(max_size=80).map(lambda junk: b"POST /api/v1/status HTTP/1.1\r\n" + junk))
+def test_any_bytes_leave_the_daemon_serving(daemon: Daemon, junk: bytes):
+    send(daemon, junk, no_more=True)
+
+    assert daemon.status("sleeper")["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"GET /api/v1/stop", b"405"),
+        (b"POST /api/v1/nope", b"404"),
+        (b"GET /elsewhere", b"404"),
+        (b"GET /api/v1/tail?name=sleeper&bytes=-1", b"400"),
+        (b"GET /api/v1/tail?name=nope", b"404"),
+        (b"GET /api/v1/tail?name=sleeper&channel=../../etc/passwd", b"400"),
+    ],
+)
+def test_wrong_requests_get_their_status(daemon: Daemon, request_line: bytes, status: bytes):
+    answer = send(daemon, request_line + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert answer.split(b" ", 2)[1] == status
+    assert b'"error"' in answer
+
+
+def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
+    head = b"POST /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n"
+
+    assert b" 413 " in send(daemon, head + b"x" * 2_000_000).split(b"\r\n", 1)[0]

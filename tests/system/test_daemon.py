@@ -1,0 +1,93 @@
+"""The daemon as a process: background, signals, reload, what it leaves behind, what it costs."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.system.harness import Daemon, alive
+
+SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
+
+
+def test_in_the_background_the_command_returns_once_the_daemon_answers(tmp_path: Path):
+    daemon = Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n")
+
+    started = subprocess.run(
+        [sys.executable, "-m", "supervisor.daemon", "-c", str(daemon.conf)], timeout=20, check=False
+    )
+
+    assert started.returncode == 0
+    pid = daemon.call("pid")["pid"]
+    assert int((tmp_path / "state" / "supervisord.pid").read_text()) == pid
+    assert os.getsid(pid) != os.getsid(0)
+    daemon.call("shutdown")
+    daemon.until(lambda: not alive(pid), "it is gone")
+    assert not daemon.socket.exists()
+    assert not (tmp_path / "state" / "supervisord.pid").exists()
+
+
+def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: Path):
+    daemon = Daemon(tmp_path, "")
+    daemon.conf.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n[unix_http_server]\nfile=/proc/no/s.sock\n")
+
+    started = subprocess.run(
+        [sys.executable, "-m", "supervisor.daemon", "-c", str(daemon.conf)],
+        timeout=20,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert started.returncode == 1
+    assert "cannot listen on /proc/no/s.sock" in started.stderr
+
+
+def test_reload_starts_everything_anew_with_the_configuration_read_again(tmp_path: Path):
+    with Daemon(tmp_path, "[program:old]\ncommand=/bin/sleep 100\n") as daemon:
+        old = daemon.until_state("old", "RUNNING")["pid"]
+        daemon.write("[program:new]\ncommand=/bin/sleep 100\n")
+
+        daemon.call("reload")
+
+        def renewed() -> bool:
+            try:
+                return [each["name"] for each in daemon.call("status")["programs"]] == ["new"]
+            except OSError:
+                return False
+
+        daemon.until(renewed, "the new configuration is in force")
+        assert not alive(old)
+
+
+def test_output_is_captured_and_the_log_survives_its_removal(tmp_path: Path):
+    script = "while :; do echo tick; sleep 0.05; done"
+    with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
+        log = Path(daemon.status("ticker")["stdout_logfile"])
+        daemon.until(lambda: log.exists() and log.stat().st_size, "something was captured")
+        log.unlink()
+
+        daemon.until(lambda: log.exists() and b"tick" in log.read_bytes(), "it is written again")
+
+
+def test_idle_daemon_sleeps(tmp_path: Path):
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        assert daemon.process is not None
+        before = switches(daemon.process.pid)
+
+        signal.sigtimedwait([], 2)  # two seconds in which nobody asks anything
+
+        assert switches(daemon.process.pid) - before <= 2
+
+
+def switches(pid: int) -> int:
+    """Voluntary context switches of all threads: how often it woke up."""
+    lines = [
+        line
+        for thread in Path(f"/proc/{pid}/task").iterdir()
+        for line in (thread / "status").read_text().splitlines()
+        if line.startswith("voluntary_ctxt_switches")
+    ]
+    return sum(int(line.split()[1]) for line in lines)
