@@ -201,7 +201,7 @@ def summarise(results: dict[str, dict[str, Any]]) -> bool:
         console.print(f"refused and set aside: {name}: {why}")
     ends = {name: (results[name]["job"]["metrics"]["accuracy"], tensors_hash(name)) for name in results}
     for name, (accuracy, value) in ends.items():
-        console.print(f"{name:<12} test accuracy {accuracy:.4f}   weights and optimizer {value}")
+        console.print(f"{name:<11}  test accuracy {accuracy:.4f}  weights and optimizer {value[-16:]}")
     same = len(set(ends.values())) == 1
     console.print("[green]bit for bit the same[/]" if same else "[red]they differ[/]")
     return same

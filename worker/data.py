@@ -1,5 +1,6 @@
 """Batches from any position on: seekable examples, tf.data datasets, or one dataset an epoch."""
 
+import ctypes
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -126,6 +127,16 @@ class Feed:
                 return
             self._count()
             yield batch
+
+    def abandon(self) -> None:
+        """Leaves the iterator to the end of the process, which takes it at once.
+
+        Its destructor waits for TensorFlow's tuning thread (tensorflow::data::model::Model::OptimizeLoop), up to 25 s
+        where it was seen: as much as a preemption notice. So the object gets a reference that is never given back.
+        """
+        if self._iterator is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._iterator))
+            self._iterator = None
 
     def _opened(self) -> Iterator[Batch]:
         if self._iterator is None:

@@ -29,7 +29,7 @@ def open_directory(attempt: Attempt, directory: Path) -> Opened:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if go is None:
-            attempt.number = 1 + highest_attempt(directory)
+            attempt.number = 1 + checkpoints.highest_attempt(directory)
         lock = DirectoryLock(directory, attempt.number)
         checkpoints.sweep_partials(directory)
         if go is None:
@@ -52,16 +52,3 @@ def _choose(attempt: Attempt, directory: Path) -> Path | None:
     for refused in chosen.refused:
         attempt.reporter.remark(f"refused {refused.name}: {refused.reason}; it lies in {layout.QUARANTINE}/ now")
     return chosen.path
-
-
-def highest_attempt(directory: Path) -> int:
-    """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did."""
-    folders = [directory, directory / layout.QUARANTINE]
-    names = [entry.name for folder in folders if folder.is_dir() for entry in folder.iterdir()]
-    return max((found for name in names if (found := _attempt_in(name)) is not None), default=0)
-
-
-def _attempt_in(name: str) -> int | None:
-    """The attempt in `step-N.aM`, also with `.partial` or a quarantine's counter behind it."""
-    parsed = layout.parse_name(".".join(name.split(".")[:2]))
-    return parsed.attempt if parsed is not None else None

@@ -95,6 +95,8 @@ class Run:
             elif not isinstance(error, Leaving):
                 self._attempt.excepted(error, self.step)
         finally:
+            if self._feed is not None:
+                self._feed.abandon()
             self._stop.remove()
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._keeper.release()

@@ -6,6 +6,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -41,6 +42,7 @@ async def serve(
     app[DAEMON], app[OWNER], app[LOGFILE] = daemon, owner[0] if owner else os.geteuid(), tail.DaemonLog(logfile)
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # its tracebacks for what a client sends are no news
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     await web.SockSite(runner, listener).start()

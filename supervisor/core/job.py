@@ -32,6 +32,7 @@ from supervisor.core.actions.stopping import (
 from supervisor.core.actions.training import (
     committed,
     committed_in_flush,
+    committed_in_training,
     done_said,
     failure_said,
     hung,
@@ -101,7 +102,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         note_step,           _,                   _,                   _,                   _,
     ),
     events.CheckpointCommitted: (
-        _,                   committed,           committed,           committed_in_flush,    committed,
+        _,                   committed,           committed_in_training, committed_in_flush,    committed,
         committed,           committed,           committed,           committed,           committed,
     ),
     events.SaveFailed: (

@@ -47,7 +47,7 @@ class Training:
                 self.total_steps = message.total_steps or self.total_steps
                 self.metrics = message.metrics
             case messages.Committed():
-                self.save_error = None
+                self.step, self.save_error = max(message.step, self.step or 0), None
                 self.checkpoint = LastCheckpoint(
                     message.checkpoint, message.step, message.size_bytes, message.save_s, time.time()
                 )

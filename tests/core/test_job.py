@@ -306,6 +306,14 @@ def test_silence_is_a_hang_only_where_a_limit_is_set():
     assert effects[0] == RecordEnd(1, "hang", "no step for 30 s (hang_timeout) after step 2")
 
 
+def test_commit_counts_as_life_because_a_save_takes_its_time():
+    job = running(Policy(name="x", is_job=True, hang_timeout=30), now=10.0)
+
+    job.handle(CheckpointCommitted(1, 5), 35.0)
+
+    assert job.deadline() == 65.0
+
+
 def test_no_whole_checkpoint_fails_the_job_and_never_begins_at_zero():
     job = starting()
 

@@ -1,5 +1,7 @@
 """Data: the same batches in the same order, wherever they begin."""
 
+import gc
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +171,14 @@ def test_loop_that_is_left_early_ends_the_training_there(tmp_path: Path) -> None
                 break
 
     assert (tmp_path / "step-0000000003.a1").is_dir()
+
+
+def test_abandoned_iterator_is_never_torn_down_because_that_can_take_longer_than_a_notice() -> None:
+    feed = Feed(numbers(), None, Position())
+    next(iter(feed.rest_of_epoch()))
+    iterator = weakref.ref(feed._iterator)
+
+    feed.abandon()
+    gc.collect()
+
+    assert iterator() is not None

@@ -30,6 +30,12 @@ def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     return []
 
 
+def committed_in_training(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+    """A save is progress too: the time it took does not count as silence."""
+    facts.deadline_at = hang_deadline(facts, now)
+    return committed(facts, event, now)
+
+
 @leads_to(State.RUNNING)
 def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     """Perhaps the one that was asked for: go on, or give the worker its time to leave by itself."""

@@ -1,0 +1,51 @@
+"""The whole of it: real daemon, real TensorFlow, real data, and everything done to stop it."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+DEMO = (sys.executable, "-m", "examples.demo")
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(400)]
+
+
+def belongings() -> list[psutil.Process]:
+    """Processes that work in or for the demonstration."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if "examples/demo.conf" in words or "examples/digits.py" in words:
+            found.append(process)
+    return found
+
+
+def test_demonstration_ends_bit_for_bit_as_the_undisturbed_run():
+    shown = subprocess.run(DEMO, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "bit for bit the same" in shown.stdout
+    assert shown.stdout.count("kill -9") == 2
+    assert "refused and set aside" in shown.stdout
+    assert all(float(each) >= 0.97 for each in re.findall(r"test accuracy (\d\.\d+)", shown.stdout))
+    assert belongings() == []
+
+
+def test_ctrl_c_in_the_demonstration_leaves_nothing_running():
+    shown = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    deadline = time.monotonic() + 60
+    while not any("digits.py" in " ".join(each.cmdline()) for each in belongings()):
+        assert time.monotonic() < deadline and shown.poll() is None
+        time.sleep(0.1)
+
+    shown.send_signal(signal.SIGINT)
+    output, _ = shown.communicate(timeout=60)
+
+    assert shown.returncode == 130, output
+    assert belongings() == []
