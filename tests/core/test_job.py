@@ -219,6 +219,19 @@ def test_stop_of_a_worker_that_does_not_flush_ends_in_sigterm_then_sigkill():
     assert job.state is State.KILLING
 
 
+def test_worker_that_leaves_without_the_checkpoint_it_was_asked_for_is_booked_so():
+    job = running()
+    job.handle(StopRequested(), 20.0)
+    job.handle(FailureSaid(1, "told to stop, but the disk is full"), 21.0)
+
+    effects = die(job, 21.0, code=WorkerExit.SAVE_FAILED)
+
+    assert isinstance(effects[0], RecordEnd)
+    assert "without a checkpoint: told to stop, but the disk is full (exit status 74 (save failed))" in effects[0].text
+    assert job.state is State.STOPPED
+    assert "the disk is full" in (job.facts.reason or "")
+
+
 def test_commit_for_another_request_does_not_answer_the_stop():
     job = running()
     job.handle(StopRequested(), 20.0)

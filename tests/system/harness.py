@@ -54,7 +54,7 @@ class Daemon:
                 self.process.kill()
                 self.process.wait()
                 raise
-        if "Traceback" in self.errors():
+        if "Traceback (most recent call last)" in self.errors():
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
 
     def start(self) -> "Daemon":
