@@ -23,12 +23,15 @@ from supervisor.host.daemon_log import LEVELS, DaemonLog
 from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.host.logs import LogPump
 from supervisor.host.process import SpawnError, credentials
+from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.acts import Services
 from supervisor.runner.programs import Programs
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
+
+EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
 log = structlog.get_logger()
 
@@ -40,6 +43,7 @@ class Supervisord:
         self._config = config
         self._read = read
         self._background = background
+        self._systemd = Systemd(os.environ)
         self._leave = asyncio.Event()
         self._reload = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -57,7 +61,7 @@ class Supervisord:
             logs=logs,
             checkpoints=checkpoints,
             runtime_dir=settings.runtime_dir,
-            environment={**os.environ, **settings.environment},
+            environment={**without_notify(os.environ), **settings.environment},
             server_url=self._server_url(),
         )
         programs = Programs(self._config, self._read, services)
@@ -66,6 +70,7 @@ class Supervisord:
         try:
             async with self._listening(daemon):
                 self._background.ready()
+                self._stay_alive()
                 await self._supervise(programs)
         finally:
             logs.close()
@@ -81,14 +86,29 @@ class Supervisord:
             if begin.done():
                 begin.result()
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
+                self._systemd.ready(f"{len(programs.runners)} programs")
             await leave
         finally:
-            log.info("daemon.leaving", programs=len(programs.runners))
             leave.cancel()
-            await programs.leave()
+            await self._end(programs)
             begin.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await begin
+
+    async def _end(self, programs: Programs) -> None:
+        """Flushes and stops everything, and has systemd wait for it: every program's own limits bound how long."""
+        log.info("daemon.leaving", programs=len(programs.runners))
+        self._systemd.stopping("flushing and stopping all programs")
+        leaving = asyncio.create_task(programs.leave())
+        while not (await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S))[0]:
+            self._systemd.extend(2 * EXTEND_EVERY_S)
+        await leaving
+
+    def _stay_alive(self) -> None:
+        """Feeds systemd's watchdog from the supervising loop, at half its period: sd_watchdog_enabled(3) asks for that."""
+        if self._systemd.watchdog_s is not None:
+            self._systemd.alive()
+            asyncio.get_running_loop().call_later(self._systemd.watchdog_s / 2, self._stay_alive)
 
     @contextlib.asynccontextmanager
     async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:

@@ -28,11 +28,14 @@ class Refused(Exception):
 class Daemon:
     """`supervisord -n` with a configuration; leaves nothing running behind."""
 
-    def __init__(self, folder: Path, programs: str, settings: str = "") -> None:
+    def __init__(
+        self, folder: Path, programs: str, settings: str = "", environment: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.conf = folder / "test.conf"
         self.socket = folder / "s.sock"
         self.settings = settings
+        self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.write(programs)
 
@@ -60,7 +63,9 @@ class Daemon:
     def start(self) -> "Daemon":
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
         with (self.folder / "daemon.err").open("ab") as errors:
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=errors, stderr=errors)
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=errors, stderr=errors
+            )
         self.until(self._answers, "the daemon answers")
         return self
 
