@@ -105,7 +105,7 @@ class Supervisord:
         await leaving
 
     def _stay_alive(self) -> None:
-        """Feeds systemd's watchdog from the supervising loop, at half its period: sd_watchdog_enabled(3) asks for that."""
+        """Feeds systemd's watchdog from the supervising loop, at half its period, as sd_watchdog_enabled(3) asks."""
         if self._systemd.watchdog_s is not None:
             self._systemd.alive()
             asyncio.get_running_loop().call_later(self._systemd.watchdog_s / 2, self._stay_alive)

@@ -1,4 +1,4 @@
-"""The notification protocol, against a socket that listens as systemd does; and the unit file, by systemd's own word."""
+"""The notification protocol against a socket that listens as systemd does, and the unit file by systemd's own word."""
 
 import os
 import shutil
