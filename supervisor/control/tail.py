@@ -1,9 +1,12 @@
 """The end of a log file, and what is added to it while somebody watches."""
 
 import asyncio
+import errno
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
 
@@ -28,7 +31,7 @@ async def respond(request: web.Request, daemon: Daemon, own: DaemonLog) -> web.S
     query = request.query
     path = _path(daemon, own, query.get("name", ""), query.get("channel", "stdout"))
     count = query.get("bytes", str(DEFAULT_BYTES))
-    if not (count.isascii() and count.isdecimal() and int(count) <= MAX_BYTES):
+    if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     try:
         end, inode = await asyncio.to_thread(_last, path, int(count))
@@ -60,9 +63,18 @@ def _path(daemon: Daemon, own: DaemonLog, name: str, channel: str) -> Path:
     return path
 
 
+def _open(path: Path) -> BinaryIO:
+    """Opens a log without waiting. Raises OSError, also for what is not a regular file and might block a reader."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def _last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
     """The last `count` bytes, and where reading goes on: inode and offset."""
-    with path.open("rb") as file:
+    with _open(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - count))
         content = file.read(count)
@@ -82,7 +94,7 @@ async def _follow(path: Path, position: tuple[int, int], response: web.StreamRes
 def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int]]:
     inode, offset = position
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             status = os.fstat(file.fileno())
             if status.st_ino != inode or status.st_size < offset:
                 offset = 0

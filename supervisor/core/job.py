@@ -63,7 +63,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         unwant,              stop_starting,       stop_running,        stop_flushing,       unwant,
         unwant,              rest,                unwant,              unwant,              unwant,
     ),
-    events.ShutdownStarted: (
+    events.Closed: (
         close,               close_starting,      close_running,       close_flushing,      close,
         close,               close_waiting,       close,               close,               close,
     ),
@@ -81,7 +81,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,                   _,                   _,                   _,                   _,
     ),
     events.SpawnFailed: (
-        _,                   spawn_failed,        spawn_failed,        spawn_failed,        spawn_failed,
+        _,                   spawn_failed,        _,                   _,                   spawn_failed,
         spawn_failed,        _,                   _,                   _,                   _,
     ),
     events.CheckpointSelected: (

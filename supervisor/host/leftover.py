@@ -4,17 +4,14 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
+from collections.abc import Sequence
+
+import psutil
 
 from supervisor.host import tree
 from supervisor.host.tree import identity
 
 KILL_WAIT_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
-
-
-def wall_now() -> float:
-    """Unix time."""
-    return time.time()
 
 
 async def end(pid: int, start_time: int | None, patience_s: float) -> str:
@@ -45,6 +42,22 @@ async def end(pid: int, start_time: int | None, patience_s: float) -> str:
         return f"left running by a lost daemon; killed after {patience_s:g} s"
     finally:
         os.close(descriptor)
+
+
+async def end_all(processes: Sequence[psutil.Process], patience_s: float) -> int:
+    """Ends processes known by their mark: leaders of a session politely, the others then by SIGKILL; how many lived."""
+    alive = [each for each in processes if each.is_running()]
+    leaders = [each.pid for each in alive if _leads(each.pid)]
+    await asyncio.gather(*(end(pid, identity(pid), patience_s) for pid in leaders), return_exceptions=True)
+    tree.kill(each for each in alive if each.is_running())
+    return len(alive)
+
+
+def _leads(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 async def _dead(descriptor: int, patience_s: float) -> bool:

@@ -97,6 +97,13 @@ class Daemon:
             raise Refused(answer["error"]["code"], answer["error"]["message"])
         return dict(answer["result"])
 
+    def follow_and_leave(self, name: str) -> None:
+        """Follows a log, as `tail -f`, and closes the connection once the answer has begun."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(self.socket))
+            connection.sendall(f"GET /api/v1/tail?name={name}&follow=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            connection.recv(100)
+
     def status(self, name: str) -> dict[str, Any]:
         return next(each for each in self.call("status")["programs"] if each["name"] == name)
 

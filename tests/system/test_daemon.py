@@ -44,7 +44,7 @@ def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: P
         check=False,
     )
 
-    assert started.returncode == 1
+    assert started.returncode == 71
     assert "cannot listen on /proc/no/s.sock" in started.stderr
 
 

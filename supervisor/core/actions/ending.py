@@ -69,7 +69,17 @@ def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, no
         facts.reason = text
         enter(facts, State.EXITED)
         return []
-    return launch(facts, now)
+    return _launch_again(facts, text, now)
+
+
+def _launch_again(facts: Facts, text: str, now: float) -> Effects:
+    """At once, but for a program that lives so shortly that starting it would be all the daemon does."""
+    earliest = facts.started_at + restart.BACKOFF_FIRST_S
+    if now >= earliest:
+        return launch(facts, now)
+    facts.reason = text
+    enter(facts, State.BACKOFF, earliest)
+    return []
 
 
 def _follow_job(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
