@@ -38,6 +38,7 @@ from supervisor.core.actions.training import (
     hung,
     note_step,
     save_failed_in_flush,
+    save_failed_in_training,
     step_done,
 )
 from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want
@@ -106,7 +107,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         committed,           committed,           committed,           committed,           committed,
     ),
     events.SaveFailed: (
-        _,                   _,                   _,                   save_failed_in_flush,    _,
+        _,                   _,                   save_failed_in_training, save_failed_in_flush,    _,
         _,                   _,                   _,                   _,                   _,
     ),
     events.DoneSaid: (

@@ -4,6 +4,7 @@ Every process is started with one variable that names the daemon's state folder,
 inherit it, and /proc/PID/environ shows what a process was started with for as long as it lives.
 """
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,12 +45,18 @@ def of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
 
 
 def _marked() -> Iterable[tuple[str, psutil.Process]]:
-    wanted = f"{VARIABLE}=".encode()
     for pid in psutil.pids():
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            value = next((each for each in variables if each.startswith(wanted)), None)
-            if value is not None and pid != os.getpid():
-                yield os.fsdecode(value.removeprefix(wanted)), psutil.Process(pid)
-        except (OSError, psutil.Error):
-            continue  # gone meanwhile, or another user's, which we did not start
+        value = _read(pid)
+        if value is not None and pid != os.getpid():
+            with contextlib.suppress(psutil.Error):  # gone meanwhile
+                yield value, psutil.Process(pid)
+
+
+def _read(pid: int) -> str | None:
+    """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
+    wanted = f"{VARIABLE}=".encode()
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((os.fsdecode(each.removeprefix(wanted)) for each in variables if each.startswith(wanted)), None)

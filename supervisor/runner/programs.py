@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ import structlog
 from supervisor.config import Config, ProgramConfig
 from supervisor.core import events as fact
 from supervisor.host import leftover, marks
-from supervisor.host.ledger import OpenAttempt
 from supervisor.protocol import layout
 from supervisor.runner.acts import Services
 from supervisor.runner.runner import Runner
@@ -29,6 +29,14 @@ class Changes:
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an earlier daemon left of one program: live processes, and the attempt whose end was never written."""
+
+    processes: tuple[psutil.Process, ...] = ()
+    attempt: int | None = None
 
 
 class Programs:
@@ -59,15 +67,16 @@ class Programs:
         for value in strays:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             last[name] = max(last.get(name, 0), marks.attempt_of(value))
-        leftovers = {each.program: each for each in unfinished}
+        open_attempts = {each.program: each.attempt for each in unfinished}
         for name, runner in self.runners.items():
             runner.preset(wanted.get(name, runner.config.autostart))
         async with asyncio.TaskGroup() as group:
             for name, runner in self.runners.items():  # in the order of their priority
-                strange = [each for value, found in strays.items() if marks.program_of(value) == name for each in found]
-                group.create_task(self._take_up(runner, leftovers.pop(name, None), strange, last.get(name, 0)))
-            for forgotten in leftovers.values():
-                group.create_task(self._end_leftover(forgotten, FORGOTTEN_PATIENCE_S))
+                left = Left(_of(name, strays), open_attempts.pop(name, None))
+                group.create_task(self._take_up(runner, left, last.get(name, 0)))
+            for name in {*open_attempts, *map(marks.program_of, strays)} - self.runners.keys():
+                left = Left(_of(name, strays), open_attempts.get(name))
+                group.create_task(self._end_left(name, left, FORGOTTEN_PATIENCE_S, signal.SIGTERM))
 
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
@@ -123,33 +132,35 @@ class Programs:
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
         runner.preset(old.wanted if old is not None else config.autostart)
-        await self._take_up(runner, None, [], last_attempt)
+        await self._take_up(runner, Left(), last_attempt)
         return ["added"] if old is None else ["stopped", "updated"]
 
-    async def _take_up(
-        self, runner: Runner, found: OpenAttempt | None, strays: list[psutil.Process], last_attempt: int
-    ) -> None:
+    async def _take_up(self, runner: Runner, left: Left, last_attempt: int) -> None:
         """Sees an earlier daemon's processes out, then starts the program if it is wanted."""
-        if found is not None:
-            await self._end_leftover(found, runner.patience_s)
-        if await leftover.end_all(strays, runner.patience_s):
-            log.warning("worker.strays_ended", program=runner.name, processes=len(strays))
+        gone = await self._end_left(runner.name, left, runner.patience_s, runner.config.stopsignal)
         await runner.learn_attempts(last_attempt)
         runner.taken_up.set()
-        if runner.wanted and not self.closing:
+        if gone and runner.wanted and not self.closing:
             runner.post(fact.StartRequested())
 
-    async def _end_leftover(self, found: OpenAttempt, patience_s: float) -> None:
-        """An attempt without an end: the daemon died under it. Two workers for one job must never be."""
+    async def _end_left(self, name: str, left: Left, patience_s: float, stop_signal: signal.Signals) -> bool:
+        """Whether nothing of an earlier daemon runs any more: two workers for one job must never be."""
         try:
-            text = await leftover.end(found.pid, found.start_time, patience_s)
+            text = await leftover.end(left.processes, patience_s, stop_signal)
         except OSError as error:
-            text = f"cannot end worker {found.pid} of an earlier daemon: {error.strerror}; end it by hand"
-            log.error("worker.left_over", program=found.program, attempt=found.attempt, pid=found.pid, how=text)
-        else:
-            log.warning("worker.left_over", program=found.program, attempt=found.attempt, pid=found.pid, how=text)
-        folder = layout.attempt_folder(self._services.runtime_dir, found.program, found.attempt)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        self._services.ledger.attempt_ended(
-            found.program, found.attempt, "daemon-lost", text, None, None, None, time.time()
-        )
+            pids = [each.pid for each in left.processes]
+            log.error(
+                "worker.left_over", program=name, pids=pids, error=str(error), remedy="end them by hand, then start"
+            )
+            return False
+        if left.processes:
+            log.warning("worker.left_over", program=name, attempt=left.attempt, how=text)
+        if left.attempt is not None:
+            folder = layout.attempt_folder(self._services.runtime_dir, name, left.attempt)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            self._services.ledger.attempt_ended(name, left.attempt, "daemon-lost", text, None, None, None, time.time())
+        return True
+
+
+def _of(name: str, strays: Mapping[str, list[psutil.Process]]) -> tuple[psutil.Process, ...]:
+    return tuple(each for value, found in strays.items() if marks.program_of(value) == name for each in found)

@@ -56,6 +56,13 @@ def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> 
     return []
 
 
+def save_failed_in_training(facts: Facts, event: SaveFailed, now: float) -> Effects:
+    """Bad news, but from a loop that lives."""
+    facts.progressed_at = now
+    facts.deadline_at = hang_deadline(facts)
+    return []
+
+
 @leads_to(State.RUNNING)
 def save_failed_in_flush(facts: Facts, event: SaveFailed, now: float) -> Effects:
     """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
