@@ -78,7 +78,7 @@ class CheckpointWriter:
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
         self._known: dict[CheckpointName, Kept] = {}
-        self._remarked = False
+        self._can_snapshot = True
 
     def take(self, figures: Figures, copied: bool) -> Taken:
         """The present state. Call it between steps, on the thread that trains.
@@ -97,10 +97,13 @@ class CheckpointWriter:
             replicas=self._replicas,
             copies=len(self._hidden.copies),
         )
+        if not self._can_snapshot:
+            return Taken(name, host, None)
         try:
             return Taken(name, host, {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()})
         except CannotSnapshot as error:
-            self._remark(str(error))
+            self._can_snapshot = False
+            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {error}\n")
             return Taken(name, host, None)
         except tf.errors.OpError as error:
             raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
@@ -114,11 +117,6 @@ class CheckpointWriter:
         except (OSError, tf.errors.OpError) as error:
             self._take_back(taken.name)
             raise SaveError(f"cannot save {taken.name}: {_cause(error)}; earlier checkpoints are untouched") from error
-
-    def _remark(self, cause: str) -> None:
-        if not self._remarked:
-            self._remarked = True
-            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {cause}\n")
 
     def _take_back(self, name: CheckpointName) -> None:
         """Deletes what a failed save left; that which can't be deleted is swept at the next start."""
