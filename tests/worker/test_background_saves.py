@@ -13,7 +13,7 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import checkpoints, layout
 from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Committed, Failed, Flush, Flushing, Go, SaveFailed, Then
+from supervisor.protocol.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker import snapshot
@@ -42,6 +42,10 @@ class Disk:
 
     def free(self) -> None:
         self._free.set()
+
+    def free_soon(self) -> None:
+        """While the thread that trains waits, or, if it doesn't, after it went on."""
+        threading.Timer(0.2, self.free).start()
 
 
 @pytest.fixture
@@ -180,7 +184,9 @@ def test_flush_uses_the_save_in_flight_of_the_same_step(
         only = daemon.wait_for(Committed)
         stepped(run, count)
 
+    daemon.wait_for(Done)
     assert (only.step, only.flushes) == (1, (1, 2))
+    assert [said.step for said in daemon.all_of(Committed)] == [1, 2]
 
 
 def test_flush_waits_for_the_save_in_flight_of_an_older_step(
@@ -193,7 +199,7 @@ def test_flush_waits_for_the_save_in_flight_of_an_older_step(
         stepped(run, count)
         assert disk.asked.wait(30)
         asked(daemon, 2)
-        threading.Thread(target=disk.free).start()
+        disk.free_soon()
         stepped(run, count)
         daemon.wait_for(Committed, among=lambda committed: committed.step == 2)
 
@@ -211,12 +217,13 @@ def test_stop_leaves_after_both_commits(
         stepped(run, count)
         assert disk.asked.wait(30)
         asked(daemon, 2, Then.STOP)
-        threading.Thread(target=disk.free).start()
+        disk.free_soon()
         stepped(run, count)
 
+    daemon.wait_for(Committed, among=lambda committed: committed.flushes == (2,))
     assert leaving.value.code == 143
+    assert [said.step for said in daemon.all_of(Committed)] == [1, 2]
     assert [str(name) for name in checkpoints.committed(directory)] == ["step-0000000002.a1", "step-0000000001.a1"]
-    assert daemon.wait_for(Committed, among=lambda committed: committed.step == 2).flushes == (2,)
 
 
 def test_exception_lets_the_save_in_flight_commit(
@@ -228,7 +235,7 @@ def test_exception_lets_the_save_in_flight_commit(
         asked(daemon, 1)
         stepped(run, count)
         assert disk.asked.wait(30)
-        threading.Thread(target=disk.free).start()
+        disk.free_soon()
         run.step_done(loss=1 / 0)
 
     assert saved_count(directory, 1) == 1

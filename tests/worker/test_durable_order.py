@@ -54,8 +54,9 @@ def counted(run: worker.Run, count: tf.Variable) -> None:
 
 def newest(directory: Path) -> tuple[int, int]:
     """Step of the newest whole checkpoint, and the count in it."""
-    path = checkpoints.select(directory).path
-    assert path is not None
+    selection = checkpoints.select(directory)
+    path = selection.path
+    assert path is not None and not selection.refused
     value = tf.train.load_checkpoint(str(path / "ckpt")).get_tensor("count/.ATTRIBUTES/VARIABLE_VALUE")
     return manifest.verify(path).step, int(value)
 
