@@ -158,15 +158,16 @@ class Keeper:
 
         `beside`: training goes on meanwhile, and an error comes later.
         """
+        decided_at = time.monotonic()
         if self._in_flight is not None:
             if beside and self._in_flight[0].step == figures.step and self._in_flight[0].join(flushes):
                 return None
             self._settle()
-        decided_at = time.monotonic()
+        started = time.monotonic()  # the wait for another save is that one's stall
         if self._writer is None:
             return self._refuse(figures.step, flushes, "cannot save: this run has no checkpoint directory")
         if self._last is not None and self._last.step == figures.step:
-            self._answer_held(self._last, flushes, decided_at)
+            self._answer_held(self._last, flushes, started)
             return None
         try:
             taken = self._writer.take(figures, copied=beside)
@@ -174,14 +175,14 @@ class Keeper:
             self._cadence.failed(time.monotonic())
             return self._refuse(figures.step, flushes, str(refused))
         goes_on = beside and taken.bundles is not None
-        goes_on_at = time.monotonic() if goes_on else None
-        save = Save(self._writer, taken, self._attempt.reporter, flushes, decided_at, goes_on_at)
+        stall_s = time.monotonic() - started
+        save = Save(self._writer, taken, self._attempt.reporter, flushes, decided_at, stall_s, waits=not goes_on)
         del taken  # the save alone holds the copy, and lets it go when it is written
         if goes_on:
             self._in_flight = save, self._beside.submit(save.run)
         error = None if goes_on else self._absorb(save.run())
         self._cadence.begun(figures.step, time.monotonic())
-        self.stalled_s += time.monotonic() - decided_at
+        self.stalled_s += time.monotonic() - started
         return error
 
     def _settle(self) -> None:

@@ -28,9 +28,10 @@ class Save:
         reporter: Reporter,
         flushes: tuple[int, ...],
         decided_at: float,
-        goes_on_at: float | None,
+        stall_s: float,
+        waits: bool,
     ) -> None:
-        """`goes_on_at`: when training goes on while this is written; None if it waits. Both monotonic."""
+        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits`: it does until the end."""
         self.step = taken.name.step
         self._attempt = taken.name.attempt
         self._writer = writer
@@ -38,8 +39,8 @@ class Save:
         self._reporter = reporter
         self._flushes = flushes
         self._decided_at = decided_at
-        self._stall_s = 0.0 if goes_on_at is None else goes_on_at - decided_at
-        self._waiting_since = decided_at if goes_on_at is None else None
+        self._stall_s = stall_s
+        self._waiting_since = time.monotonic() if waits else None
         self._answered = False
         self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
 
