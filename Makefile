@@ -24,8 +24,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(INSTALLED)  ## kill to new process, idle cost; beside Supervisor in an environment of its own
+bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost of a save, beside CheckpointManager
 	$(BIN)/python -m bench.daemon
+	$(BIN)/python -m bench.saves
 
 diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md
 	$(BIN)/python -m supervisor.core.diagram

@@ -28,9 +28,13 @@ class Cadence:
             return step // self.interval.steps > self.saved_step // self.interval.steps
         return self.interval.seconds is not None and now >= self.saved_at + self.interval.seconds
 
-    def saved(self, step: int, now: float) -> None:
-        """A save of `step` was committed."""
-        self.saved_step, self.saved_at, self.failures = step, now, 0
+    def begun(self, step: int, now: float) -> None:
+        """A save of `step` was taken: the next interval counts from here."""
+        self.saved_step, self.saved_at = step, now
+
+    def succeeded(self) -> None:
+        """A save was committed: what failed before no longer counts."""
+        self.failures = 0
 
     def failed(self, now: float) -> None:
         """A save failed: the next try waits, each time longer."""

@@ -1,9 +1,12 @@
-"""One checkpoint onto the disk: snapshot between two steps, write, commit.
+"""One checkpoint onto the disk, in three parts.
 
-Three parts, so that a background writer may take over the second: `snapshot` reads what the next step changes,
-`write` turns it into files in a `.partial` folder, `commit` makes them exist.
+`take` reads, between two steps, what the next step changes; `write` turns that into files in a `.partial` folder and
+commits them; `tidy` deletes what retention gives up. The last two may run on another thread while training goes on.
+Host memory: a background save holds one copy of the state (of its tensors, not of the process) until it is written, and
+at most one save is in flight.
 """
 
+import contextlib
 import shutil
 import sys
 import time
@@ -17,7 +20,8 @@ from supervisor.protocol import checkpoints, durable, layout, manifest, retentio
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest, ManifestError
 from supervisor.protocol.retention import Kept, RetentionPolicy
-from worker import exact
+from worker import exact, snapshot
+from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
 
 COPIES = "replicas"  # prefix of the second bundle: what replicas other than the first hold
@@ -47,38 +51,43 @@ class Origin:
     topology: Mapping[str, str | int | bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The state of one step boundary. `bundles`: by prefix; None if it can be written only before the next step."""
+
+    name: CheckpointName
+    host: State
+    bundles: Mapping[str, Snapshot] | None
+
+
 class CheckpointWriter:
-    """Writes the checkpoints of one attempt into one directory, and deletes those that retention gives up."""
+    """Writes the checkpoints of one attempt into one directory, and deletes those that retention gives up.
+
+    Not for two threads at once.
+    """
 
     def __init__(
         self, tracked: tf.train.Checkpoint, directory: Path, origin: Origin, policy: RetentionPolicy, replicas: int
     ) -> None:
-        self._tracked = tracked
         self._directory = directory
         self._origin = origin
         self._policy = policy
         self._replicas = replicas
         self._hidden = exact.hidden_variables(tracked)
+        self._bundles = {layout.PREFIX: tracked}
+        if self._hidden.copies:
+            self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
         self._known: dict[CheckpointName, Kept] = {}
+        self._can_snapshot = True
 
-    def save(self, figures: Figures) -> Manifest:
-        """Commits a checkpoint of the present state. Call it between steps, on the thread that trains.
+    def take(self, figures: Figures, copied: bool) -> Taken:
+        """The present state. Call it between steps, on the thread that trains.
 
-        Raises SaveError for a full disk, a folder that can't be written or an I/O error.
+        `copied`: training goes on while it is written; otherwise it must be written at once. Where a copy can't be
+        made, `bundles` of the result is None. Raises SaveError if there is no memory for one.
         """
         name = CheckpointName(figures.step, self._origin.attempt)
-        partial = self._directory / name.partial
-        try:
-            self._write(partial, self._snapshot(figures))
-            committed = self._commit(partial, name, figures.metrics)
-        except (OSError, tf.errors.OpError) as error:
-            shutil.rmtree(partial, ignore_errors=True)  # swept at the next start if this fails too
-            raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
-        self._tidy(name)
-        return committed
-
-    def _snapshot(self, figures: Figures) -> State:
-        return State(
+        host = State(
             step=figures.step,
             position=figures.position,
             seeds=exact.read_seeds(self._hidden),
@@ -88,14 +97,44 @@ class CheckpointWriter:
             replicas=self._replicas,
             copies=len(self._hidden.copies),
         )
+        if not self._can_snapshot:
+            return Taken(name, host, None)
+        try:
+            return Taken(name, host, {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()})
+        except CannotSnapshot as error:
+            self._can_snapshot = False
+            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {error}\n")
+            return Taken(name, host, None)
+        except tf.errors.OpError as error:
+            raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
 
-    def _write(self, partial: Path, state: State) -> None:
+    def write(self, taken: Taken) -> Manifest:
+        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error."""
+        partial = self._directory / taken.name.partial
+        try:
+            self._write_files(partial, taken)
+            return self._commit(partial, taken.name, taken.host.metrics)
+        except (OSError, tf.errors.OpError) as error:
+            self._take_back(taken.name)
+            raise SaveError(f"cannot save {taken.name}: {_cause(error)}; earlier checkpoints are untouched") from error
+
+    def _take_back(self, name: CheckpointName) -> None:
+        """Deletes what a failed save left; that which can't be deleted is swept at the next start."""
+        shutil.rmtree(self._directory / name.partial, ignore_errors=True)
+        with contextlib.suppress(
+            OSError
+        ):  # renamed, but not known to be on the disk: it would be in the next try's way
+            checkpoints.delete(self._directory, name)
+
+    def _write_files(self, partial: Path, taken: Taken) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        self._tracked.write(str(partial / layout.PREFIX))
-        if self._hidden.copies:
-            tf.train.Checkpoint(copies=list(self._hidden.copies)).write(str(partial / COPIES))
-        (partial / layout.STATE).write_bytes(state.to_bytes())
+        for prefix, bundle in self._bundles.items():
+            if taken.bundles is None:
+                bundle.write(str(partial / prefix))
+            else:
+                taken.bundles[prefix].write(partial / prefix)
+        (partial / layout.STATE).write_bytes(taken.host.to_bytes())
 
     def _commit(self, partial: Path, name: CheckpointName, metrics: Mapping[str, float]) -> Manifest:
         names = tuple(sorted(entry.name for entry in partial.iterdir() if entry.is_file()))
@@ -113,7 +152,7 @@ class CheckpointWriter:
         durable.commit_folder(partial, self._directory / str(name), names)
         return proof
 
-    def _tidy(self, newest: CheckpointName) -> None:
+    def tidy(self, newest: CheckpointName) -> None:
         """The pointer for other people's tools, and retention. The checkpoint exists: nothing here may undo that."""
         try:
             self._point_at(newest)

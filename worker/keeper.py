@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,22 +19,18 @@ from worker.cadence import DEFAULT_INTERVAL, Cadence
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
 from worker.opening import Opened, open_directory
 from worker.restore import Found, Unfit, build, restore
+from worker.saving import Last, Save
 from worker.state import State
 
 LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a full disk may be freed by somebody's clean-up; a broken one won't mend
 
 
-@dataclass(frozen=True, slots=True)
-class Last:
-    """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from."""
-
-    step: int
-    name: str
-    size_bytes: int
-
-
 class Keeper:
-    """Between a run and its checkpoint directory. Everything here happens on the thread that trains."""
+    """Between a run and its checkpoint directory. Everything here happens on the thread that trains.
+
+    A save that is due or asked for is copied there and written beside it, one at a time: a flush waits for the one in
+    flight, or uses it if it holds the same step. What ends with the process is written while training waits.
+    """
 
     def __init__(
         self,
@@ -54,6 +50,8 @@ class Keeper:
         self._writer: CheckpointWriter | None = None
         self._cadence = Cadence(interval or DEFAULT_INTERVAL, 0, time.monotonic())
         self._last: Last | None = None
+        self._beside = ThreadPoolExecutor(1, "stepkeeper-save")
+        self._in_flight: tuple[Save, Future[Last | SaveError]] | None = None
 
     def begin(self, total_steps: int | None) -> State | None:
         """Restores and says so; None at a fresh start.
@@ -68,7 +66,7 @@ class Keeper:
             self._go_without()
         state = found.state if found is not None else None
         step = state.step if state is not None else 0
-        self._cadence.saved(step, time.monotonic())
+        self._cadence.begun(step, time.monotonic())
         restored = Restored(
             self._attempt.number,
             step,
@@ -82,12 +80,14 @@ class Keeper:
 
     def serve(self, step: int, figures: Callable[[], Figures]) -> None:
         """At a step boundary: saves if it was asked for or is due. Leaves the process if that was asked for too."""
+        if self._in_flight is not None and self._in_flight[1].done():
+            self._settle()
         asked = self._attempt.requests.take()
         if asked is None:
-            if self._writer is not None and self._cadence.is_due(step, time.monotonic()):
-                self._save(figures(), ())
+            if self._writer is not None and self._is_due(step):
+                self._save(figures(), (), beside=True)
             return
-        error = self._save(figures(), asked.flushes)
+        error = self._save(figures(), asked.flushes, beside=not asked.stop)
         if not asked.stop:
             return
         if error is not None and self._writer is not None:
@@ -99,7 +99,7 @@ class Keeper:
         asked = self._attempt.requests.take()
         flushes = asked.flushes if asked is not None else ()
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
-            error = self._save(figures, flushes)
+            error = self._save(figures, flushes, beside=False)
             if error is None or self._writer is None:
                 return
             if pause_s is not None:
@@ -107,9 +107,13 @@ class Keeper:
         self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", figures.step)
 
     def release(self) -> None:
-        """Lets another run use the directory."""
-        if self._opened is not None:
-            self._opened.lock.release()
+        """Waits for the save in flight, then lets another run use the directory."""
+        try:
+            self._settle()
+        finally:
+            self._beside.shutdown()
+            if self._opened is not None:
+                self._opened.lock.release()
 
     def _go_without(self) -> None:
         if self._attempt.channel is not None:
@@ -139,38 +143,81 @@ class Keeper:
         self._last = Last(found.state.step, folder.name, found.size_bytes)
         return found
 
-    def _save(self, figures: Figures, flushes: tuple[int, ...]) -> str | None:
-        """Commits this step, unless a checkpoint holds it already, and says so; the error if it could not."""
-        is_held = self._writer is None or (self._last is not None and self._last.step == figures.step)
-        if is_held and not flushes:
-            return None
-        started = time.monotonic()
+    def _is_due(self, step: int) -> bool:
+        """Whether to save now. An interval in steps is kept, if need be by waiting; one in seconds is put off."""
+        if not self._cadence.is_due(step, time.monotonic()):
+            return False
+        if self._in_flight is not None:
+            if self._cadence.interval.steps is None:
+                return False
+            self._settle()
+        return self._cadence.is_due(step, time.monotonic())
+
+    def _save(self, figures: Figures, flushes: tuple[int, ...], beside: bool) -> str | None:
+        """Saves this step, unless a checkpoint holds it already, and has it answered; the error if there is one yet.
+
+        `beside`: training goes on meanwhile, and an error comes later.
+        """
+        decided_at = time.monotonic()
+        if self._in_flight is not None:
+            if beside and self._in_flight[0].step == figures.step and self._in_flight[0].join(flushes):
+                return None
+            self._settle()
+        started = time.monotonic()  # the wait for another save is that one's stall
         if self._writer is None:
-            error: str | None = "cannot save: this run has no checkpoint directory"
-        else:
-            error = None if is_held else self._write(self._writer, figures)
-        took_s = time.monotonic() - started
-        self.stalled_s += took_s
-        self._answer(figures.step, flushes, took_s, error)
+            return self._refuse(figures.step, flushes, "cannot save: this run has no checkpoint directory")
+        if self._last is not None and self._last.step == figures.step:
+            self._answer_held(self._last, flushes, started)
+            return None
+        try:
+            taken = self._writer.take(figures, copied=beside)
+        except SaveError as refused:
+            self._cadence.failed(time.monotonic())
+            return self._refuse(figures.step, flushes, str(refused))
+        goes_on = beside and taken.bundles is not None
+        stall_s = time.monotonic() - started
+        save = Save(self._writer, taken, self._attempt.reporter, flushes, decided_at, stall_s, waits=not goes_on)
+        del taken  # the save alone holds the copy, and lets it go when it is written
+        if goes_on:
+            self._in_flight = save, self._beside.submit(save.run)
+        error = None if goes_on else self._absorb(save.run())
+        self._cadence.begun(figures.step, time.monotonic())
+        self.stalled_s += time.monotonic() - started
         return error
 
-    def _write(self, writer: CheckpointWriter, figures: Figures) -> str | None:
-        try:
-            committed = writer.save(figures)
-        except SaveError as error:
+    def _settle(self) -> None:
+        """Waits for the save in flight, if there is one, and takes note of how it ended."""
+        if self._in_flight is None:
+            return
+        (save, future), self._in_flight = self._in_flight, None
+        started = time.monotonic()
+        save.wait_from(started)
+        outcome = future.result()
+        self.stalled_s += time.monotonic() - started
+        self._absorb(outcome)
+
+    def _absorb(self, outcome: Last | SaveError) -> str | None:
+        if isinstance(outcome, SaveError):
             self._cadence.failed(time.monotonic())
-            return str(error)
-        self._cadence.saved(figures.step, time.monotonic())
-        self._last = Last(committed.step, str(committed.name), committed.size_bytes)
+            return str(outcome)
+        self._last = outcome
+        self._cadence.succeeded()
         return None
 
-    def _answer(self, step: int, flushes: tuple[int, ...], took_s: float, error: str | None) -> None:
-        number, last = self._attempt.number, self._last
-        if error is not None or last is None:
-            self._attempt.reporter.say(SaveFailed(number, step, str(error), flushes))
-        else:
-            committed = Committed(number, step, last.name, last.size_bytes, took_s, stall_s=took_s, flushes=flushes)
-            self._attempt.reporter.say(committed)
+    def _refuse(self, step: int, flushes: tuple[int, ...], error: str) -> str | None:
+        """Answers what can't be saved; silent where there is no directory and nobody asked."""
+        if flushes or self._writer is not None:
+            self._attempt.reporter.say(SaveFailed(self._attempt.number, step, error, flushes))
+            return error
+        return None
+
+    def _answer_held(self, last: Last, flushes: tuple[int, ...], decided_at: float) -> None:
+        if flushes:
+            took_s = time.monotonic() - decided_at
+            said = Committed(
+                self._attempt.number, last.step, last.name, last.size_bytes, took_s, stall_s=took_s, flushes=flushes
+            )
+            self._attempt.reporter.say(said)
 
 
 def _versions() -> dict[str, str]:

@@ -98,8 +98,8 @@ class Run:
             if self._feed is not None:
                 self._feed.abandon()
             self._stop.remove()
-            self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._keeper.release()
+            self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
 
     def batches(self, source: Any) -> Iterator[Batch]:
         """The batches that are left, from the exact position of the restored checkpoint on.

@@ -17,7 +17,7 @@ def test_steps_are_due_at_multiples_whenever_the_last_save_was(saved_step: int, 
 
 def test_seconds_count_from_the_last_save() -> None:
     cadence = every(seconds=60.0)
-    cadence.saved(step=5, now=130.0)
+    cadence.begun(step=5, now=130.0)
 
     assert not cadence.is_due(6, now=189.0)
     assert cadence.is_due(6, now=190.0)

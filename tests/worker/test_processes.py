@@ -63,9 +63,9 @@ def test_killed_at_random_steps_it_ends_with_the_same_bits(start: Start, tmp_pat
 
     undisturbed = read_until(trained("a"), "hash")
 
-    lost_at = []  # each after the first save, at step 7: from there on the number of threads is settled
+    lost_at = []  # each after step 14, whose save waits until that of step 7 is committed: it settles the thread count
     on_one_core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]  # the bits must not depend on it
-    for earliest, before in ((8, []), (18, on_one_core), (28, [])):
+    for earliest, before in ((15, []), (22, on_one_core), (29, [])):
         process = trained("b", before)
         lost_at.append(read_until(process, f"step {random.randint(earliest, earliest + 8)}"))
         process.send_signal(signal.SIGKILL)

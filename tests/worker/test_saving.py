@@ -270,6 +270,7 @@ def test_full_disk_costs_the_save_and_training_goes_on(
     with run:
         for images, labels in run.batches(training.data()):
             if run.step == 3:
+                daemon.wait_for(SaveFailed)  # said as it happens, not at the next save
                 filler.unlink()
             run.step_done(loss=step(images, labels))
     daemon.wait_for(Done)

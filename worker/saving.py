@@ -1,0 +1,92 @@
+"""One save, from its decision to its answer, on the thread that trains or beside it."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+from supervisor.protocol.messages import Committed, SaveFailed
+from worker.attempt import Reporter
+from worker.checkpoint import CheckpointWriter, SaveError, Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from."""
+
+    step: int
+    name: str
+    size_bytes: int
+
+
+class Save:
+    """`run` writes what was taken at one step boundary, and tells the daemon at once how that ended."""
+
+    def __init__(
+        self,
+        writer: CheckpointWriter,
+        taken: Taken,
+        reporter: Reporter,
+        flushes: tuple[int, ...],
+        decided_at: float,
+        stall_s: float,
+        waits: bool,
+    ) -> None:
+        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits`: it does until the end."""
+        self.step = taken.name.step
+        self._attempt = taken.name.attempt
+        self._writer = writer
+        self._taken = [taken]  # emptied by `run`, so that nothing holds the copy longer than it must
+        self._reporter = reporter
+        self._flushes = flushes
+        self._decided_at = decided_at
+        self._stall_s = stall_s
+        self._waiting_since = time.monotonic() if waits else None
+        self._answered = False
+        self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
+
+    def run(self) -> Last | SaveError:
+        """Writes, answers, tidies up. An error that is no SaveError is a defect here and passes through."""
+        taken = self._taken.pop()
+        try:
+            committed = self._writer.write(taken)
+        except SaveError as error:
+            self._answer(error)
+            return error
+        del taken  # the copy of the state: retention may take long
+        last = Last(committed.step, str(committed.name), committed.size_bytes)
+        self._answer(last)
+        self._writer.tidy(committed.name)
+        return last
+
+    def join(self, flushes: tuple[int, ...]) -> bool:
+        """Has this save answer these flushes too; False if it has answered already."""
+        with self._lock:
+            if not self._answered:
+                self._flushes += flushes
+            return not self._answered
+
+    def wait_from(self, now: float) -> None:
+        """Training stands still for this save from now on."""
+        with self._lock:
+            self._waiting_since = now
+
+    def _answer(self, outcome: Last | SaveError) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._answered = True
+            stall_s = self._stall_s + (0.0 if self._waiting_since is None else now - self._waiting_since)
+        if isinstance(outcome, SaveError):
+            self._reporter.say(SaveFailed(self._attempt, self.step, str(outcome), self._flushes))
+            return
+        save_s = now - self._decided_at
+        self._reporter.say(
+            Committed(
+                self._attempt,
+                self.step,
+                outcome.name,
+                outcome.size_bytes,
+                save_s,
+                stall_s=stall_s,
+                flushes=self._flushes,
+            )
+        )

@@ -1,0 +1,80 @@
+"""The tensors that a `tf.train.Checkpoint` would write, taken between two steps and written whenever.
+
+Which tensors, under which keys, and the description of the objects that a restore needs, come from TensorFlow's own
+saver; the files are then those that `Checkpoint.write` makes, byte for byte.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+
+class CannotSnapshot(Exception):
+    """These objects can only be written while nothing changes them; the text says what stands in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One bundle of tensors in host memory. `slices`: which part of a larger tensor each is; mostly empty."""
+
+    names: tuple[str, ...]
+    slices: tuple[str, ...]
+    tensors: tuple[tf.Tensor, ...]
+
+    def write(self, prefix: Path) -> None:
+        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises tf.errors.OpError."""
+        with tf.device("/cpu:0"):
+            tf.raw_ops.SaveV2(
+                prefix=str(prefix), tensor_names=self.names, shape_and_slices=self.slices, tensors=self.tensors
+            )
+
+
+def take(tracked: tf.train.Checkpoint, copied: bool) -> Snapshot:
+    """What `tracked` holds now. Call it between steps, on the thread that trains.
+
+    `copied`: into memory of its own, as much as the tensors and no more, so that training may go on. Otherwise
+    the tensors may share the variables' memory, and have to be written before the next step.
+    Raises CannotSnapshot; tf.errors.OpError if there is no memory.
+    """
+    names, slices, tensors = [], [], []
+    for name, part, tensor in _serialized(tracked):
+        names.append(name)
+        slices.append(part)
+        tensors.append(_apart(name, tensor) if copied else tensor)
+    return Snapshot(tuple(names), tuple(slices), tuple(tensors))
+
+
+def _apart(name: str, tensor: tf.Tensor) -> tf.Tensor:
+    """A copy that no variable shares: what a read gives may be the variable's own buffer."""
+    try:
+        with tf.device("/cpu:0"):
+            return tf.raw_ops.DeepCopy(x=tensor)
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
+        raise CannotSnapshot(f"{name} is of type {tensor.dtype.name}, which TensorFlow can't copy") from error
+
+
+def _serialized(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, str, tf.Tensor]]:
+    """Key, slice and tensor of each entry. TensorFlow has no public way to ask for them."""
+    try:
+        gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
+    except (AttributeError, TypeError) as error:
+        raise CannotSnapshot(f"TensorFlow {tf.__version__} has no saver that stepkeeper knows: {error}") from error
+    if registered:
+        raise CannotSnapshot(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
+    for entries in gathered.values():
+        for key, entry in entries.items():
+            for part, one in entry.items() if isinstance(entry, dict) else [("", entry)]:
+                name, place, tensor = _resolved(key, part, one)
+                if tensor is not None:  # None: in the description of the objects, without a value
+                    yield name, place, tensor
+
+
+def _resolved(key: str, part: str, entry: Any) -> tuple[str, str, tf.Tensor | None]:
+    """An entry is a tensor, or a specification that reads one when asked."""
+    if not hasattr(entry, "slice_spec"):
+        return key, part, entry
+    with tf.device(entry.device):
+        return entry.name or key, (entry.slice_spec or part).strip(), entry.tensor
