@@ -6,7 +6,7 @@ from supervisor.protocol.launch import Interval
 
 DEFAULT_INTERVAL = Interval(seconds=600.0)  # losing ten minutes hurts less than saving all the time
 FIRST_PAUSE_S = 10.0  # after a save that failed; a full disk is rarely free again sooner
-MAX_PAUSE_S = 600.0
+MAX_PAUSE_S = 60.0  # what a crash may cost more, once the disk is free again
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ at most one save is in flight.
 """
 
 import contextlib
+import re
 import shutil
 import sys
 import time
@@ -23,6 +24,8 @@ from supervisor.protocol.retention import Kept, RetentionPolicy
 from worker import exact, snapshot
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
+
+_GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
 COPIES = "replicas"  # prefix of the second bundle: what replicas other than the first hold
 
@@ -153,12 +156,15 @@ class CheckpointWriter:
         return proof
 
     def tidy(self, newest: CheckpointName) -> None:
-        """The pointer for other people's tools, and retention. The checkpoint exists: nothing here may undo that."""
-        try:
-            self._point_at(newest)
-            self._retain(newest)
-        except OSError as error:
-            sys.stderr.write(f"stepkeeper: saved {newest}, but cannot tidy up {self._directory}: {error}\n")
+        """Retention, and the pointer for other people's tools. The checkpoint exists: nothing here may undo that.
+
+        Each by itself, and retention first: on a full disk the pointer can't be written before something is deleted.
+        """
+        for what, act in (("delete old checkpoints", self._retain), ("write TensorFlow's pointer", self._point_at)):
+            try:
+                act(newest)
+            except OSError as error:
+                sys.stderr.write(f"stepkeeper: saved {newest}, but cannot {what} in {self._directory}: {error}\n")
 
     def _point_at(self, newest: CheckpointName) -> None:
         relative = f"{newest}/{layout.PREFIX}"
@@ -187,4 +193,4 @@ def _cause(error: OSError | tf.errors.OpError) -> str:
     """An error in a few words: TensorFlow's carry a whole graph location."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return " ".join(str(error.message).split())[:300]
+    return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]

@@ -194,6 +194,19 @@ def test_retention_keeps_the_newest_and_the_best(
     assert names(directory) == ["step-0000000002.a1", "step-0000000004.a1", "step-0000000005.a1"]
 
 
+def test_retention_does_not_depend_on_the_pointer_for_other_tools(
+    under_daemon: Callable[..., None], two_replicas: Any, directory: Path
+) -> None:
+    under_daemon(interval=Interval(steps=1), retention=RetentionPolicy(newest=2))
+    run, _ = run_of(two_replicas, None)
+    with run:
+        (directory / layout.POINTER / "in the way").mkdir(parents=True)
+        for _ in range(4):
+            run.step_done()
+
+    assert names(directory) == ["step-0000000003.a1", "step-0000000004.a1"]
+
+
 def test_metrics_that_are_not_finite_are_left_out(
     under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
