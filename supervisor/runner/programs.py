@@ -85,6 +85,18 @@ class Programs:
                         done.append((name, "added"))
             return done
 
+    async def remove(self, name: str) -> bool:
+        """Takes a program out of use; False, with nothing done, if it runs or waits to be started again."""
+        async with self._updating:
+            runner = self.runners.get(name)
+            if runner is None:
+                return True
+            await runner.taken_up.wait()
+            if runner.state in ALIVE or runner.state is State.BACKOFF:
+                return False
+            del self.runners[name]
+            return True
+
     async def leave(self) -> None:
         """Flushes and stops all programs side by side; returns when no process is left."""
         self.closing = True
