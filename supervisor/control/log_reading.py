@@ -1,4 +1,4 @@
-"""Pieces of log files by offset and length in bytes, as Supervisor's interface gives them; these functions may block."""
+"""Pieces of log files by offset and length in bytes, as Supervisor's interface gives them; they may block."""
 
 import os
 from pathlib import Path

@@ -1,0 +1,292 @@
+"""Supervisor's clients can't tell the difference: the same scripts against PyPI's Supervisor 4.3.0 and against ours.
+
+Each script is a list of steps, done with the stock supervisorctl or with xmlrpc.client. What every step gave is
+compared after masking pids, times and folders. What differs must stand in INTENDED, exactly, with its reason; and
+what stands there must differ. Of a fault's text only its name is compared: what follows it may say more here.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import peer
+from tests.system.both import Script, Side, our_daemon, stock_daemon
+
+pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor looks at its programs once a second
+
+PROGRAMS = r"""[program:job]
+command=/bin/sleep 1000
+[program:off]
+command=/bin/sleep 1000
+autostart=false
+[program:talker]
+command=/bin/sh -c "echo one; printf 'caf\303\251\n'; echo oops >&2; exec sleep 1000"
+priority=10
+[program:crash]
+command=/bin/sh -c "exit 3"
+autostart=false
+startretries=0
+[program:missing]
+command=/nonexistent/program
+autostart=false
+[program:plain]
+command=%(here)s/plain.txt
+autostart=false
+[program:once]
+command=/bin/sh -c "sleep 2"
+autorestart=false
+[program:bad]
+command=/bin/sh -c "sleep 2; exit 4"
+autorestart=false
+stdout_logfile=NONE
+redirect_stderr=true
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a step gives with either daemon, masked, and why it is not the same."""
+
+    stock: Any
+    ours: Any
+    reason: str
+
+
+def looking(side: Side) -> None:
+    settle(side)
+    side.ctl("status")
+    for names in (["job"], ["job:job", "off"], ["job:*"], ["nope"], ["nope:*"], ["off", "nope"], ["all"]):
+        side.ctl("status", *names)
+    side.ctl("pid")
+    side.ctl("pid", "job")
+    side.ctl("pid", "off")
+    side.ctl("pid", "nope")
+    side.ctl("pid", "all")
+    side.ctl("avail")
+    side.ctl("version")
+    side.ctl("bogus")
+    side.ctl("start")
+    side.ctl("stop")
+    side.ctl("help", "start")
+
+
+def settle(side: Side) -> None:
+    for name, state in (("job", "RUNNING"), ("talker", "RUNNING"), ("once", "EXITED"), ("bad", "EXITED")):
+        side.until_state(name, state)
+
+
+def starting_and_stopping(side: Side) -> None:
+    settle(side)
+    side.ctl("start", "off")
+    side.ctl("start", "off")
+    side.ctl("start", "nope")
+    side.ctl("start", "nope:*")
+    side.ctl("start", "job:*")
+    side.ctl("start", "missing", "plain")
+    side.ctl("start", "crash")
+    side.until_state("crash", "FATAL")
+    side.ctl("status", "crash", "missing")
+    side.ctl("stop", "off")
+    side.ctl("stop", "off", "nope", "nope:*")
+    side.ctl("status", "off")
+    side.ctl("restart", "off")
+    side.ctl("restart", "job")
+    side.ctl("stop", "job:*", "off")
+    side.ctl("start", "job:job", "off:*")
+    side.ctl("stop", "all")
+    side.ctl("stop", "all")
+    side.ctl("status", "job", "off", "talker")
+
+
+def signalling(side: Side) -> None:
+    settle(side)
+    side.ctl("signal", "CONT", "job")
+    side.ctl("signal", "18", "job", "off", "nope")
+    side.ctl("signal", "BOGUS", "job")
+    side.ctl("signal", "CONT", "all")
+    side.ctl("signal", "CONT", "job:*", "nope:*")
+    side.ctl("signal", "CONT")
+    side.rpc("supervisor.signalProcess", "job", "SIGCONT")
+    side.rpc("supervisor.signalProcess", "job", 18)
+    side.rpc("supervisor.signalProcess", "job", "")
+    side.rpc("supervisor.signalProcessGroup", "job", "CONT")
+    side.rpc("supervisor.signalAllProcesses", "CONT")
+    side.rpc("supervisor.signalAllProcesses", "BOGUS")
+
+
+def reading_logs(side: Side) -> None:
+    settle(side)
+    side.until_log("talker", "caf")
+    for arguments in (["talker"], ["-4", "talker"], ["talker", "stderr"], ["nope"], ["bad"], ["bad", "stderr"]):
+        side.ctl("tail", *arguments)
+    side.ctl("tail", "talker", "both")
+    side.ctl("tail", "-x", "talker")
+    side.ctl("tail", "-f", "nope")
+    side.ctl("tail")
+    for method in ("readProcessStdoutLog", "readProcessLog", "tailProcessStdoutLog", "tailProcessLog"):
+        for offset, length in ((0, 0), (0, 3), (2, 4), (-4, 0), (-4, 2), (0, -1), (100, 3), (4, 100)):
+            side.rpc(f"supervisor.{method}", "talker", offset, length)
+    side.rpc("supervisor.readProcessStderrLog", "talker", 0, 0)
+    side.rpc("supervisor.tailProcessStderrLog", "talker", 0, 100)
+    side.rpc("supervisor.readProcessStdoutLog", "bad", 0, 0)
+    side.rpc("supervisor.tailProcessStdoutLog", "bad", 0, 10)
+    side.rpc("supervisor.tailProcessStdoutLog", "nope", 0, 10)
+    side.rpc("supervisor.readLog", 0, -1)
+    side.rpc("supervisor.readLog", -1, 1)
+    side.ctl("clear", "talker")
+    side.ctl("clear", "nope")
+    side.ctl("clear", "all")
+    side.rpc("supervisor.readProcessStdoutLog", "talker", 0, 0)
+    side.rpc("supervisor.clearProcessLog", "job")
+    side.rpc("supervisor.clearAllProcessLogs")
+    side.rpc("supervisor.clearLog")
+
+
+def describing(side: Side) -> None:
+    settle(side)
+    for name in ("job", "off", "once", "bad", "nope", "job:*", "job:job", "a:b:c", ""):
+        side.rpc("supervisor.getProcessInfo", name)
+    side.rpc("supervisor.getAllProcessInfo")
+    side.rpc("supervisor.getAllConfigInfo")
+    side.rpc("supervisor.getState")
+    side.rpc("supervisor.getIdentification")
+    side.rpc("supervisor.getAPIVersion")
+    side.rpc("supervisor.getVersion")
+    side.rpc("supervisor.getSupervisorVersion")
+    side.rpc("system.listMethods")
+    for method in side.call("system.listMethods"):
+        side.rpc("system.methodSignature", method)
+    for method in (
+        "nope",
+        "supervisor.nope",
+        "supervisor._private",
+        "supervisor.startProcess.real",
+        "nope.x",
+        "__init__",
+    ):
+        side.rpc(method)
+        side.rpc("system.methodSignature", method)
+        side.rpc("system.methodHelp", method)
+
+
+def calling(side: Side) -> None:
+    settle(side)
+    side.rpc("supervisor.startProcess", "off", False)
+    side.rpc("supervisor.startProcess", "off")
+    side.until_state("off", "RUNNING")
+    side.rpc("supervisor.stopProcess", "off", False)
+    side.until_state("off", "STOPPED")
+    side.rpc("supervisor.stopProcess", "off")
+    side.rpc("supervisor.startProcess", "off:*")
+    side.rpc("supervisor.stopProcess", "off:*")
+    side.rpc("supervisor.startProcess", "missing", False)
+    side.rpc("supervisor.startProcess", "plain")
+    side.rpc("supervisor.startProcess", "crash")
+    side.rpc("supervisor.startProcessGroup", "missing")
+    side.rpc("supervisor.startProcessGroup", "nope")
+    side.rpc("supervisor.stopProcessGroup", "job")
+    side.rpc("supervisor.stopProcessGroup", "off")
+    side.rpc("supervisor.stopAllProcesses")
+    side.rpc("supervisor.startProcess")
+    side.rpc("supervisor.startProcess", "off", True, 1)
+    side.rpc("supervisor.getPID", 1)
+    side.rpc("supervisor.startProcess", 5)
+    side.rpc("supervisor.sendProcessStdin", "off", "x")
+    side.rpc("supervisor.sendProcessStdin", "nope", "x")
+    side.rpc("supervisor.sendProcessStdin", "off", 5)
+    side.rpc("supervisor.sendRemoteCommEvent", "kind", "data")
+    calls = [
+        {"methodName": "supervisor.getAPIVersion"},
+        {"methodName": "supervisor.getProcessInfo", "params": ["nope"]},
+        {"methodName": "supervisor.startProcess", "params": ["job"]},
+        {"methodName": "supervisor.stopProcess", "params": ["job"]},
+        {"methodName": "supervisor.nope", "params": []},
+        {"methodName": "system.multicall", "params": [[]]},
+        {"params": []},
+    ]
+    side.rpc("system.multicall", calls)
+    side.rpc("system.multicall", [])
+    side.rpc("system.multicall", [5])
+
+
+def reconfiguring(side: Side) -> None:
+    settle(side)
+    side.ctl("reread")
+    side.ctl("update")
+    side.ctl("add", "job", "nope")
+    side.ctl("remove", "job", "nope")
+    added = PROGRAMS + "[program:fresh]\ncommand=/bin/sleep 1000\n"
+    side.write(added.replace("[program:off]\ncommand=/bin/sleep 1000", "[program:off]\ncommand=/bin/sleep 1001"))
+    side.ctl("reread")
+    side.rpc("supervisor.reloadConfig")
+    side.ctl("avail")
+    side.ctl("add", "fresh")
+    side.until_state("fresh", "RUNNING")
+    side.ctl("remove", "off")
+    side.ctl("status", "off", "fresh")
+    side.ctl("add", "off")
+    side.ctl("update")
+    side.write(PROGRAMS)
+    side.ctl("update", "fresh")
+    side.ctl("update")
+    side.ctl("update", "nope")
+    side.write(PROGRAMS + "[program:broken]\nautostart=maybe\n")
+    side.rpc("supervisor.reloadConfig")
+
+
+def leaving(side: Side) -> None:
+    settle(side)
+    pid = side.call("supervisor.getPID")
+    side.ctl("reload")
+    side.until(side.answers, "the daemon is back")
+    settle(side)
+    side.ctl("status", "job", "off")
+    assert side.call("supervisor.getPID") == pid
+    side.ctl("shutdown")
+    side.until_gone()
+    side.ctl("shutdown")
+    side.ctl("status")
+    side.ctl("start", "job")
+
+
+SCRIPTS: tuple[Script, ...] = (
+    looking,
+    starting_and_stopping,
+    signalling,
+    reading_logs,
+    describing,
+    calling,
+    reconfiguring,
+    leaving,
+)
+INTENDED: dict[tuple[Script, str], Difference] = {}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_clients_of_supervisor_see_what_they_are_used_to(script: Script, tmp_path: Path):
+    try:
+        binaries = peer.binaries()
+    except peer.NotInstalled as error:
+        pytest.skip(str(error))
+    stock = Side(tmp_path / "stock", stock_daemon(binaries), binaries / "supervisorctl", PROGRAMS)
+    ours = Side(tmp_path / "ours", our_daemon(), binaries / "supervisorctl", PROGRAMS)
+
+    with ThreadPoolExecutor(2) as side_by_side:
+        for done in [side_by_side.submit(play, script, side) for side in (stock, ours)]:
+            done.result()
+
+    differences = {
+        step: (stock.outcomes[step], outcome)
+        for step, outcome in ours.outcomes.items()
+        if outcome != stock.outcomes[step]
+    }
+    intended = {step: (each.stock, each.ours) for (where, step), each in INTENDED.items() if where is script}
+    assert differences == intended
+
+
+def play(script: Script, side: Side) -> None:
+    with side:
+        script(side)
