@@ -235,7 +235,8 @@ async def clear_logs(daemon: Daemon, name: str) -> bool:
 async def clear_all_logs(daemon: Daemon) -> list[Struct]:
     """Empties every program's logs and deletes their backups."""
     names = [runner.name for runner in _by_priority(daemon)]
-    return await _results([(name, _do(daemon, "clear", name=name)) for name in names])
+    results = await _results([(name, _do(daemon, "clear", name=name)) for name in names])
+    return sorted(results, key=lambda result: names.index(result["name"]))
 
 
 async def send_stdin(daemon: Daemon, name: str, chars: str) -> bool:

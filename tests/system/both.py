@@ -99,13 +99,14 @@ class Side:
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
-    def ctl(self, *arguments: str) -> None:
-        """A step: Supervisor's own client; its exit status and output."""
+    def ctl(self, *arguments: str, typed: str | None = None) -> None:
+        """A step: Supervisor's own client; its exit status and output. `typed`: to its shell."""
         command = [str(self._ctl), "-c", "test.conf", *arguments]
         done = subprocess.run(
             command,
             cwd=self.folder,
             env=PEER_ENVIRONMENT,
+            input=typed or "",
             capture_output=True,
             encoding="utf-8",
             timeout=CTL_S,
@@ -113,6 +114,21 @@ class Side:
         )
         lines = self.masked(done.stdout).splitlines()
         self._note("ctl " + " ".join(arguments), [done.returncode, *lines])
+
+    def follow(self, *arguments: str, until: str) -> None:
+        """A step: Supervisor's client shows a stream until it holds a text, then is interrupted; what it showed."""
+        command = [str(self._ctl), "-c", "test.conf", *arguments]
+        with subprocess.Popen(
+            command, cwd=self.folder, env=PEER_ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8"
+        ) as client:
+            assert client.stdout is not None
+            shown: list[str] = []
+            while not shown or until not in shown[-1]:
+                shown.append(client.stdout.readline())
+                assert shown[-1], f"the stream ended before {until}: {shown}"
+            client.send_signal(signal.SIGINT)
+            status = client.wait(PATIENCE_S)
+        self._note("ctl " + " ".join(arguments), [status, *(self.masked(line).rstrip("\n") for line in shown)])
 
     def rpc(self, method: str, *arguments: object) -> None:
         """A step: a call with xmlrpc.client; its result or the name of its fault."""
@@ -141,10 +157,7 @@ class Side:
 
     def call(self, method: str, *arguments: object) -> Any:
         with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(self.folder / "s.sock")) as proxy:
-            called: Any = proxy
-            for part in method.split("."):
-                called = getattr(called, part)
-            return called(*arguments)
+            return proxy.__getattr__(method)(*arguments)
 
     def answers(self) -> bool:
         try:
@@ -192,6 +205,17 @@ class Side:
         text = re.sub(r"\bpid \d+, uptime \d+:\d\d:\d\d", "pid N, uptime T", text)
         text = re.sub(r"\b[A-Z][a-z][a-z] \d\d \d\d:\d\d [AP]M", "DATE", text)
         return re.sub(r"^[1-9]\d*$", "N", text, flags=re.MULTILINE)
+
+
+def differing(where: str, stock: Outcome, ours: Outcome) -> list[tuple[str, Outcome, Outcome]]:
+    """The smallest parts that differ: the key of the struct they stand in, or `where`; what either daemon gave."""
+    if stock == ours:
+        return []
+    if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
+        return [each for key in stock for each in differing(key, stock[key], ours[key])]
+    if isinstance(stock, list) and isinstance(ours, list) and len(stock) == len(ours):
+        return [each for pair in zip(stock, ours, strict=True) for each in differing(where, *pair)]
+    return [(where, stock, ours)]
 
 
 def stock_daemon(folder: Path) -> tuple[str, ...]:
