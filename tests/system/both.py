@@ -165,6 +165,14 @@ class Side:
         except (OSError, xmlrpc.client.Error):
             return False
 
+    def serves(self, method: str) -> bool:
+        """Whether a method gives a result, not a fault."""
+        try:
+            self.call(method)
+        except xmlrpc.client.Fault:
+            return False
+        return True
+
     def until(self, look: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not look():
@@ -204,6 +212,7 @@ class Side:
         text = re.sub(r"-(stdout|stderr)(---supervisor-\w+)?\.log", r"-\1.log", text)
         text = re.sub(r"\bpid \d+, uptime \d+:\d\d:\d\d", "pid N, uptime T", text)
         text = re.sub(r"\b[A-Z][a-z][a-z] \d\d \d\d:\d\d [AP]M", "DATE", text)
+        text = re.sub(r"\bfile: \S+ line: \d+", "file: F line: N", text)
         return re.sub(r"^[1-9]\d*$", "N", text, flags=re.MULTILINE)
 
 

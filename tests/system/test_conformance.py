@@ -32,6 +32,14 @@ priority=10
 command=/bin/sh -c "exit 3"
 autostart=false
 startretries=0
+[program:flaky]
+command=/bin/sh -c "exit 3"
+autostart=false
+startretries=20
+[program:stubborn]
+command=/bin/sh -c "trap '' TERM; exec sleep 1000"
+autostart=false
+stopwaitsecs=4
 [program:missing]
 command=/nonexistent/program
 autostart=false
@@ -228,6 +236,39 @@ def typing(side: Side) -> None:
     side.ctl("-i", typed="stop job\nreload\nn\nshutdown\nn\nquit\n")
 
 
+def waiting(side: Side) -> None:
+    side.rpc("supervisor.startProcess", "flaky")
+    side.rpc("supervisor.startProcess", "flaky")
+    side.rpc("supervisor.signalProcess", "flaky", "CONT")
+    side.rpc("supervisor.removeProcessGroup", "flaky")
+    side.rpc("supervisor.stopProcess", "flaky")
+    side.ctl("status", "flaky")
+    side.rpc("supervisor.startProcess", "stubborn")
+    side.rpc("supervisor.stopProcess", "stubborn", False)
+    side.rpc("supervisor.getProcessInfo", "stubborn")
+    side.rpc("supervisor.stopProcess", "stubborn")
+    side.rpc("supervisor.stopProcessGroup", "stubborn")
+    side.rpc("supervisor.signalProcess", "stubborn", "CONT")
+    side.rpc("supervisor.removeProcessGroup", "stubborn")
+    side.ctl("status", "stubborn")
+    side.ctl("start", "stubborn")
+
+
+def leaving_slowly(side: Side) -> None:
+    side.rpc("supervisor.startProcess", "stubborn")
+    side.ctl("shutdown")
+    side.until(lambda: not side.serves("supervisor.clearLog"), "it leaves")
+    side.ctl("shutdown")
+    side.ctl("status", "stubborn")
+    side.rpc("supervisor.getState")
+    side.rpc("supervisor.startProcess", "off")
+    side.rpc("supervisor.reloadConfig")
+    side.rpc("system.methodSignature", "supervisor.getPID")
+    side.ctl("reload")
+    side.ctl("update")
+    side.until_gone()
+
+
 def reconfiguring(side: Side) -> None:
     settle(side)
     side.ctl("reread")
@@ -276,6 +317,8 @@ SCRIPTS: tuple[Script, ...] = (
     describing,
     calling,
     typing,
+    waiting,
+    leaving_slowly,
     reconfiguring,
     leaving,
 )
@@ -292,6 +335,10 @@ QUOTED = "the command is kept as its arguments, and quoted anew when it is shown
 NOT_UTF8 = "bytes that are no UTF-8 are replaced: an error tells nothing of the log"
 NOT_A_FAULT = "a wrong argument is a fault that says so, not an error of the daemon's"
 OWN_VERSION = "it is another program"
+WAITS = "a flush takes minutes, so a start while the program stops waits for it: nobody should have to ask twice"
+READABLE = "reading works until the end, so that the last flush can be watched"
+SHUTDOWN_ERROR = "error: <class 'xmlrpc.client.Fault'>, <Fault 6: 'SHUTDOWN_STATE'>: file: F line: N"
+STOPPED = " " * 28 + "STOPPED   "
 KNOWN_FAILED = "a start that can't work is an attempt like any other: it is booked, and its reason stays visible"
 
 INTENDED: dict[Script, list[Difference]] = {
@@ -334,6 +381,26 @@ INTENDED: dict[Script, list[Difference]] = {
     calling: [
         Difference("rpc supervisor.startProcess", "HTTP 500", "Fault 2 INCORRECT_PARAMETERS", NOT_A_FAULT),
         Difference("rpc system.multicall", "HTTP 500", ["Fault 2 INCORRECT_PARAMETERS"], NOT_A_FAULT),
+    ],
+    waiting: [
+        Difference(
+            "ctl status",
+            f"flaky{STOPPED}DATE",
+            f"flaky{STOPPED}DATE, exited too quickly: exit status 3",
+            SAYS_HOW,
+        ),
+        Difference("ctl start", "stubborn: ERROR (abnormal termination)", "stubborn: started", WAITS),
+        Difference("ctl start", 7, 0, WAITS),
+    ],
+    leaving_slowly: [
+        Difference("ctl status", SHUTDOWN_ERROR, f"stubborn{' ' * 25}STOPPING  ", READABLE),
+        Difference("ctl status", 1, 0, READABLE),
+        Difference(
+            "rpc supervisor.getState",
+            "Fault 6 SHUTDOWN_STATE",
+            {"statecode": -1, "statename": "SHUTDOWN"},
+            READABLE,
+        ),
     ],
     typing: [
         Difference("ctl", *ENDED, SAYS_HOW),
