@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -113,6 +114,8 @@ class Side:
             check=False,
         )
         lines = self.masked(done.stdout).splitlines()
+        if arguments[:1] in (("start",), ("stop",)):
+            lines.sort()  # they come in order of completion
         self._note("ctl " + " ".join(arguments), [done.returncode, *lines])
 
     def follow(self, *arguments: str, until: str) -> None:
@@ -201,9 +204,13 @@ class Side:
                 value = {**value, "description": value["description"].partition(":")[0]}
             return {name: self._masked_value(each, name) for name, each in value.items()}
         if isinstance(value, list):
+            if value and all(isinstance(each, dict) and "status" in each for each in value):
+                value = sorted(value, key=lambda result: result["name"])  # they come in order of completion
             return [self._masked_value(each) for each in value]
         if key in ("pid", "start", "stop", "now"):
             return "some" if value else 0
+        if key == "command":
+            return shlex.split(self.masked(value))
         return self.masked(value) if isinstance(value, str) else value
 
     def masked(self, text: str) -> str:
