@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -23,6 +24,7 @@ from supervisor.host.daemon_log import LEVELS, DaemonLog
 from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.host.logs import LogPump
 from supervisor.host.process import SpawnError, credentials
+from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.acts import Services
 from supervisor.runner.programs import Programs
 
@@ -30,16 +32,26 @@ EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
 
+EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
+
 log = structlog.get_logger()
 
 
 class Supervisord:
     """One run of the daemon, from the ledger's opening to the last process's end."""
 
-    def __init__(self, config: Config, read: Callable[[], Config], background: Background | Foreground) -> None:
+    def __init__(
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        background: Background | Foreground,
+        daemon_log: DaemonLog,
+    ) -> None:
         self._config = config
+        self._daemon_log = daemon_log
         self._read = read
         self._background = background
+        self._systemd = Systemd(os.environ)
         self._leave = asyncio.Event()
         self._reload = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -56,8 +68,9 @@ class Supervisord:
             ledger=ledger,
             logs=logs,
             checkpoints=checkpoints,
+            state_dir=settings.state_dir,
             runtime_dir=settings.runtime_dir,
-            environment={**os.environ, **settings.environment},
+            environment={**without_notify(os.environ), **settings.environment},
             server_url=self._server_url(),
         )
         programs = Programs(self._config, self._read, services)
@@ -75,6 +88,7 @@ class Supervisord:
         try:
             async with self._listening(daemon):
                 self._background.ready()
+                self._stay_alive()
                 await self._supervise(programs)
         finally:
             logs.close()
@@ -90,14 +104,30 @@ class Supervisord:
             if begin.done():
                 begin.result()
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
+                self._systemd.ready(f"{len(programs.runners)} programs")
             await leave
         finally:
-            log.info("daemon.leaving", programs=len(programs.runners))
             leave.cancel()
-            await programs.leave()
+            await self._end(programs)
             begin.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await begin
+
+    async def _end(self, programs: Programs) -> None:
+        """Flushes and stops everything, and has systemd wait for it: every program's own limits bound how long."""
+        log.info("daemon.leaving", programs=len(programs.runners))
+        if not self._reload:  # for systemd the service goes on
+            self._systemd.stopping("flushing and stopping all programs")
+        leaving = asyncio.create_task(programs.leave())
+        while not (await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S))[0]:
+            self._systemd.extend(2 * EXTEND_EVERY_S)
+        await leaving
+
+    def _stay_alive(self) -> None:
+        """Feeds systemd's watchdog from the supervising loop, at half its period, as sd_watchdog_enabled(3) asks."""
+        if self._systemd.watchdog_s is not None:
+            self._systemd.alive()
+            asyncio.get_running_loop().call_later(self._systemd.watchdog_s / 2, self._stay_alive)
 
     @contextlib.asynccontextmanager
     async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:
@@ -107,11 +137,13 @@ class Supervisord:
             yield
             return
         server = await serve(settings.file, settings.chmod, settings.owner, daemon)
+        ours = settings.file.stat().st_ino
         try:
             yield
         finally:
             with contextlib.suppress(FileNotFoundError):
-                settings.file.unlink()
+                if settings.file.stat().st_ino == ours:
+                    settings.file.unlink()
             await server.cleanup()
 
     def _server_url(self) -> str | None:
@@ -123,7 +155,7 @@ class Supervisord:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, partial(self._asked_to_leave, number, programs))
         loop.add_signal_handler(signal.SIGHUP, self._start_update, programs)
-        loop.add_signal_handler(signal.SIGUSR2, logs.reopen)
+        loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs, logs)
 
     def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
         again = self._leave.is_set()
@@ -136,6 +168,10 @@ class Supervisord:
         self._reload = True
         self._leave.set()
 
+    def _reopen_logs(self, logs: LogPump) -> None:
+        logs.reopen()
+        self._daemon_log.reopen()
+
     def _start_update(self, programs: Programs) -> None:
         task = asyncio.create_task(_update(programs))
         self._tasks.add(task)
@@ -144,6 +180,8 @@ class Supervisord:
 
 async def _update(programs: Programs) -> None:
     """SIGHUP: the configuration is read again, and what differs is changed; an unusable one changes nothing."""
+    if programs.closing:
+        return
     try:
         await programs.reread()
     except ConfigError as error:
@@ -158,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options().parse_args(arguments)
     try:
         refuse_beside_supervisor()
-        path = options.configuration or find()
+        path = (options.configuration or find()).absolute()  # `directory` may move us
         config = _with_overrides(load(path, os.environ), options)
     except (ConfigError, NotAlone) as error:
         print(error, file=sys.stderr)  # noqa: T201 - before there is a log
@@ -172,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(config: Config, read: Callable[[], Config]) -> int:
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
+    background: Background | Foreground = Foreground()
     try:
         if settings.user is not None:
             become(credentials(settings.user))
@@ -180,17 +219,26 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
             os.chdir(settings.directory)
         state.hold()
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
-        background = Foreground() if settings.nodaemon else detach()
+        if not settings.nodaemon:
+            background = detach()
         state.sign()
         with pid_file(settings.pidfile):
             again = _live(config, read, background)
     except NotAlone as error:
         return _refuse(str(error), EXIT_BUSY)
     except (OSError, ListenError, LedgerError, SpawnError) as error:
+        background.failed(EXIT_CANNOT_RUN)
         return _refuse(f"cannot run: {error}", EXIT_CANNOT_RUN)
     if again:
-        os.execv(sys.executable, [sys.executable, "-m", "supervisor.daemon", *sys.argv[1:]])  # noqa: S606 - ourselves, no shell
+        _begin_anew(config.path)
     return 0
+
+
+def _begin_anew(configuration: Path) -> NoReturn:
+    """Becomes a fresh daemon with the same options, its configuration named by the full path: we may have moved."""
+    named = ["-c", str(configuration)]
+    options = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *options])  # noqa: S606 - no shell
 
 
 def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
@@ -203,13 +251,15 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
         foreground=settings.nodaemon,
     )
     try:
-        return asyncio.run(_supervise(config, read, background))
+        return asyncio.run(_supervise(config, read, background, daemon_log))
     finally:
         daemon_log.stop()
 
 
-async def _supervise(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
-    return await Supervisord(config, read, background).run()
+async def _supervise(
+    config: Config, read: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
+) -> bool:
+    return await Supervisord(config, read, background, daemon_log).run()
 
 
 def _refuse(text: str, status: int) -> int:

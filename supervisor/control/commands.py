@@ -15,7 +15,7 @@ from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
 from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger
+from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.host.logs import LogPump
 from supervisor.protocol.messages import Committed, SaveFailed
 from supervisor.runner.programs import Programs
@@ -61,9 +61,11 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
     runner = _runner(daemon, arguments)
     wait = _flag(arguments, "wait", True)
     await runner.taken_up.wait()
-    if runner.state in ALIVE - {State.STOPPING, State.KILLING} and runner.flush is None:
+    if runner.state in ALIVE and not runner.is_stopping:
         raise CommandError(Code.ALREADY_STARTED, runner.name)
     await runner.learn_attempts(0)
+    if daemon.programs.runners.get(runner.name) is not runner:
+        raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
     runner.post(fact.StartRequested())
     if wait:
         state = await runner.until(lambda: _settled(runner))
@@ -75,7 +77,7 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
 
 
 def _settled(runner: Runner) -> State | None:
-    return None if runner.state in (State.STARTING, State.STOPPING, State.KILLING) else runner.state
+    return None if runner.state is State.STARTING or runner.is_stopping else runner.state
 
 
 def _start_error(runner: Runner) -> CommandError:
@@ -89,14 +91,14 @@ def _start_error(runner: Runner) -> CommandError:
 async def stop(daemon: Daemon, arguments: Arguments) -> Result:
     """Flushes and stops a program; with `wait` (the default) returns when its process is gone."""
     runner = _runner(daemon, arguments)
-    wait = _flag(arguments, "wait", True)
+    wait, attempt = _flag(arguments, "wait", True), runner.attempt
+    runs = runner.state in ALIVE or runner.state is State.BACKOFF
+    runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
     await runner.taken_up.wait()
-    if runner.state not in ALIVE and runner.state is not State.BACKOFF:
-        runner.post(fact.StopRequested())  # not wanted after a reboot either
+    if not runs:
         raise CommandError(Code.NOT_RUNNING, runner.name)
-    runner.post(fact.StopRequested())
     if wait:
-        await runner.until(lambda: True if runner.state not in ALIVE else None)
+        await runner.until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
     return {"name": runner.name}
 
 
@@ -151,7 +153,10 @@ async def history(daemon: Daemon, arguments: Arguments) -> Result:
     runner, limit = _runner(daemon, arguments), arguments.get("limit", 20)
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
-    records = await asyncio.to_thread(daemon.ledger.history, runner.name, limit)
+    try:
+        records = await asyncio.to_thread(daemon.ledger.history, runner.name, limit)
+    except LedgerError as error:
+        raise CommandError(Code.FAILED, str(error)) from error
     return {"attempts": [_attempt(asdict(record)) for record in records]}
 
 
@@ -222,7 +227,10 @@ async def update(daemon: Daemon, arguments: Arguments) -> Result:
     unknown = sorted(set(names or ()) - known)
     if unknown:
         raise CommandError(Code.BAD_NAME, ", ".join(unknown))
-    actions = await daemon.programs.update(names)
+    try:
+        actions = await daemon.programs.update(names)
+    except LedgerError as error:
+        raise CommandError(Code.FAILED, str(error)) from error
     return {"actions": [{"name": name, "action": action} for name, action in actions]}
 
 
@@ -247,6 +255,7 @@ async def remove(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def reload(daemon: Daemon, arguments: Arguments) -> Result:
     """Stops everything and starts the daemon anew, with its configuration read again."""
+    await reread(daemon, arguments)  # an unusable file must not end what runs
     daemon.reload()
     return {}
 

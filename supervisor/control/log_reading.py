@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from supervisor.control.faults import FaultCode, RpcFault
+from supervisor.control.tail import open_log
 from supervisor.host import logs
 
 MAX_BYTES = 16 << 20  # of one answer; what is left out comes with the next call, as with read(2)
@@ -19,7 +20,7 @@ def read(path: Path | None, offset: int, length: int) -> str:
             FaultCode.BAD_ARGUMENTS, f"offset {offset}, length {length}: a length is not negative, and 0 from the end"
         )
     try:
-        with _existing(path).open("rb") as file:
+        with open_log(_existing(path)) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - min(-offset, MAX_BYTES)) if offset < 0 else min(offset, size))
             return _text(file.read(min(length, MAX_BYTES) or MAX_BYTES))
@@ -37,7 +38,7 @@ def tail(path: Path | None, offset: int, length: int) -> tuple[str, int, bool]:
     if path is None:
         return "", 0, False
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             size = file.seek(0, os.SEEK_END)
             overflow = size > offset + length
             count = 0 if offset >= size and not overflow else min(max(0, length), MAX_BYTES, size)

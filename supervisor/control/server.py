@@ -5,6 +5,7 @@
 Nothing changes by GET, and requests from a browser's page are refused.
 """
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -21,7 +22,7 @@ from supervisor.control.commands import TABLE, Daemon
 from supervisor.control.errors import Code, CommandError
 
 MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours
-READ_TIMEOUT_S = 30.0  # for a request to arrive whole
+KEEP_ALIVE_S = 30.0  # how long a client may sit on an idle connection
 
 log = structlog.get_logger()
 
@@ -41,8 +42,15 @@ async def serve(path: Path, mode: int, owner: tuple[int, int] | None, daemon: Da
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
     supervisor_http.add_routes(app, daemon, _require_right)
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # its tracebacks for what a client sends are no news
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # tracebacks for what a client sends are no news
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        keepalive_timeout=KEEP_ALIVE_S,
+        shutdown_timeout=1.0,
+        handler_cancellation=True,
+    )
     await runner.setup()
     await web.SockSite(runner, listener).start()
     return runner
@@ -50,6 +58,8 @@ async def serve(path: Path, mode: int, owner: tuple[int, int] | None, daemon: Da
 
 def _listen(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:
     """Binds beside the final name, sets mode and owner, then renames: nobody can connect under a looser mode."""
+    if _answers(path):
+        raise ListenError(f"cannot listen on {path}: another program listens there; stop it, or use another file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -71,6 +81,19 @@ def _listen(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.sock
     return listener
 
 
+def _answers(path: Path) -> bool:
+    """Whether somebody listens on a socket file; one that a dead daemon left behind is nobody's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            return False
+        except OSError:
+            return path.is_socket()
+        return True
+
+
 async def _command(request: web.Request) -> web.Response:
     name = request.match_info["command"]
     command = TABLE.get(name)
@@ -82,7 +105,8 @@ async def _command(request: web.Request) -> web.Response:
         _require_right(request, name)
         if daemon.programs.closing:
             raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
-    return web.json_response({"result": await command.act(daemon, arguments)})
+    # shielded: a client that goes away must not leave a command half done
+    return web.json_response({"result": await asyncio.shield(command.act(daemon, arguments))})
 
 
 def _require_right(request: web.Request, command: str) -> None:

@@ -1,9 +1,12 @@
 """The end of a log file, and what is added to it while somebody watches."""
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
 
@@ -21,7 +24,7 @@ async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
     query = request.query
     path = _path(daemon, query.get("name", ""), query.get("channel", "stdout"))
     count = query.get("bytes", str(DEFAULT_BYTES))
-    if not (count.isascii() and count.isdecimal() and int(count) <= MAX_BYTES):
+    if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     try:
         end, inode = await asyncio.to_thread(last, path, int(count))
@@ -54,9 +57,18 @@ def _path(daemon: Daemon, name: str, channel: str) -> Path:
     return path
 
 
+def open_log(path: Path) -> BinaryIO:
+    """Opens a log without waiting. Raises OSError, also for what is not a regular file and might block a reader."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
     """The last `count` bytes, and where reading goes on: inode and offset."""
-    with path.open("rb") as file:
+    with open_log(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - count))
         content = file.read(count)
@@ -85,7 +97,7 @@ def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int
     """A piece of what is behind `position`; where reading goes on; whether the file was truncated."""
     inode, offset = position
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             status = os.fstat(file.fileno())
             is_shorter = status.st_ino == inode and status.st_size < offset
             file.seek(0 if is_shorter or status.st_ino != inode else offset)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.core.facts import State
-from supervisor.protocol.messages import Then
 from supervisor.runner.runner import Runner
 
 _WIRE: dict[State, tuple[str, int]] = {
@@ -67,13 +66,15 @@ def _text(path: Path | None) -> str | None:
 
 def wire_state(runner: Runner) -> tuple[str, int]:
     """Supervisor's name and number for where the program stands; a flush before a stop is STOPPING."""
-    if runner.flush is not None and runner.flush.then is Then.STOP:
+    if runner.is_stopping:
         return ("STOPPING", 40)
     return _WIRE[runner.state]
 
 
 def describe(runner: Runner) -> str:
     """The third column of `status`."""
+    if not runner.taken_up.is_set():
+        return "being taken up; a worker that an earlier daemon left behind has to leave first"
     match runner.state:
         case State.RUNNING | State.FLUSHING:
             return ", ".join(

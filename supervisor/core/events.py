@@ -18,8 +18,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class ShutdownStarted:
-    """The daemon leaves: flush and stop, but what is wanted stays wanted for the next daemon."""
+class Closed:
+    """Nobody here will run the program any more: the daemon leaves, or the program's configuration is another one.
+
+    It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in one word.
+    """
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class DeadlinePassed:
 Event = (
     StartRequested
     | StopRequested
-    | ShutdownStarted
+    | Closed
     | Hurried
     | FlushRequested
     | SpawnSucceeded

@@ -69,7 +69,7 @@ class Facts:
     state: State = State.STOPPED
     deadline_at: float | None = None  # monotonic; the state's one deadline
     wanted: bool = False
-    closing: bool = False  # the daemon is leaving: nothing is started any more
+    closing: bool = False  # closed: nothing is started any more
     attempt: int = 0
     flushes_asked: int = 0
     failures: Failures = field(default_factory=Failures)
@@ -77,6 +77,8 @@ class Facts:
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
 
     # of the present attempt
+    started_at: float = 0.0  # monotonic
+    progressed_at: float = 0.0  # monotonic; when the training loop last showed life
     moved: bool = False  # it did a step, or outlived startsecs
     restoring: bool = False  # it begins from a checkpoint, not from nothing
     step: int | None = None

@@ -38,6 +38,7 @@ from supervisor.core.actions.training import (
     hung,
     note_step,
     save_failed_in_flush,
+    save_failed_in_training,
     step_done,
 )
 from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want
@@ -63,7 +64,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         unwant,              stop_starting,       stop_running,        stop_flushing,       unwant,
         unwant,              rest,                unwant,              unwant,              unwant,
     ),
-    events.ShutdownStarted: (
+    events.Closed: (
         close,               close_starting,      close_running,       close_flushing,      close,
         close,               close_waiting,       close,               close,               close,
     ),
@@ -81,7 +82,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,                   _,                   _,                   _,                   _,
     ),
     events.SpawnFailed: (
-        _,                   spawn_failed,        spawn_failed,        spawn_failed,        spawn_failed,
+        _,                   spawn_failed,        _,                   _,                   spawn_failed,
         spawn_failed,        _,                   _,                   _,                   _,
     ),
     events.CheckpointSelected: (
@@ -106,7 +107,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         committed,           committed,           committed,           committed,           committed,
     ),
     events.SaveFailed: (
-        _,                   _,                   _,                   save_failed_in_flush,    _,
+        _,                   _,                   save_failed_in_training, save_failed_in_flush,    _,
         _,                   _,                   _,                   _,                   _,
     ),
     events.DoneSaid: (

@@ -42,7 +42,9 @@ class StateFolder:
         Raises NotAlone if another daemon has it, OSError if it can't be made. Others may pass through the folder, to
         the control pipes of their own jobs, but not look around in it.
         """
-        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        if not self.path.exists():
+            self.path.mkdir(parents=True)
+            self.path.chmod(0o711)  # whatever the umask
         descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,17 +1,21 @@
 """Turns the process into a daemon: another user, no terminal, and a parent that waits until it is known to work."""
 
+import contextlib
 import os
 import sys
 
 from supervisor.host.spawning import Credentials
 
-READY = b"0"
+READY = b"\0"  # an exit status, as one byte
 
 
 class Foreground:
     """Stands in where the process stays in the foreground: nobody waits for the word that it is ready."""
 
     def ready(self) -> None:
+        """Nobody to tell."""
+
+    def failed(self, status: int) -> None:
         """Nobody to tell."""
 
 
@@ -30,17 +34,22 @@ class Background:
             os.dup2(null, descriptor)
         os.close(null)
 
+    def failed(self, status: int) -> None:
+        """Has the parent exit with `status`, if it still waits."""
+        with contextlib.suppress(OSError):  # it was told that all is well, long ago
+            os.write(self._pipe, bytes([status]))
+
 
 def detach() -> Background:
     """Forks twice into a new session; returns in the daemon only.
 
-    The first process waits and exits with 0 once the daemon calls `ready`, or with 1 if it dies before; until then
-    errors still reach the terminal.
+    The first process waits and exits with 0 once the daemon calls `ready`, with the status it gives to `failed`, or
+    with 1 if it dies before; until then errors still reach the terminal.
     """
     read_end, write_end = os.pipe()
     if os.fork() > 0:
         os.close(write_end)
-        sys.exit(0 if os.read(read_end, 1) == READY else 1)
+        sys.exit((os.read(read_end, 1) or b"\1")[0])
     os.close(read_end)
     os.setsid()
     if os.fork() > 0:

@@ -160,8 +160,10 @@ def _foreign(message: Message, attempt: int) -> str:
 
 
 def _create(folder: Path, owner: tuple[int, int] | None) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.parent.chmod(0o711)  # whatever the umask: its user must get through to its pipes
+    for parent in (folder.parent.parent, folder.parent):
+        if not parent.exists():
+            parent.mkdir(parents=True, exist_ok=True)
+            parent.chmod(0o711)  # whatever the umask: the job's user must get through to its pipes
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
     folder.mkdir(mode=0o700)

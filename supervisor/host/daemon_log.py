@@ -44,6 +44,15 @@ class DaemonLog:
         _configure_structlog()
         self._listener.start()
 
+    def reopen(self) -> None:
+        """Opens the file again by its name, for whoever has rotated it."""
+        for handler in self._file_handlers:
+            handler.acquire()
+            try:
+                handler.close()  # the next record opens it
+            finally:
+                handler.release()
+
     def stop(self) -> None:
         """Writes what is queued."""
         self._listener.stop()

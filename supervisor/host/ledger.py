@@ -80,6 +80,10 @@ class Ledger:
             int(wanted),
         )
 
+    def forget(self, program: str) -> None:
+        """The program is no longer configured: what was wanted of it counts no more. Its history stays."""
+        self._writer.put("DELETE FROM programs WHERE program = ?", program)
+
     def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float) -> None:
         """A process was started; pid and start time identify it to a later daemon."""
         self._writer.put(

@@ -1,10 +1,12 @@
-"""Ends a worker that outlived the daemon that started it."""
+"""Ends processes that outlived the daemon that started them; `marks` knows which those are."""
 
 import asyncio
 import contextlib
 import os
 import signal
-import time
+from collections.abc import Sequence
+
+import psutil
 
 from supervisor.host import tree
 from supervisor.host.tree import identity
@@ -12,39 +14,52 @@ from supervisor.host.tree import identity
 KILL_WAIT_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
 
 
-def wall_now() -> float:
-    """Unix time."""
-    return time.time()
+async def end(processes: Sequence[psutil.Process], patience_s: float, stop_signal: signal.Signals) -> str:
+    """Has workers flush and leave, then kills what is left of them and of what they started; says how it went.
 
-
-async def end(pid: int, start_time: int | None, patience_s: float) -> str:
-    """Asks the process to flush and leave (SIGTERM), kills its session after `patience_s`; says how it ended.
-
-    A pid alone proves nothing: without the same start time the process is not the one that was started, and is left
-    alone.
+    Leaders of a session are workers: they get `stop_signal` and `patience_s` to heed it. Raises OSError if one can't
+    be signalled.
     """
-    if start_time is None or identity(pid) != start_time:
+    alive = [each for each in processes if each.is_running()]
+    if not alive:
         return "gone when the daemon came back"
+    in_time = await asyncio.gather(
+        *(_end_worker(each.pid, patience_s, stop_signal) for each in alive if _leads(each.pid))
+    )
+    tree.kill(each for each in alive if each.is_running())
+    if all(in_time):
+        return "left behind by a daemon that died; told to flush, and gone"
+    return f"left behind by a daemon that died; killed after {patience_s:g} s"
+
+
+async def _end_worker(pid: int, patience_s: float, stop_signal: signal.Signals) -> bool:
+    """Whether it left by itself in time; it is gone in any case."""
+    start_time = identity(pid)
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
-        return "gone when the daemon came back"
+        return True
     try:
-        if identity(pid) != start_time:
-            return "gone when the daemon came back"
+        if start_time is None or identity(pid) != start_time:
+            return True
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            signal.pidfd_send_signal(descriptor, stop_signal)
         if await _dead(descriptor, patience_s):
-            await asyncio.to_thread(tree.kill_session, pid, start_time)
-            return "left running by a lost daemon; told to flush, and gone"
-        victims = await asyncio.to_thread(tree.freeze, pid, start_time)
+            return True
+        tree.kill(await asyncio.to_thread(tree.freeze, pid, start_time))
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        tree.kill(victims)
         await _dead(descriptor, KILL_WAIT_S)
-        return f"left running by a lost daemon; killed after {patience_s:g} s"
+        return False
     finally:
         os.close(descriptor)
+
+
+def _leads(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 async def _dead(descriptor: int, patience_s: float) -> bool:

@@ -150,7 +150,7 @@ class LogFile:
 
     def _open(self) -> None:
         self.close()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         self._descriptor = os.open(self.path, flags, 0o644)
         status = os.fstat(self._descriptor)
         self._identity = (status.st_dev, status.st_ino)

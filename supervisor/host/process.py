@@ -125,7 +125,7 @@ class Process:
                 os.killpg(self.pid, signal)  # safe: until the leader is reaped, nobody else can have its number
             else:
                 signals.pidfd_send_signal(self._pidfd, signal)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):  # gone; or it became another user, and we are not root
             return False
         return True
 
@@ -139,7 +139,7 @@ class Process:
             self.kill_stragglers()
             return
         victims = tree.freeze(self.pid, self.start_time)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signals.SIGKILL)
         tree.kill(victims)
 

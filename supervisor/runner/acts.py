@@ -18,6 +18,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core import effects as order
 from supervisor.core import events as fact
 from supervisor.core.restart import describe_exit
+from supervisor.host import marks, tree
 from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
@@ -29,6 +30,7 @@ from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
 from supervisor.runner.training import Training
 
+ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
@@ -40,6 +42,7 @@ class Services:
     ledger: Ledger
     logs: LogPump
     checkpoints: CheckpointStore
+    state_dir: Path
     runtime_dir: Path
     environment: Mapping[str, str]
     server_url: str | None
@@ -59,7 +62,8 @@ class Acts:
 
     def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
         self.training = Training()
-        self.last_save: messages.Committed | messages.SaveFailed | None = None
+        self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
+        """What became of the last flush requests, by their ids."""
         self.started_wall_at: float | None = None
         self.ended_wall_at: float | None = None
         self.last_exit: Exit | None = None
@@ -90,7 +94,7 @@ class Acts:
     @perform.register
     def _(self, effect: order.Spawn) -> None:
         self.training.begin()
-        self.spawn_error = self.last_exit = self.last_save = None
+        self.spawn_error = self.last_exit = None
         try:
             self._attempt = self._spawn(effect.attempt)
         except OSError as error:
@@ -135,6 +139,7 @@ class Acts:
                 config,
                 number,
                 environment=services.environment,
+                mark=marks.mark(services.state_dir, config.name, number),
                 runtime_dir=services.runtime_dir,
                 server_url=services.server_url,
                 stdout=stdout,
@@ -248,7 +253,12 @@ class Acts:
         )
         self._post(fact.WorkerExited(number, exit_.code, exit_.signal))
         if self._config.job is not None or self._config.killasgroup:
-            self._background(asyncio.to_thread(attempt.process.kill_stragglers))
+            self._background(asyncio.to_thread(self._sweep, attempt))
+
+    def _sweep(self, attempt: Attempt) -> None:
+        """In a thread: kills what the worker left behind, in its session and out of it."""
+        attempt.process.kill_stragglers()
+        tree.kill(marks.of_attempt(marks.mark(self._services.state_dir, self._config.name, attempt.number)))
 
     def _say(self, message: messages.ToWorker) -> None:
         if self._attempt is not None and self._attempt.channel is not None:
@@ -260,11 +270,17 @@ class Acts:
     def _heard(self, message: messages.FromWorker) -> None:
         self.training.note(message)
         if isinstance(message, messages.Committed | messages.SaveFailed):
-            self.last_save = message
+            self._answer(message)
         book(message, self._config.name, self._services.ledger, self._log)
         event = event_of(message)
         if event is not None:
             self._post(event)
+
+    def _answer(self, message: messages.Committed | messages.SaveFailed) -> None:
+        for flush_id in message.flushes:
+            self.answers[flush_id] = message
+        while len(self.answers) > ANSWERS_KEPT:
+            del self.answers[min(self.answers)]
 
     def _background(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.facts import AutoRestart, Policy
+from supervisor.host import marks
 from supervisor.host.process import SpawnRequest, credentials
 from supervisor.protocol import launch, layout
 from supervisor.protocol.retention import RetentionPolicy
@@ -38,6 +39,7 @@ def spawn_request(
     attempt: int,
     *,
     environment: Mapping[str, str],
+    mark: str,
     runtime_dir: Path,
     server_url: str | None,
     stdout: int,
@@ -50,6 +52,7 @@ def spawn_request(
         directory=config.directory,
         environment={
             **launch.without_launch(environment),
+            marks.VARIABLE: mark,
             "SUPERVISOR_ENABLED": "1",
             "SUPERVISOR_PROCESS_NAME": config.name,
             "SUPERVISOR_GROUP_NAME": config.name,

@@ -1,16 +1,20 @@
 """All programs of the daemon: adding, removing, updating to a new configuration, leaving together."""
 
 import asyncio
+import shutil
+import signal
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import psutil
 import structlog
 
 from supervisor.config import Config, ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
-from supervisor.host import leftover
-from supervisor.host.ledger import OpenAttempt
+from supervisor.host import leftover, marks
+from supervisor.protocol import layout
 from supervisor.runner.acts import Services
 from supervisor.runner.runner import Runner
 
@@ -26,6 +30,14 @@ class Changes:
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an earlier daemon left of one program: live processes, and the attempt whose end was never written."""
+
+    processes: tuple[psutil.Process, ...] = ()
+    attempt: int | None = None
 
 
 class Programs:
@@ -47,18 +59,25 @@ class Programs:
     async def begin(self) -> None:
         """Takes up every configured program, side by side; what was wanted before, or starts by itself, is started."""
         ledger = self._services.ledger
-        wanted, last, unfinished = await asyncio.gather(
+        wanted, last, unfinished, strays = await asyncio.gather(
             asyncio.to_thread(ledger.wanted),
             asyncio.to_thread(ledger.last_attempts),
             asyncio.to_thread(ledger.unfinished),
+            asyncio.to_thread(marks.of_daemon, self._services.state_dir),
         )
-        leftovers = {each.program: each for each in unfinished}
+        for value in strays:  # the ledger may have missed an attempt that was just beginning
+            name = marks.program_of(value)
+            last[name] = max(last.get(name, 0), marks.attempt_of(value))
+        open_attempts = {each.program: each.attempt for each in unfinished}
+        for name, runner in self.runners.items():
+            runner.preset(wanted.get(name, runner.config.autostart))
         async with asyncio.TaskGroup() as group:
             for name, runner in self.runners.items():  # in the order of their priority
-                begin = wanted.get(name, runner.config.autostart)
-                group.create_task(self._take_up(runner, leftovers.pop(name, None), last.get(name, 0), begin))
-            for forgotten in leftovers.values():
-                group.create_task(self._end_leftover(forgotten, FORGOTTEN_PATIENCE_S))
+                left = Left(_of(name, strays), open_attempts.pop(name, None))
+                group.create_task(self._take_up(runner, left, last.get(name, 0)))
+            for name in {*open_attempts, *map(marks.program_of, strays)} - self.runners.keys():
+                left = Left(_of(name, strays), open_attempts.get(name))
+                group.create_task(self._end_left(name, left, FORGOTTEN_PATIENCE_S, signal.SIGTERM))
 
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
@@ -66,24 +85,20 @@ class Programs:
         return self._changes()
 
     async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
-        """Makes the programs what the configuration last read says, touching only what differs.
+        """Makes the programs what the configuration last read says, side by side, touching only what differs.
 
-        `names` limits it to some. Gives (name, what was done) in the order it was done.
+        `names` limits it to some. Gives (name, what was done), programs in order. A program that was stopped by its
+        operator is changed and stays stopped.
         """
         async with self._updating:
-            changes, done = self._changes(), list[tuple[str, str]]()
-            chosen = set(names) if names is not None else {*changes.added, *changes.changed, *changes.removed}
-            for name in (*changes.removed, *changes.changed):
-                if name in chosen:
-                    await self._remove(self.runners[name])
-                    done.append((name, "stopped"))
-                    done.append((name, "removed" if name in changes.removed else "updated"))
-            for name in (*changes.added, *changes.changed):
-                if name in chosen:
-                    await self._add(self._configured[name])
-                    if name in changes.added:
-                        done.append((name, "added"))
-            return done
+            configured, changes = self._configured, self._changes()
+            differing = {*changes.added, *changes.changed, *changes.removed}
+            chosen = sorted(differing if names is None else differing & set(names))
+            last = await asyncio.to_thread(self._services.ledger.last_attempts)
+            done = await asyncio.gather(
+                *(self._renew(name, configured.get(name), last.get(name, 0)) for name in chosen)
+            )
+            return [(name, action) for name, actions in zip(chosen, done, strict=True) for action in actions]
 
     async def remove(self, name: str) -> bool:
         """Takes a program out of use; False, with nothing done, if it runs or waits to be started again."""
@@ -100,10 +115,9 @@ class Programs:
     async def leave(self) -> None:
         """Flushes and stops all programs side by side; returns when no process is left."""
         self.closing = True
-        runners = list(self.runners.values())
-        for runner in runners:
-            runner.post(fact.ShutdownStarted())
-        await asyncio.gather(*(_until_gone(runner) for runner in runners))
+        for runner in self.runners.values():
+            runner.taken_up.set()  # what stands in the way of a start is no longer of interest
+        await asyncio.gather(*(runner.retire("shutdown") for runner in self.runners.values()))
 
     def hurry(self) -> None:
         """Somebody asked a second time: every program takes the next harder way to stop."""
@@ -120,34 +134,46 @@ class Programs:
             removed=tuple(sorted(used.keys() - configured.keys())),
         )
 
-    async def _add(self, config: ProgramConfig) -> None:
-        last = (await asyncio.to_thread(self._services.ledger.last_attempts)).get(config.name, 0)
-        runner = self.runners[config.name] = Runner(config, self._services)
-        await self._take_up(runner, None, last, config.autostart)
+    async def _renew(self, name: str, config: ProgramConfig | None, last_attempt: int) -> list[str]:
+        """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
+        old = self.runners.get(name)
+        if old is not None:
+            await old.retire("update")
+            del self.runners[name]
+        if config is None:
+            self._services.ledger.forget(name)
+            return ["stopped", "removed"]
+        runner = self.runners[name] = Runner(config, self._services)
+        runner.preset(old.wanted if old is not None else config.autostart)
+        await self._take_up(runner, Left(), last_attempt)
+        return ["added"] if old is None else ["stopped", "updated"]
 
-    async def _remove(self, runner: Runner) -> None:
-        await runner.taken_up.wait()
-        runner.post(fact.StopRequested())
-        await _until_gone(runner)
-        del self.runners[runner.name]
-
-    async def _take_up(self, runner: Runner, found: OpenAttempt | None, last_attempt: int, begin: bool) -> None:
-        if found is not None:
-            await self._end_leftover(found, runner.patience_s)
+    async def _take_up(self, runner: Runner, left: Left, last_attempt: int) -> None:
+        """Sees an earlier daemon's processes out, then starts the program if it is wanted."""
+        gone = await self._end_left(runner.name, left, runner.patience_s, runner.config.stopsignal)
         await runner.learn_attempts(last_attempt)
         runner.taken_up.set()
-        if begin and not self.closing:
+        if gone and runner.wanted and not self.closing:
             runner.post(fact.StartRequested())
 
-    async def _end_leftover(self, found: OpenAttempt, patience_s: float) -> None:
-        """An attempt without an end: the daemon died under it. Two workers for one job must never be."""
-        text = await leftover.end(found.pid, found.start_time, patience_s)
-        log.warning("worker.left_over", program=found.program, attempt=found.attempt, pid=found.pid, how=text)
-        self._services.ledger.attempt_ended(
-            found.program, found.attempt, "daemon-lost", text, None, None, None, leftover.wall_now()
-        )
+    async def _end_left(self, name: str, left: Left, patience_s: float, stop_signal: signal.Signals) -> bool:
+        """Whether nothing of an earlier daemon runs any more: two workers for one job must never be."""
+        try:
+            text = await leftover.end(left.processes, patience_s, stop_signal)
+        except OSError as error:
+            pids = [each.pid for each in left.processes]
+            log.error(
+                "worker.left_over", program=name, pids=pids, error=str(error), remedy="end them by hand, then start"
+            )
+            return False
+        if left.processes:
+            log.warning("worker.left_over", program=name, attempt=left.attempt, how=text)
+        if left.attempt is not None:
+            folder = layout.attempt_folder(self._services.runtime_dir, name, left.attempt)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            self._services.ledger.attempt_ended(name, left.attempt, "daemon-lost", text, None, None, None, time.time())
+        return True
 
 
-async def _until_gone(runner: Runner) -> None:
-    """Waits until there is no process and none to come."""
-    await runner.until(lambda: True if runner.state not in ALIVE and runner.state is not State.BACKOFF else None)
+def _of(name: str, strays: Mapping[str, list[psutil.Process]]) -> tuple[psutil.Process, ...]:
+    return tuple(each for value, found in strays.items() if marks.program_of(value) == name for each in found)

@@ -15,7 +15,7 @@ import structlog
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.effects import Effect
-from supervisor.core.facts import Flush, State
+from supervisor.core.facts import ALIVE, Flush, State
 from supervisor.core.job import Job
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
@@ -76,6 +76,12 @@ class Runner:
         return self._job.facts.flush if self.state is State.FLUSHING else None
 
     @property
+    def is_stopping(self) -> bool:
+        """Whether its process is on its way out, though it may be flushing first."""
+        stops = self.flush is not None and self.flush.then is messages.Then.STOP
+        return stops or self.state in (State.STOPPING, State.KILLING)
+
+    @property
     def patience_s(self) -> float:
         """How long its worker may take to flush and leave."""
         policy = self._job.facts.policy
@@ -83,9 +89,8 @@ class Runner:
 
     def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
-        save = self.acts.last_save
-        if save is not None and flush_id in save.flushes:
-            return save
+        if flush_id in self.acts.answers:
+            return self.acts.answers[flush_id]
         if self.flush is not None and self.flush.id == flush_id:
             return None
         return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
@@ -100,6 +105,16 @@ class Runner:
             listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
+
+    def preset(self, wanted: bool) -> None:
+        """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
+        self._job.facts.wanted = wanted
+
+    async def retire(self, reason: str) -> None:
+        """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
+        await self.taken_up.wait()
+        self.post(fact.Closed(reason))
+        await self.until(lambda: True if self.state not in ALIVE and self.state is not State.BACKOFF else None)
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
@@ -137,7 +152,7 @@ class Runner:
                 self._perform(self._job.handle(self._mailbox.popleft(), self._loop.time()))
         finally:
             self._draining = False
-        self._arm()
+            self._arm()
         if self.state is not before:
             self._tell_state(before)
         for change in self._watchers:
@@ -146,7 +161,10 @@ class Runner:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
-            self.acts.perform(effect)
+            try:
+                self.acts.perform(effect)
+            except Exception:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
+                self._log.exception("internal.failed", effect=repr(effect))
 
     def _arm(self) -> None:
         """One timer for the state's one deadline. A deadline that moved away is met by a timer that fires too early."""

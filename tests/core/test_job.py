@@ -17,6 +17,7 @@ from supervisor.core.effects import (
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointSelected,
+    Closed,
     DoneSaid,
     Event,
     FailureSaid,
@@ -24,7 +25,6 @@ from supervisor.core.events import (
     Hurried,
     SaveFailed,
     SelectionFailed,
-    ShutdownStarted,
     SpawnFailed,
     SpawnSucceeded,
     StartRequested,
@@ -219,6 +219,19 @@ def test_stop_of_a_worker_that_does_not_flush_ends_in_sigterm_then_sigkill():
     assert job.state is State.KILLING
 
 
+def test_worker_that_leaves_without_the_checkpoint_it_was_asked_for_is_booked_so():
+    job = running()
+    job.handle(StopRequested(), 20.0)
+    job.handle(FailureSaid(1, "told to stop, but the disk is full"), 21.0)
+
+    effects = die(job, 21.0, code=WorkerExit.SAVE_FAILED)
+
+    assert isinstance(effects[0], RecordEnd)
+    assert "without a checkpoint: told to stop, but the disk is full (exit status 74 (save failed))" in effects[0].text
+    assert job.state is State.STOPPED
+    assert "the disk is full" in (job.facts.reason or "")
+
+
 def test_commit_for_another_request_does_not_answer_the_stop():
     job = running()
     job.handle(StopRequested(), 20.0)
@@ -261,7 +274,7 @@ def test_stop_during_a_flush_on_request_asks_the_worker_to_stop_too():
 def test_daemon_shutdown_flushes_but_forgets_nothing():
     job = running()
 
-    effects = job.handle(ShutdownStarted(), 20.0)
+    effects = job.handle(Closed("shutdown"), 20.0)
 
     assert effects == [RequestFlush(1, 1, "shutdown", Then.STOP, 20)]
     die(job, 21.0, code=WorkerExit.STOPPED)
@@ -271,7 +284,7 @@ def test_daemon_shutdown_flushes_but_forgets_nothing():
 
 def test_nothing_is_started_once_the_daemon_is_leaving():
     job = running()
-    job.handle(ShutdownStarted(), 20.0)
+    job.handle(Closed("shutdown"), 20.0)
     die(job, 21.0)
 
     assert job.handle(StartRequested(), 22.0) == []
@@ -280,7 +293,7 @@ def test_nothing_is_started_once_the_daemon_is_leaving():
 
 def test_hurrying_takes_the_next_harder_way():
     job = running()
-    job.handle(ShutdownStarted(), 20.0)
+    job.handle(Closed("shutdown"), 20.0)
 
     assert job.handle(Hurried(), 21.0) == [Terminate(1)]
     assert job.handle(Hurried(), 22.0) == [Kill(1)]
@@ -312,6 +325,51 @@ def test_commit_counts_as_life_because_a_save_takes_its_time():
     job.handle(CheckpointCommitted(1, 5), 35.0)
 
     assert job.deadline() == 65.0
+
+
+def test_flush_on_request_does_not_hide_a_hang():
+    job = running(Policy(name="x", is_job=True, hang_timeout=30, flush_timeout=20), now=10.0)
+    job.handle(FlushRequested("operator"), 30.0)
+
+    assert job.expire(50.0) == []
+    assert job.expire(50.0) == [Abort(1)]
+
+
+def test_commit_that_comes_after_the_flush_deadline_still_counts():
+    job = running()
+    job.handle(StopRequested(), 20.0)
+    job.expire(40.0)
+    job.handle(CheckpointCommitted(1, 50, flushes=(1,)), 41.0)
+
+    effects = die(job, 41.5, signal=15)
+
+    assert isinstance(effects[0], RecordEnd)
+    assert "without a checkpoint" not in effects[0].text
+
+
+def test_fresh_start_below_an_old_best_step_still_refills_the_budget():
+    job = running()
+    job.handle(CheckpointCommitted(1, step=1000), 20.0)
+    job.handle(StopRequested(), 21.0)
+    die(job, 22.0, code=WorkerExit.STOPPED)
+    job.handle(StartRequested(), 30.0)
+    for attempt in range(2, 12):
+        job.handle(StepsDone(attempt, attempt), 40.0)
+        job.handle(CheckpointCommitted(attempt, step=attempt), 40.0)
+        die(job, 41.0)
+
+    assert job.state is State.STARTING
+
+
+def test_plain_program_that_ends_at_once_is_not_started_in_a_hot_loop():
+    job = Job(Policy(name="x", is_job=False, startsecs=0, autorestart=AutoRestart.ALWAYS))
+    job.handle(StartRequested(), 10.0)
+    job.handle(SpawnSucceeded(1), 10.0)
+
+    die(job, 10.1, code=0)
+
+    assert job.state is State.BACKOFF
+    assert job.deadline() == 11.0
 
 
 def test_no_whole_checkpoint_fails_the_job_and_never_begins_at_zero():

@@ -56,6 +56,9 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
         stale = shift != 0 and "attempt" in values
         if isinstance(event, events.WorkerExited | events.SpawnFailed) and not stale and not alive:
             continue  # a process that does not exist does not exit
+        spawning = job.state in {State.STARTING, State.STOPPING, State.KILLING}
+        if isinstance(event, events.SpawnFailed) and not stale and not spawning:
+            continue  # spawning is over before anything else is heard of the process
         before, attempt = job.state, job.facts.attempt
 
         effects = job.handle(event, now)

@@ -129,7 +129,7 @@ async def test_what_an_earlier_daemon_left_is_removed_first(tmp_path: Path) -> N
 async def test_where_no_pipe_can_be_made_it_raises_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(OSError, match="File exists"):
+    with pytest.raises(OSError, match="Not a directory"):
         Channel(tmp_path / "file" / "a1", 1, None, print, print)
 
     assert os.listdir(tmp_path) == ["file"]

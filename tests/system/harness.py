@@ -28,11 +28,14 @@ class Refused(Exception):
 class Daemon:
     """`supervisord -n` with a configuration; leaves nothing running behind."""
 
-    def __init__(self, folder: Path, programs: str, settings: str = "") -> None:
+    def __init__(
+        self, folder: Path, programs: str, settings: str = "", environment: dict[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.conf = folder / "test.conf"
         self.socket = folder / "s.sock"
         self.settings = settings
+        self.environment = {**os.environ, **(environment or {})}
         self.process: subprocess.Popen[bytes] | None = None
         self.write(programs)
 
@@ -54,13 +57,15 @@ class Daemon:
                 self.process.kill()
                 self.process.wait()
                 raise
-        if "Traceback" in self.errors():
+        if "Traceback (most recent call last)" in self.errors():
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
 
     def start(self) -> "Daemon":
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
         with (self.folder / "daemon.err").open("ab") as errors:
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=errors, stderr=errors)
+            self.process = subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=errors, stderr=errors
+            )
         self.until(self._answers, "the daemon answers")
         return self
 
@@ -91,6 +96,13 @@ class Daemon:
         if "error" in answer:
             raise Refused(answer["error"]["code"], answer["error"]["message"])
         return dict(answer["result"])
+
+    def follow_and_leave(self, name: str) -> None:
+        """Follows a log, as `tail -f`, and closes the connection once the answer has begun."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(str(self.socket))
+            connection.sendall(f"GET /api/v1/tail?name={name}&follow=1 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            connection.recv(100)
 
     def status(self, name: str) -> dict[str, Any]:
         return next(each for each in self.call("status")["programs"] if each["name"] == name)

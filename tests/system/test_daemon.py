@@ -1,12 +1,16 @@
 """The daemon as a process: background, signals, reload, what it leaves behind, what it costs."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.system.harness import Daemon, alive
+from tests.system.harness import Daemon, alive, job
 
 SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
 
@@ -40,7 +44,7 @@ def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: P
         check=False,
     )
 
-    assert started.returncode == 1
+    assert started.returncode == 71
     assert "cannot listen on /proc/no/s.sock" in started.stderr
 
 
@@ -91,3 +95,37 @@ def switches(pid: int) -> int:
         if line.startswith("voluntary_ctxt_switches")
     ]
     return sum(int(line.split()[1]) for line in lines)
+
+
+def test_systemd_hears_when_it_is_ready_and_is_asked_for_time_while_a_flush_goes_on(tmp_path: Path):
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"}
+    section = job("slow", tmp_path, STEPS=100_000, EVERY=100_000, FLUSH_S=6)
+    with manager(tmp_path / "notify") as heard, Daemon(tmp_path, section, environment=environment) as daemon:
+        daemon.until_step("slow", 5)
+
+        assert daemon.stop() == 0
+
+    stopping = heard.index("STOPPING=1\nSTATUS=flushing and stopping all programs")
+    assert heard.index("READY=1\nSTATUS=1 programs") < stopping < heard.index("EXTEND_TIMEOUT_USEC=10000000")
+    assert heard.count("WATCHDOG=1") >= 6
+
+
+@contextlib.contextmanager
+def manager(path: Path) -> Iterator[list[str]]:
+    """What a service manager that listens at `path` hears."""
+    heard: list[str] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(path))
+
+        def listen() -> None:
+            while text := listener.recv(4096).decode():
+                heard.append(text)
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        try:
+            yield heard
+        finally:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
+                end.sendto(b"", str(path))
+            thread.join()

@@ -9,6 +9,7 @@ from supervisor.core.events import WorkerExited
 from supervisor.core.facts import AutoRestart, Facts, State
 from supervisor.core.restart import Cause
 from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.protocol.messages import Then
 
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
@@ -20,6 +21,7 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
         enter(facts, State.SUCCEEDED)
         return [record, *unwant(facts, event, now)]
     if facts.closing or not facts.wanted:
+        facts.reason = text if _left_unsaved(facts) else None
         enter(facts, State.STOPPED)
         return [record]
     if cause is Cause.STOPPED:  # started again while it was stopping
@@ -33,11 +35,12 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
 def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
     if facts.done_said and event.code == 0:
         return Cause.DONE, "done"
-    if facts.ending is not None:
-        return facts.ending
     text = restart.describe_exit(event.code, event.signal)
     if facts.last_words is not None:
         text = f"{facts.last_words} ({text})"
+    if facts.ending is not None:
+        cause, decided = facts.ending
+        return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
     if not facts.policy.is_job:
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
     if restart.is_permanent(event.code):
@@ -47,6 +50,11 @@ def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
     if event.code == 0:
         text = "exit status 0 without having said that training is done"
     return Cause.CRASH, text
+
+
+def _left_unsaved(facts: Facts) -> bool:
+    """Whether it was to flush before it left, and no commit came: a flush that was only promised is none."""
+    return facts.flush is not None and facts.flush.then is Then.STOP and not facts.flush.committed
 
 
 def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
@@ -61,7 +69,17 @@ def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, no
         facts.reason = text
         enter(facts, State.EXITED)
         return []
-    return launch(facts, now)
+    return _launch_again(facts, text, now)
+
+
+def _launch_again(facts: Facts, text: str, now: float) -> Effects:
+    """At once, but for a program that lives so shortly that starting it would be all the daemon does."""
+    earliest = facts.started_at + restart.BACKOFF_FIRST_S
+    if now >= earliest:
+        return launch(facts, now)
+    facts.reason = text
+    enter(facts, State.BACKOFF, earliest)
+    return []
 
 
 def _follow_job(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:

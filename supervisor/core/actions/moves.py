@@ -15,23 +15,24 @@ def enter(facts: Facts, state: State, deadline_at: float | None = None) -> None:
     facts.deadline_at = deadline_at
 
 
-def run(facts: Facts, now: float) -> None:
+def run(facts: Facts) -> None:
     """It does its work: no flush is pending, the next deadline is the hang's."""
     facts.moved = True
     facts.flush = None
-    enter(facts, State.RUNNING, hang_deadline(facts, now))
+    enter(facts, State.RUNNING, hang_deadline(facts))
 
 
-def hang_deadline(facts: Facts, now: float) -> float | None:
+def hang_deadline(facts: Facts) -> float | None:
     """When silence becomes a hang; never for a plain program, whose progress nobody sees."""
     timeout = facts.policy.hang_timeout
-    return None if timeout is None or not facts.policy.is_job else now + timeout
+    return None if timeout is None or not facts.policy.is_job else facts.progressed_at + timeout
 
 
 def launch(facts: Facts, now: float) -> Effects:
     """A new attempt; what was known of the last one is forgotten. A job's checkpoint is verified while it loads."""
     policy = facts.policy
     facts.attempt += 1
+    facts.started_at = facts.progressed_at = now
     facts.moved = facts.done_said = facts.restoring = False
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = None
     if not policy.is_job:

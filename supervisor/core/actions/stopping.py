@@ -3,7 +3,7 @@
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import ask, run, terminate
 from supervisor.core.actions.wishes import unwant
-from supervisor.core.events import Event, FlushRequested
+from supervisor.core.events import Closed, Event, FlushRequested
 from supervisor.core.facts import Facts, State
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
@@ -22,10 +22,10 @@ def stop_running(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
-def close_running(facts: Facts, event: Event, now: float) -> Effects:
-    """The daemon's leaving: the same, but the program stays wanted."""
+def close_running(facts: Facts, event: Closed, now: float) -> Effects:
+    """Closed: the same, but the program stays wanted."""
     facts.closing = True
-    return _stop(facts, "shutdown", now)
+    return _stop(facts, event.reason, now)
 
 
 def stop_flushing(facts: Facts, event: Event, now: float) -> Effects:
@@ -33,10 +33,10 @@ def stop_flushing(facts: Facts, event: Event, now: float) -> Effects:
     return unwant(facts, event, now) + _stop_after_flush(facts, "stop", now)
 
 
-def close_flushing(facts: Facts, event: Event, now: float) -> Effects:
-    """The daemon leaves during a flush."""
+def close_flushing(facts: Facts, event: Closed, now: float) -> Effects:
+    """Closed during a flush."""
     facts.closing = True
-    return _stop_after_flush(facts, "shutdown", now)
+    return _stop_after_flush(facts, event.reason, now)
 
 
 @leads_to(State.STOPPING)
@@ -47,10 +47,10 @@ def stop_starting(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.STOPPING)
-def close_starting(facts: Facts, event: Event, now: float) -> Effects:
-    """The daemon leaves before the program trains."""
+def close_starting(facts: Facts, event: Closed, now: float) -> Effects:
+    """Closed before the program trains."""
     facts.closing = True
-    facts.ending = facts.ending or (Cause.STOPPED, "daemon shut down while it was starting")
+    facts.ending = facts.ending or (Cause.STOPPED, f"stopped while starting ({event.reason})")
     return terminate(facts, event, now)
 
 
@@ -58,7 +58,7 @@ def close_starting(facts: Facts, event: Event, now: float) -> Effects:
 def flush_too_long(facts: Facts, event: Event, now: float) -> Effects:
     """The deadline of FLUSHING: training goes on where it was to go on, else the stop signal."""
     if facts.flush is not None and facts.flush.then is Then.GO_ON:
-        run(facts, now)
+        run(facts)
         return []
     if facts.flush is not None and not facts.flush.committed:
         facts.ending = (Cause.STOPPED, f"no checkpoint within {facts.policy.flush_timeout:g} s (flush_timeout)")

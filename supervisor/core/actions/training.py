@@ -11,13 +11,14 @@ from supervisor.protocol.messages import Then
 def step_done(facts: Facts, event: StepsDone, now: float) -> Effects:
     """Training moves: the hang deadline moves with it."""
     note_step(facts, event, now)
-    facts.deadline_at = hang_deadline(facts, now)
+    facts.deadline_at = hang_deadline(facts)
     return []
 
 
 def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     """A step counts, whatever is going on besides."""
     facts.step = event.step
+    facts.progressed_at = now
     facts.moved = facts.ever_moved = True
     return []
 
@@ -27,27 +28,38 @@ def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
         facts.failures.forgive()
+    flush = facts.flush
+    if flush is not None and flush.id in event.flushes:
+        facts.flush = Flush(flush.id, flush.then, committed=True)
     return []
 
 
 def committed_in_training(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     """A save is progress too: the time it took does not count as silence."""
-    facts.deadline_at = hang_deadline(facts, now)
+    facts.progressed_at = now
+    facts.deadline_at = hang_deadline(facts)
     return committed(facts, event, now)
 
 
 @leads_to(State.RUNNING)
 def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     """Perhaps the one that was asked for: go on, or give the worker its time to leave by itself."""
+    facts.progressed_at = now
     committed(facts, event, now)
     flush = facts.flush
-    if flush is None or flush.id not in event.flushes:
+    if flush is None or not flush.committed:
         return []
     if flush.then is Then.GO_ON:
-        run(facts, now)
-        return []
-    facts.flush = Flush(flush.id, flush.then, committed=True)
-    facts.deadline_at = now + facts.policy.stop_timeout
+        run(facts)
+    else:
+        facts.deadline_at = now + facts.policy.stop_timeout
+    return []
+
+
+def save_failed_in_training(facts: Facts, event: SaveFailed, now: float) -> Effects:
+    """Bad news, but from a loop that lives."""
+    facts.progressed_at = now
+    facts.deadline_at = hang_deadline(facts)
     return []
 
 
@@ -56,7 +68,7 @@ def save_failed_in_flush(facts: Facts, event: SaveFailed, now: float) -> Effects
     """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
     flush = facts.flush
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
-        run(facts, now)
+        run(facts)
     return []
 
 

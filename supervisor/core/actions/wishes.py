@@ -24,7 +24,7 @@ def unwant(facts: Facts, event: Event, now: float) -> Effects:
 
 
 def close(facts: Facts, event: Event, now: float) -> Effects:
-    """The daemon is leaving; nothing runs that would have to stop."""
+    """Closed; nothing runs that would have to stop."""
     facts.closing = True
     return []
 
@@ -36,7 +36,7 @@ def start(facts: Facts, event: Event, now: float) -> Effects:
     if facts.closing:
         return effects
     facts.failures.forgive()
-    facts.ever_moved = False
+    facts.best_step, facts.ever_moved = None, False
     return effects + launch(facts, now)
 
 
@@ -50,7 +50,7 @@ def rest(facts: Facts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STOPPED)
 def close_waiting(facts: Facts, event: Event, now: float) -> Effects:
-    """The daemon leaves during back-off; the next daemon starts the program at once."""
+    """Closed during back-off; whoever runs it next starts it at once."""
     facts.closing = True
     enter(facts, State.STOPPED)
     return []

@@ -1,0 +1,62 @@
+"""Recognises what a daemon started, also where parent, session and the daemon itself are gone.
+
+Every process is started with one variable that names the daemon's state folder, the program and the attempt. Children
+inherit it, and /proc/PID/environ shows what a process was started with for as long as it lives.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import psutil
+
+VARIABLE = "SUPERVISOR_ATTEMPT"
+
+
+def mark(state_dir: Path, program: str, attempt: int) -> str:
+    """The variable's value for one attempt."""
+    return f"{state_dir}:{program}:{attempt}"
+
+
+def program_of(value: str) -> str:
+    """The program in a mark; programs have no colon in their names."""
+    return value.rsplit(":", 2)[-2]
+
+
+def attempt_of(value: str) -> int:
+    """The attempt in a mark, 0 if somebody tampered with it."""
+    text = value.rsplit(":", 1)[-1]
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def of_attempt(value: str) -> list[psutil.Process]:
+    """The live processes of one attempt. Reads all of /proc: call it from a thread."""
+    return [process for found, process in _marked() if found == value]
+
+
+def of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
+    """Every live process that daemons of this state folder started, by mark. Reads all of /proc."""
+    found: dict[str, list[psutil.Process]] = {}
+    for value, process in _marked():
+        if value.startswith(f"{state_dir}:") and value.count(":", len(str(state_dir))) == 2:
+            found.setdefault(value, []).append(process)
+    return found
+
+
+def _marked() -> Iterable[tuple[str, psutil.Process]]:
+    for pid in psutil.pids():
+        value = _read(pid)
+        if value is not None and pid != os.getpid():
+            with contextlib.suppress(psutil.Error):  # gone meanwhile
+                yield value, psutil.Process(pid)
+
+
+def _read(pid: int) -> str | None:
+    """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
+    wanted = f"{VARIABLE}=".encode()
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    return next((os.fsdecode(each.removeprefix(wanted)) for each in variables if each.startswith(wanted)), None)

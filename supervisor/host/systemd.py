@@ -1,0 +1,73 @@
+"""Tells systemd how the daemon is doing: the notification protocol of sd_notify(3), one datagram a message.
+
+Keys this uses are known to systemd 236 and later. Where no systemd listens, nothing is sent.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Mapping
+
+_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID")
+"""Variables that are between systemd and the daemon: a worker must not speak for it."""
+
+
+def without_notify(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` for children: less what is between systemd and the daemon."""
+    return {key: value for key, value in environment.items() if key not in _OURS}
+
+
+class Systemd:
+    """The way to the service manager that `environment` names, if it names one.
+
+    `watchdog_s`: systemd restarts the daemon if it hears nothing for so long; None if it does not watch.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._address = _address(environment.get("NOTIFY_SOCKET", ""))
+        self.watchdog_s = _watchdog(environment)
+
+    def ready(self, status: str) -> None:
+        """Started completely, or reloaded."""
+        self._tell("READY=1", f"STATUS={status}")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._tell(f"STATUS={text}")
+
+    def stopping(self, text: str) -> None:
+        """Began to leave."""
+        self._tell("STOPPING=1", f"STATUS={text}")
+
+    def alive(self) -> None:
+        """The supervision loop turns."""
+        self._tell("WATCHDOG=1")
+
+    def extend(self, seconds: float) -> None:
+        """Asks that the start or stop in progress may take so much longer from now on."""
+        self._tell(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+
+    def _tell(self, *lines: str) -> None:
+        if self._address is None:
+            return
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
+        ):
+            way.setblocking(False)  # a service manager that does not listen must not hold up supervision
+            way.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
+
+
+def _address(text: str) -> str | None:
+    """A path, or the abstract address that systemd writes with an @; None for what we can't send to."""
+    if text.startswith("@"):
+        return "\0" + text[1:]
+    return text if text.startswith("/") else None
+
+
+def _watchdog(environment: Mapping[str, str]) -> float | None:
+    period = environment.get("WATCHDOG_USEC", "")
+    meant_for = environment.get("WATCHDOG_PID", str(os.getpid()))
+    if not (period.isascii() and period.isdecimal() and int(period) > 0) or meant_for != str(os.getpid()):
+        return None
+    return int(period) / 1e6

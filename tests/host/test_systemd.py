@@ -1,0 +1,78 @@
+"""The notification protocol against a socket that listens as systemd does, and the unit file by systemd's own word."""
+
+import os
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.systemd import Systemd, without_notify
+
+UNIT = Path(__file__).parent.parent.parent / "systemd" / "stepkeeper.service"
+
+
+@pytest.fixture
+def manager(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        listener.settimeout(5)
+        yield listener
+
+
+def test_messages_are_single_datagrams_of_assignments(manager: socket.socket):
+    systemd = Systemd({"NOTIFY_SOCKET": manager.getsockname()})
+
+    systemd.ready("3 programs")
+    systemd.extend(10)
+    systemd.status("zwei\nZeilen äöü")
+
+    assert manager.recv(4096) == b"READY=1\nSTATUS=3 programs"
+    assert manager.recv(4096) == b"EXTEND_TIMEOUT_USEC=10000000"
+    assert manager.recv(4096).decode() == "STATUS=zwei Zeilen äöü"
+
+
+def test_abstract_sockets_are_spoken_to():
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        name = f"stepkeeper-test-{os.getpid()}"
+        listener.bind("\0" + name)
+        listener.settimeout(5)
+
+        Systemd({"NOTIFY_SOCKET": f"@{name}"}).alive()
+
+        assert listener.recv(100) == b"WATCHDOG=1"
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere/at/all", "vsock:2:1", "relative"])
+def test_absent_service_managers_are_no_error(address: str):
+    Systemd({"NOTIFY_SOCKET": address}).ready("")
+
+
+@pytest.mark.parametrize(
+    ("environment", "watchdog_s"),
+    [
+        ({"WATCHDOG_USEC": "30000000"}, 30.0),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_watchdog_is_fed_only_where_it_watches_this_process(environment: dict[str, str], watchdog_s: float | None):
+    assert Systemd(environment).watchdog_s == watchdog_s
+
+
+def test_children_do_not_get_what_is_between_systemd_and_the_daemon():
+    assert without_notify({"NOTIFY_SOCKET": "/x", "WATCHDOG_PID": "1", "LISTEN_FDS": "1", "PATH": "/bin"}) == {
+        "PATH": "/bin"
+    }
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_unit_file_has_nothing_that_systemd_remarks_on(tmp_path: Path):
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/stepkeeper/bin/supervisord", "/bin/true"))
+
+    said = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True, check=False)
+
+    assert (said.returncode, said.stdout + said.stderr) == (0, "")
