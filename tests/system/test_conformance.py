@@ -241,7 +241,6 @@ def typing(side: Side) -> None:
 def waiting(side: Side) -> None:
     side.rpc("supervisor.startProcess", "flaky")
     side.rpc("supervisor.startProcess", "flaky")
-    side.rpc("supervisor.signalProcess", "flaky", "CONT")
     side.rpc("supervisor.removeProcessGroup", "flaky")
     side.rpc("supervisor.stopProcess", "flaky")
     side.ctl("status", "flaky")
