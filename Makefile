@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test check format bench lock diagram clean
+.PHONY: demo test check format peer bench lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -23,6 +23,9 @@ check: $(INSTALLED)  ## format, lint, types, import contracts, fast tests
 format: $(INSTALLED)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+peer: $(INSTALLED)  ## PyPI's Supervisor in .venv-supervisor, for the comparing tests and the bench; they make it too
+	$(BIN)/python -m bench.peer
 
 bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost of a save, beside CheckpointManager
 	$(BIN)/python -m bench.daemon

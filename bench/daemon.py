@@ -23,9 +23,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from bench import peer
+
 ROOT = Path(__file__).resolve().parent.parent
-PEER_ENVIRONMENT = ROOT / ".venv-supervisor"
-PEER = "supervisor==4.3.0"
 SETTLE_S = 2.5  # both count a program as started after startsecs = 1; Supervisor looks once a second
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -64,12 +64,12 @@ class Figures:
 
 def systems() -> list[System]:
     """Ours and the peer; the peer is installed on first use."""
-    if not (PEER_ENVIRONMENT / "bin/supervisord").exists():
-        subprocess.run([sys.executable, "-m", "venv", PEER_ENVIRONMENT], check=True)
-        subprocess.run([PEER_ENVIRONMENT / "bin/pip", "install", "--quiet", PEER, "setuptools<81"], check=True)
     ours = (sys.executable, "-m", "supervisor.daemon")
-    peer = (str(PEER_ENVIRONMENT / "bin/supervisord"), "-n")
-    return [System("stepkeeper", ours, "state_dir = {folder}/state"), System(PEER.replace("==", " "), peer)]
+    theirs = (str(peer.binaries() / "supervisord"), "-n")
+    return [
+        System("stepkeeper", ours, "state_dir = {folder}/state"),
+        System(peer.REQUIREMENT.replace("==", " "), theirs),
+    ]
 
 
 @contextlib.contextmanager
@@ -160,15 +160,15 @@ def main() -> None:
 
 
 def report(results: dict[str, Figures]) -> None:
-    (ours, peer) = results
-    table = Table("figure", ours, peer, "ratio of medians")
+    (ours, other) = results
+    table = Table("figure", ours, other, "ratio of medians")
     for key, label in (
         ("respawn_ms", "kill -9 to new process, ms"),
         ("idle_cpu_percent", "idle CPU, %"),
         ("wakeups_per_s", "idle wake-ups a second"),
         ("rss_mib", "resident memory, MiB"),
     ):
-        mine, theirs = getattr(results[ours], key), getattr(results[peer], key)
+        mine, theirs = getattr(results[ours], key), getattr(results[other], key)
         base = statistics.median(theirs)
         ratio = f"{statistics.median(mine) / base:.3g}" if base else "-"
         table.add_row(label, spread(mine), spread(theirs), ratio)

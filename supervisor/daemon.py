@@ -75,7 +75,16 @@ class Supervisord:
         )
         programs = Programs(self._config, self._read, services)
         self._trap_signals(programs, logs)
-        daemon = Daemon(programs, ledger, logs, checkpoints, self._leave.set, self._ask_reload)
+        daemon = Daemon(
+            programs,
+            ledger,
+            logs,
+            checkpoints,
+            shut_down=self._leave.set,
+            reload=self._ask_reload,
+            settings=settings,
+            is_reloading=lambda: self._reload,
+        )
         try:
             async with self._listening(daemon):
                 self._background.ready()
@@ -127,7 +136,7 @@ class Supervisord:
             log.warning("control.off", reason="there is no [unix_http_server]; supervisorctl can't reach this daemon")
             yield
             return
-        server = await serve(settings.file, settings.chmod, settings.owner, daemon, self._config.supervisord.logfile)
+        server = await serve(settings.file, settings.chmod, settings.owner, daemon)
         ours = settings.file.stat().st_ino
         try:
             yield

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.config import ConfigError
+from supervisor.config import ConfigError, SupervisordConfig
 from supervisor.control import wire
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -35,6 +35,8 @@ class Daemon:
     checkpoints: CheckpointStore
     shut_down: Callable[[], None]
     reload: Callable[[], None]
+    settings: SupervisordConfig
+    is_reloading: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
         state = await runner.until(lambda: _settled(runner))
         if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
             raise _start_error(runner)
+    elif runner.acts.spawn_error is not None:
+        raise _start_error(runner)
     return {"name": runner.name}
 
 
@@ -100,10 +104,10 @@ async def stop(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
     """Sends a signal, by name or number, to a program's worker."""
-    runner, text = _runner(daemon, arguments), _string(arguments, "signal").upper()
+    runner, text = _runner(daemon, arguments), _string(arguments, "signal")
+    name = f"SIG{text.upper().removeprefix('SIG')}"
     try:
-        number = int(text) if text.isdecimal() else signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]
-        number = signal.Signals(number)
+        number = signal.Signals(int(text)) if text.isdecimal() else signal.Signals[name]
     except (KeyError, ValueError) as error:
         raise CommandError(Code.BAD_SIGNAL, text) from error
     if not runner.acts.send_signal(number):
@@ -230,6 +234,25 @@ async def update(daemon: Daemon, arguments: Arguments) -> Result:
     return {"actions": [{"name": name, "action": action} for name, action in actions]}
 
 
+async def add(daemon: Daemon, arguments: Arguments) -> Result:
+    """Takes a program of the configuration last read into use."""
+    name = _string(arguments, "name")
+    if name in daemon.programs.runners:
+        raise CommandError(Code.ALREADY_ADDED, name)
+    if name not in daemon.programs.configured:
+        raise CommandError(Code.BAD_NAME, name)
+    await daemon.programs.update([name])
+    return {"name": name}
+
+
+async def remove(daemon: Daemon, arguments: Arguments) -> Result:
+    """Takes a program that does not run out of use."""
+    runner = _runner(daemon, arguments)
+    if not await daemon.programs.remove(runner.name):
+        raise CommandError(Code.STILL_RUNNING, runner.name)
+    return {"name": runner.name}
+
+
 async def reload(daemon: Daemon, arguments: Arguments) -> Result:
     """Stops everything and starts the daemon anew, with its configuration read again."""
     await reread(daemon, arguments)  # an unusable file must not end what runs
@@ -244,6 +267,7 @@ async def shutdown(daemon: Daemon, arguments: Arguments) -> Result:
 
 
 TABLE: Mapping[str, Command] = {
+    "add": Command(add, changes=True),
     "avail": Command(avail, changes=False),
     "checkpoint": Command(checkpoint, changes=True),
     "checkpoints": Command(checkpoints, changes=False),
@@ -251,6 +275,7 @@ TABLE: Mapping[str, Command] = {
     "history": Command(history, changes=False),
     "pid": Command(pid, changes=False),
     "reload": Command(reload, changes=True),
+    "remove": Command(remove, changes=True),
     "reread": Command(reread, changes=True),
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(send_signal, changes=True),

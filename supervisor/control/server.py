@@ -1,7 +1,8 @@
-"""The control socket: HTTP on a unix socket, JSON in and out.
+"""The control socket: HTTP on a unix socket; JSON for our own clients, XML-RPC for Supervisor's.
 
 `POST /api/v1/COMMAND` with a JSON object gives `{"result": …}` or `{"error": {"code": …, "message": …}}`;
-`GET /api/v1/tail` gives the end of a log. Nothing changes by GET, and requests from a browser's page are refused.
+`GET /api/v1/tail` gives the end of a log. What Supervisor's clients ask for is in supervisor_http.py.
+Nothing changes by GET, and requests from a browser's page are refused.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
-from supervisor.control import access, tail
+from supervisor.control import access, supervisor_http, tail
 from supervisor.control.commands import TABLE, Daemon
 from supervisor.control.errors import Code, CommandError
 
@@ -27,22 +28,20 @@ log = structlog.get_logger()
 
 DAEMON = web.AppKey("daemon", Daemon)
 OWNER = web.AppKey("owner", int)
-LOGFILE = web.AppKey("logfile", tail.DaemonLog)
 
 
 class ListenError(Exception):
     """The control socket can't be opened; the text says why and what to do."""
 
 
-async def serve(
-    path: Path, mode: int, owner: tuple[int, int] | None, daemon: Daemon, logfile: Path | None
-) -> web.AppRunner:
+async def serve(path: Path, mode: int, owner: tuple[int, int] | None, daemon: Daemon) -> web.AppRunner:
     """Opens the socket with its mode and owner and answers on it until the runner's `cleanup`. Raises ListenError."""
     listener = _listen(path, mode, owner)
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
-    app[DAEMON], app[OWNER], app[LOGFILE] = daemon, owner[0] if owner else os.geteuid(), tail.DaemonLog(logfile)
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _refuse_web_pages])
+    app[DAEMON], app[OWNER] = daemon, owner[0] if owner else os.geteuid()
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
+    supervisor_http.add_routes(app, daemon, _require_right)
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # tracebacks for what a client sends are no news
     runner = web.AppRunner(
         app,
@@ -127,8 +126,6 @@ def _peer(request: web.Request) -> access.Peer:
 
 
 async def _arguments(request: web.Request) -> dict[str, object]:
-    if "Origin" in request.headers:
-        raise CommandError(Code.FORBIDDEN, "requests from web pages are refused")
     body = await request.read()
     try:
         arguments = json.loads(body) if body else {}
@@ -140,7 +137,16 @@ async def _arguments(request: web.Request) -> dict[str, object]:
 
 
 async def _tail(request: web.Request) -> web.StreamResponse:
-    return await tail.respond(request, request.app[DAEMON], request.app[LOGFILE])
+    return await tail.respond(request, request.app[DAEMON])
+
+
+@web.middleware
+async def _refuse_web_pages(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    if "Origin" in request.headers:
+        raise CommandError(Code.FORBIDDEN, "requests from web pages are refused")
+    return await handler(request)
 
 
 @web.middleware
@@ -151,6 +157,8 @@ async def _errors_as_json(
         return await handler(request)
     except CommandError as error:
         return _error(error.code.http_status, error.code.name, str(error))
+    except ConnectionResetError:  # the client went away while it was answered
+        raise
     except web.HTTPException as error:
         return _error(error.status, Code.UNKNOWN_COMMAND.name if error.status == 404 else error.reason, error.reason)
     except Exception as error:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import stat
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,22 +19,15 @@ BLOCK_BYTES = 64 * 1024
 LOOK_S = 0.2  # how often a followed file is looked at; only while somebody follows
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonLog:
-    """Where the daemon's own log goes; None: to its standard error."""
-
-    path: Path | None
-
-
-async def respond(request: web.Request, daemon: Daemon, own: DaemonLog) -> web.StreamResponse:
+async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
     """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends."""
     query = request.query
-    path = _path(daemon, own, query.get("name", ""), query.get("channel", "stdout"))
+    path = _path(daemon, query.get("name", ""), query.get("channel", "stdout"))
     count = query.get("bytes", str(DEFAULT_BYTES))
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     try:
-        end, inode = await asyncio.to_thread(_last, path, int(count))
+        end, inode = await asyncio.to_thread(last, path, int(count))
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
     except OSError as error:
@@ -44,15 +37,16 @@ async def respond(request: web.Request, daemon: Daemon, own: DaemonLog) -> web.S
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     await response.prepare(request)
     await response.write(end)
-    await _follow(path, inode, response)
+    async for added in additions(path, inode, request):
+        await response.write(added)
     return response
 
 
-def _path(daemon: Daemon, own: DaemonLog, name: str, channel: str) -> Path:
+def _path(daemon: Daemon, name: str, channel: str) -> Path:
     if channel not in ("stdout", "stderr"):
         raise CommandError(Code.BAD_ARGUMENTS, f"channel is {channel!r:.40}, not stdout or stderr")
     if name == "supervisord":
-        path = own.path
+        path = daemon.settings.logfile
     elif (runner := daemon.programs.runners.get(name)) is not None:
         config = runner.config
         path = config.stdout_logfile if channel == "stdout" or config.redirect_stderr else config.stderr_logfile
@@ -63,7 +57,7 @@ def _path(daemon: Daemon, own: DaemonLog, name: str, channel: str) -> Path:
     return path
 
 
-def _open(path: Path) -> BinaryIO:
+def open_log(path: Path) -> BinaryIO:
     """Opens a log without waiting. Raises OSError, also for what is not a regular file and might block a reader."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -72,34 +66,42 @@ def _open(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def _last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
+def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
     """The last `count` bytes, and where reading goes on: inode and offset."""
-    with _open(path) as file:
+    with open_log(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - count))
         content = file.read(count)
         return content, (os.fstat(file.fileno()).st_ino, file.tell())
 
 
-async def _follow(path: Path, position: tuple[int, int], response: web.StreamResponse) -> None:
-    """Writes what is added, over rotations and truncations, until the client goes away."""
-    while True:
-        content, position = await asyncio.to_thread(_added, path, position)
+async def additions(
+    path: Path, position: tuple[int, int], request: web.Request, on_truncation: bytes = b""
+) -> AsyncIterator[bytes]:
+    """What is added to the file behind `position`, over rotations and truncations, until the client is gone.
+
+    `on_truncation` is given first when the file has become shorter.
+    """
+    while request.transport is not None and not request.transport.is_closing():
+        content, moved, is_shorter = await asyncio.to_thread(_added, path, position)
+        position = moved
+        if is_shorter and on_truncation:
+            yield on_truncation
         if content:
-            await response.write(content)
+            yield content
         else:
             await asyncio.sleep(LOOK_S)
 
 
-def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int]]:
+def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int], bool]:
+    """A piece of what is behind `position`; where reading goes on; whether the file was truncated."""
     inode, offset = position
     try:
-        with _open(path) as file:
+        with open_log(path) as file:
             status = os.fstat(file.fileno())
-            if status.st_ino != inode or status.st_size < offset:
-                offset = 0
-            file.seek(offset)
+            is_shorter = status.st_ino == inode and status.st_size < offset
+            file.seek(0 if is_shorter or status.st_ino != inode else offset)
             content = file.read(BLOCK_BYTES)
-            return content, (status.st_ino, offset + len(content))
+            return content, (status.st_ino, file.tell()), is_shorter
     except OSError:
-        return b"", position  # between two rotations there may be no file; the next look finds it
+        return b"", position, False  # between two rotations there may be no file; the next look finds it

@@ -140,7 +140,7 @@ class LogPump:
             if file is not None:
                 file.clear()
             elif path.exists():
-                _clear_unused(path)
+                empty(path)
         except OSError as error:
             done.set_exception(error)
         else:
@@ -156,8 +156,8 @@ class LogPump:
         self._is_open = False
 
 
-def _clear_unused(path: Path) -> None:
-    """Empties the file of a program that does not run; its backups are those whose numbers have no gap."""
+def empty(path: Path) -> None:
+    """Empties a log file that may be nobody's, and deletes its backups: those whose numbers have no gap."""
     number = 1
     while (backup := path.with_name(f"{path.name}.{number}")).exists():
         backup.unlink(missing_ok=True)

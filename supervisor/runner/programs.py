@@ -12,6 +12,7 @@ import structlog
 
 from supervisor.config import Config, ProgramConfig
 from supervisor.core import events as fact
+from supervisor.core.facts import ALIVE, State
 from supervisor.host import leftover, marks
 from supervisor.protocol import layout
 from supervisor.runner.acts import Services
@@ -98,6 +99,18 @@ class Programs:
                 *(self._renew(name, configured.get(name), last.get(name, 0)) for name in chosen)
             )
             return [(name, action) for name, actions in zip(chosen, done, strict=True) for action in actions]
+
+    async def remove(self, name: str) -> bool:
+        """Takes a program out of use; False, with nothing done, if it runs or waits to be started again."""
+        async with self._updating:
+            runner = self.runners.get(name)
+            if runner is None:
+                return True
+            await runner.taken_up.wait()
+            if runner.state in ALIVE or runner.state is State.BACKOFF:
+                return False
+            del self.runners[name]
+            return True
 
     async def leave(self) -> None:
         """Flushes and stops all programs side by side; returns when no process is left."""

@@ -48,7 +48,15 @@ def test_any_arguments_are_answered_by_name(daemon: Daemon, command: str, argume
     try:
         daemon.call(command, **arguments)
     except Refused as refused:
-        assert refused.code in {"BAD_ARGUMENTS", "BAD_NAME", "NOT_A_JOB", "ALREADY_STARTED", "NOT_RUNNING"}
+        assert refused.code in {
+            "BAD_ARGUMENTS",
+            "BAD_NAME",
+            "NOT_A_JOB",
+            "ALREADY_STARTED",
+            "NOT_RUNNING",
+            "ALREADY_ADDED",
+            "STILL_RUNNING",
+        }
 
     assert daemon.status("sleeper")["pid"] == pid
 

@@ -1,0 +1,83 @@
+"""A program as Supervisor's interface describes it: two structures in which every key is always there."""
+
+import shlex
+import time
+from typing import Any
+
+from supervisor.config import ProgramConfig
+from supervisor.control import wire
+from supervisor.core.facts import State
+from supervisor.host.process import SpawnError, credentials
+from supervisor.runner.runner import Runner
+
+NONE = "none"  # how a value that is not set is written
+
+
+def process_info(runner: Runner) -> dict[str, Any]:
+    """Where the program stands. Times are whole seconds of Unix time, 0: never."""
+    said = wire.standing(runner, {})
+    failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
+    return {
+        "name": runner.name,
+        "group": runner.name,
+        "start": int(said["started_wall_at"] or 0),
+        "stop": int(said["ended_wall_at"] or 0),
+        "now": int(time.time()),
+        "state": said["wire_code"],
+        "statename": said["wire_state"],
+        "spawnerr": (runner.reason or "") if failed else "",
+        "exitstatus": -1 if said["signal"] is not None else said["exit_code"] or 0,
+        "logfile": said["stdout_logfile"] or "",
+        "stdout_logfile": said["stdout_logfile"] or "",
+        "stderr_logfile": said["stderr_logfile"] or "",
+        "pid": said["pid"] or 0,
+        "description": said["description"],
+    }
+
+
+def config_info(config: ProgramConfig, in_use: bool) -> dict[str, Any]:
+    """How the program is configured, as far as the interface has words for it."""
+    return {
+        "name": config.name,
+        "group": config.name,
+        "command": shlex.join(config.command),
+        "directory": NONE if config.directory is None else str(config.directory),
+        "uid": _uid(config.user),
+        "inuse": in_use,
+        "autostart": config.autostart,
+        "exitcodes": sorted(config.exitcodes),
+        "group_prio": config.priority,
+        "process_prio": config.priority,
+        "startsecs": _whole(config.startsecs),
+        "startretries": config.startretries,
+        "stopsignal": int(config.stopsignal),
+        "stopwaitsecs": _whole(config.stopwaitsecs),
+        "killasgroup": config.killasgroup,
+        "redirect_stderr": config.redirect_stderr,
+        "serverurl": NONE,
+        **_log("stdout", config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups),
+        **_log("stderr", config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups),
+    }
+
+
+def _log(channel: str, path: object, maxbytes: int, backups: int) -> dict[str, Any]:
+    return {
+        f"{channel}_logfile": NONE if path is None else str(path),
+        f"{channel}_logfile_maxbytes": maxbytes,
+        f"{channel}_logfile_backups": backups,
+        f"{channel}_capture_maxbytes": 0,
+        f"{channel}_events_enabled": False,
+        f"{channel}_syslog": False,
+    }
+
+
+def _uid(user: str | None) -> int | str:
+    try:
+        return NONE if user is None else credentials(user).uid
+    except SpawnError:
+        return NONE
+
+
+def _whole(seconds: float) -> int | float:
+    """Supervisor's are whole; ours need not be."""
+    return int(seconds) if seconds.is_integer() else seconds

@@ -1,0 +1,137 @@
+"""XML-RPC's XML: a call's text to Python values, and values to a response's text.
+
+Calls come from outside: no document types, entities or references to elsewhere are accepted, and nesting is limited.
+Responses carry what programs printed: characters that XML can't hold are replaced, so that no client fails over them.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+from xml.etree.ElementTree import Element, ParseError
+from xml.sax.saxutils import escape
+
+from defusedxml import ElementTree
+
+Value: TypeAlias = "str | bool | int | float | Sequence[Value] | Mapping[str, Value] | None"
+
+MAX_DEPTH = 16  # values within values; the deepest call there is, a multicall, has four
+MAX_DIGITS = 20  # of a number, sign included: 64 bits
+INT_BITS_32 = 1 << 31
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+class Malformed(Exception):
+    """The text is no XML-RPC call; says what is wrong with it."""
+
+
+def parse_call(body: bytes) -> tuple[str, list[Value]]:
+    """The method's name and its parameters. Raises Malformed."""
+    try:
+        root = ElementTree.fromstring(body, forbid_dtd=True)
+    except (ParseError, ValueError, LookupError) as error:  # not XML, forbidden XML, an unknown encoding
+        raise Malformed(f"the body is not acceptable XML: {error}") from error
+    if root.tag != "methodCall":
+        raise Malformed(f"the body is a {root.tag:.40}, not a methodCall")
+    name = (root.findtext("methodName") or "").strip()
+    if not name:
+        raise Malformed("there is no methodName")
+    return name, [_value(_only_child(param, "param"), 0) for param in root.iterfind("params/param")]
+
+
+def _only_child(element: Element, what: str) -> Element:
+    if len(element) != 1:
+        raise Malformed(f"a {what} holds {len(element)} elements instead of one")
+    return element[0]
+
+
+def _value(element: Element, depth: int) -> Value:
+    if element.tag != "value":
+        raise Malformed(f"{element.tag:.40} stands where a value should")
+    if depth > MAX_DEPTH:
+        raise Malformed(f"values are nested more than {MAX_DEPTH} deep")
+    if not len(element):
+        return element.text or ""
+    typed = _only_child(element, "value")
+    if typed.tag == "array":
+        return [_value(each, depth + 1) for each in typed.iterfind("data/*")]
+    if typed.tag == "struct":
+        return dict(_member(each, depth + 1) for each in typed.iterfind("member"))
+    parse = _SCALARS.get(typed.tag)
+    if parse is None:
+        raise Malformed(f"no method takes a value of type {typed.tag:.40}")
+    try:
+        return parse(typed.text or "")
+    except ValueError as error:
+        raise Malformed(f"{typed.text!r:.40} is not of type {typed.tag}") from error
+
+
+def _member(element: Element, depth: int) -> tuple[str, Value]:
+    name, value = element.findtext("name"), element.find("value")
+    if name is None or value is None:
+        raise Malformed("a member of a struct lacks its name or its value")
+    return name, _value(value, depth)
+
+
+def _whole(text: str) -> int:
+    if len(text.strip()) > MAX_DIGITS:
+        raise ValueError
+    return int(text)
+
+
+def _truth(text: str) -> bool:
+    if text.strip() not in ("0", "1"):
+        raise ValueError
+    return text.strip() == "1"
+
+
+_SCALARS: Mapping[str, Callable[[str], Value]] = {
+    "string": str,
+    "int": _whole,
+    "i4": _whole,
+    "i8": _whole,
+    "boolean": _truth,
+    "double": float,
+    "nil": lambda text: None,
+}
+
+
+def response(value: Value) -> bytes:
+    """The text that answers a call with `value`."""
+    return _document(f"<params>\n<param>\n{_encoded(value)}</param>\n</params>\n")
+
+
+def fault_response(code: int, text: str) -> bytes:
+    """The text that answers a call with a fault."""
+    return _document(f"<fault>\n{_encoded({'faultCode': code, 'faultString': text})}</fault>\n")
+
+
+def _document(content: str) -> bytes:
+    return f"<?xml version='1.0'?>\n<methodResponse>\n{content}</methodResponse>\n".encode()
+
+
+def _encoded(value: Value) -> str:
+    match value:
+        case bool():
+            inner = f"<boolean>{value:d}</boolean>"
+        case int():
+            kind = "int" if -INT_BITS_32 <= value < INT_BITS_32 else "i8"  # a log may be larger than 2 GiB
+            inner = f"<{kind}>{value}</{kind}>"
+        case float():
+            inner = f"<double>{value!r}</double>"
+        case str():
+            inner = f"<string>{_text(value)}</string>"
+        case Mapping():
+            members = (
+                f"<member>\n<name>{_text(key)}</name>\n{_encoded(each)}</member>\n" for key, each in value.items()
+            )
+            inner = f"<struct>\n{''.join(members)}</struct>"
+        case Sequence():
+            inner = f"<array><data>\n{''.join(map(_encoded, value))}</data></array>"
+        case _:
+            raise TypeError(f"XML-RPC has no type for {value!r:.60}")
+    return f"<value>{inner}</value>\n"
+
+
+def _text(text: str) -> str:
+    return escape(_NOT_XML.sub(REPLACEMENT, text))

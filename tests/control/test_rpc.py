@@ -1,0 +1,317 @@
+"""Supervisor's XML-RPC: what stock clients do not try, what the daemon does while it leaves, and hostile bodies."""
+
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import xmlrpc.client
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisor.control.rpc import METHODS, MULTICALL
+from supervisor.control.xmlrpc import MAX_DEPTH, Malformed, fault_response, parse_call, response
+from tests.control.test_access import NOBODY, needs_root
+from tests.system.both import UnixTransport
+from tests.system.harness import Daemon, alive
+from tests.system.test_daemon import switches
+
+STUBBORN = """[program:stubborn]
+command=/bin/sh -c "trap '' TERM; printf 'bell \\007 byte \\377 end\\n'; while :; do sleep 0.1; done"
+stopwaitsecs=3
+startsecs=0
+killasgroup=true
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory):
+    folder: Path = tmp_path_factory.mktemp("rpc")
+    with Daemon(
+        folder, "[program:sleeper]\ncommand=/bin/sleep 100\n[program:off]\ncommand=/bin/true\nautostart=false\n"
+    ) as daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        yield daemon
+
+
+def proxy(daemon: Daemon) -> xmlrpc.client.ServerProxy:
+    return xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket))
+
+
+def post(daemon: Daemon, body: bytes, path: str = "/RPC2", method: str = "POST") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("localhost", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.settimeout(20)
+    try:
+        connection.sock.connect(str(daemon.socket))
+        connection.request(method, path, body, {"Content-Type": "text/xml"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def call_of(name: str, *values: str) -> bytes:
+    params = "".join(f"<param><value>{value}</value></param>" for value in values)
+    return f"<methodCall><methodName>{name}</methodName><params>{params}</params></methodCall>".encode()
+
+
+# --- XML ----------------------------------------------------------------------------------------------------------
+
+PLAIN = (
+    st.booleans()
+    | st.integers(-(2**31), 2**31 - 1)
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(exclude_categories=("C",)), max_size=20)
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abcXYZ", min_size=1), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(VALUES, max_size=3))
+def test_what_the_standard_client_writes_is_read(values: list[object]):
+    body = xmlrpc.client.dumps(tuple(values), "supervisor.x")
+
+    assert parse_call(body.encode()) == ("supervisor.x", values)
+
+
+@given(VALUES)
+def test_what_is_answered_is_read_by_the_standard_client(value: object):
+    ((read,), _) = xmlrpc.client.loads(response(value))  # type: ignore[arg-type]
+
+    assert read == value
+
+
+@given(st.text() | st.binary().map(lambda raw: raw.decode("utf-8", "replace")))
+def test_any_text_can_be_answered(text: str):
+    ((read,), _) = xmlrpc.client.loads(response(text))
+
+    assert isinstance(read, str)
+    with pytest.raises(xmlrpc.client.Fault):
+        xmlrpc.client.loads(fault_response(30, text))
+
+
+def test_sizes_beyond_32_bits_reach_the_client():
+    assert xmlrpc.client.loads(response([2**40, -(2**31)]))[0] == ([2**40, -(2**31)],)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<methodCall/>",
+        b"<methodResponse><methodName>a</methodName></methodResponse>",
+        b"<methodCall><methodName></methodName></methodCall>",
+        call_of("a", "<int>x</int>"),
+        call_of("a", "<int>" + "9" * 30 + "</int>"),
+        call_of("a", "<boolean>2</boolean>"),
+        call_of("a", "<base64>AAAA</base64>"),
+        call_of("a", "<array><data><string>x</string></data></array>"),
+        call_of("a", "<struct><member><name>x</name></member></struct>"),
+        call_of("a", "<int>1</int><int>2</int>"),
+        call_of("a", "<array><data><value>" * (MAX_DEPTH + 1) + "</value></data></array>" * (MAX_DEPTH + 1)),
+        call_of("a", "<array><data><value>" * 20_000 + "</value></data></array>" * 20_000),
+        b"<!DOCTYPE methodCall><methodCall><methodName>a</methodName></methodCall>",
+        b'<!DOCTYPE m [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><methodCall><methodName>&b;</methodName></methodCall>',
+        b'<!DOCTYPE m [<!ENTITY f SYSTEM "file:///etc/passwd">]><methodCall><methodName>&f;</methodName></methodCall>',
+        b'<?xml version="1.0" encoding="nonsense"?><methodCall><methodName>a</methodName></methodCall>',
+        b"\xff\xfe<\x00m\x00>\x00",
+    ],
+)
+def test_what_is_no_call_is_refused(body: bytes):
+    with pytest.raises(Malformed):
+        parse_call(body)
+
+
+@settings(max_examples=2000)
+@given(st.binary(max_size=200) | st.text("<>/&;!?[]\"'=methodCallnamvueprisctg 019", max_size=200).map(str.encode))
+def test_any_body_is_a_call_or_refused(body: bytes):
+    try:
+        parse_call(body)
+    except Malformed as error:
+        assert str(error)
+
+
+# --- the daemon ---------------------------------------------------------------------------------------------------
+
+HARMLESS = sorted({*METHODS, MULTICALL} - {"supervisor.shutdown", "supervisor.restart"})
+ARGUMENTS = st.sampled_from(["off", "nope", "off:*", "", "CONT", 0, -1, 2**31 - 1, True, 1.5, []]) | VALUES
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300) | st.binary(max_size=80).map(lambda junk: call_of("supervisor.getPID") + junk))
+def test_any_body_leaves_the_daemon_serving(daemon: Daemon, body: bytes):
+    status, _ = post(daemon, body)
+
+    assert status in (200, 400)
+    assert proxy(daemon).supervisor.getPID() == daemon.process.pid  # type: ignore[union-attr]
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(HARMLESS), st.lists(ARGUMENTS, max_size=4))
+def test_any_arguments_get_a_result_or_a_fault_of_supervisors(daemon: Daemon, name: str, arguments: list[object]):
+    if "All" in name and not name.startswith("supervisor.get"):
+        arguments = [*arguments, "one too many", 2]
+    status, body = post(daemon, xmlrpc.client.dumps(tuple(arguments), name).encode())
+
+    assert status == 200
+    try:
+        xmlrpc.client.loads(body)
+    except xmlrpc.client.Fault as fault:
+        assert "error of its own" not in fault.faultString
+    assert daemon.status("sleeper")["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/RPC2", 400),
+        ("PUT", "/RPC2", 400),
+        ("POST", "/RPC2", 400),
+        ("POST", "/logtail/sleeper", 400),
+        ("GET", "/logtail/nope", 404),
+        ("GET", "/logtail/sleeper/nope", 404),
+        ("GET", "/logtail/..%2f..%2fetc%2fpasswd", 404),
+    ],
+)
+def test_wrong_requests_get_supervisors_status(daemon: Daemon, method: str, path: str, status: int):
+    assert post(daemon, b"", path, method)[0] == status
+
+
+def test_a_body_without_a_length_is_refused(daemon: Daemon):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(daemon.socket))
+        connection.sendall(b"POST /RPC2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+        assert b" 411 " in connection.recv(4096)
+
+
+def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
+    assert post(daemon, call_of("a", "x" * 2_000_000))[0] == 413
+
+
+def test_web_pages_are_refused(daemon: Daemon):
+    connection = http.client.HTTPConnection("localhost", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.connect(str(daemon.socket))
+    connection.request("POST", "/RPC2", call_of("supervisor.getPID"), {"Origin": "https://example.org"})
+
+    assert connection.getresponse().status == 403
+    connection.close()
+
+
+def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
+    with Daemon(tmp_path, STUBBORN) as daemon:
+        daemon.until_state("stubborn", "RUNNING")
+        server = proxy(daemon).supervisor
+        assert server.shutdown() is True
+        daemon.until(lambda: server.getState()["statecode"] == -1, "it leaves")
+
+        with pytest.raises(xmlrpc.client.Fault, match="SHUTDOWN_STATE") as refused:
+            server.startProcess("stubborn")
+
+        assert refused.value.faultCode == 6
+        assert server.getProcessInfo("stubborn")["statename"] == "STOPPING"
+        assert [
+            each["faultCode"] for each in proxy(daemon).system.multicall([{"methodName": "supervisor.shutdown"}])
+        ] == [6]
+
+
+def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: Path):
+    with Daemon(tmp_path, STUBBORN) as daemon:
+        log = Path(daemon.status("stubborn")["stdout_logfile"])
+        daemon.until(lambda: log.exists() and b"end" in log.read_bytes(), "it has printed")
+
+        text = proxy(daemon).supervisor.readProcessStdoutLog("stubborn", 0, 0)
+
+        assert text == "bell \N{REPLACEMENT CHARACTER} byte \N{REPLACEMENT CHARACTER} end\n"
+        assert log.read_bytes() == b"bell \x07 byte \xff end\n"
+
+
+def test_a_stream_ends_its_work_when_the_client_goes(daemon: Daemon):
+    assert daemon.process is not None
+    pid = daemon.process.pid
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(10)
+        connection.connect(str(daemon.socket))
+        connection.sendall(b"GET /mainlogtail HTTP/1.1\r\nHost:\r\nAccept-Encoding: chunked\r\n\r\n\r\n")
+        answer = connection.recv(65536)
+        while b"\r\n\r\n" not in answer:
+            answer += connection.recv(65536)
+
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert b"Content-Type: text/plain;charset=utf-8" in answer
+    daemon.until(lambda: sleeps(pid), "nobody looks at the log any more")
+
+
+def sleeps(pid: int) -> bool:
+    """Whether the daemon is idle for a second; a followed file is looked at five times in that time."""
+    before = switches(pid)
+    signal.sigtimedwait([], 1)
+    return switches(pid) - before <= 2
+
+
+def test_a_truncated_log_is_said_in_the_stream(tmp_path: Path):
+    script = "while :; do echo tick; sleep 0.05; done"
+    with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
+        log = Path(daemon.status("ticker")["stdout_logfile"])
+        daemon.until(lambda: log.exists() and log.stat().st_size > 60, "it has printed")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(10)
+            connection.connect(str(daemon.socket))
+            connection.sendall(b"GET /logtail/ticker:ticker/stdout HTTP/1.1\r\nHost:\r\n\r\n")
+            answer = connection.recv(65536)
+            proxy(daemon).supervisor.clearProcessLogs("ticker")
+            pieces = 0
+            while b"==> File truncated <==\n" not in answer and pieces < 100:
+                answer += connection.recv(65536)
+                pieces += 1
+
+        assert b"==> File truncated <==\n" in answer
+
+
+CALL_AS = """
+import http.client, os, socket, sys
+os.setgroups([]); os.setgid({uid}); os.setuid({uid})
+connection = http.client.HTTPConnection("localhost")
+connection.sock = socket.socket(socket.AF_UNIX)
+connection.sock.connect({path!r})
+connection.request("POST", "/RPC2", sys.argv[1])
+answer = connection.getresponse()
+print(answer.status, answer.read().decode())
+"""
+
+
+@needs_root
+def test_another_user_may_look_but_not_change(tmp_path: Path):
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        daemon.socket.chmod(0o777)
+
+        def ask(method: str, *arguments: object) -> str:
+            script = CALL_AS.format(uid=NOBODY, path=str(daemon.socket))
+            body = xmlrpc.client.dumps(arguments, method)
+            return subprocess.run(
+                [sys.executable, "-c", script, body], capture_output=True, text=True, check=True
+            ).stdout
+
+        looked = ask("supervisor.getAllProcessInfo")
+        refused = ask("supervisor.stopProcess", "sleeper")
+        smuggled = ask("system.multicall", [{"methodName": "supervisor.stopProcess", "params": ["sleeper"]}])
+
+        assert looked.startswith("200") and "sleeper" in looked
+        assert refused.startswith("403") and "may look but not change" in refused
+        assert smuggled.startswith("200") and "FAILED" in smuggled
+        assert alive(pid)
+        assert os.geteuid() == 0

@@ -1,0 +1,244 @@
+"""The same INI file under PyPI's Supervisor and stepkeeper, driven by Supervisor's client and by xmlrpc.client."""
+
+import http.client
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import xmlrpc.client
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 20.0
+CTL_S = 30.0
+
+SETTINGS = """[supervisord]
+logfile=%(here)s/daemon.log
+pidfile=%(here)s/daemon.pid
+childlogdir=%(here)s
+nodaemon=true
+[unix_http_server]
+file=%(here)s/s.sock
+[rpcinterface:supervisor]
+supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
+[supervisorctl]
+serverurl=unix://%(here)s/s.sock
+"""
+
+PEER_ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"LC_ALL": "C.UTF-8"}
+"""Our package is called as Supervisor's: the peer must not find ours."""
+
+Outcome = Any
+Script = Callable[["Side"], None]
+
+
+class UnixTransport(xmlrpc.client.Transport):
+    """xmlrpc.client over a unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def make_connection(self, host: Any) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("localhost", timeout=CTL_S)
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.settimeout(CTL_S)
+        connection.sock.connect(str(self._path))
+        return connection
+
+
+class Side:
+    """One of the two daemons in a folder of its own; `outcomes` is what each step of a script gave, masked."""
+
+    def __init__(self, folder: Path, daemon: tuple[str, ...], ctl: Path, programs: str) -> None:
+        self.folder = folder
+        self.outcomes: dict[str, Outcome] = {}
+        self._daemon = daemon
+        self._ctl = ctl
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+        (folder / "plain.txt").write_text("no program\n")
+        self.write(programs)
+
+    def write(self, programs: str) -> None:
+        (self.folder / "test.conf").write_text(SETTINGS + programs)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is stepkeeper."""
+        return self._daemon == our_daemon()
+
+    def __enter__(self) -> "Side":
+        with (self.folder / "daemon.err").open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*self._daemon, "-c", "test.conf"],
+                cwd=self.folder,
+                env=os.environ if self.is_ours else PEER_ENVIRONMENT,
+                stdout=errors,
+                stderr=errors,
+            )
+        try:
+            self.until(self.answers, "the daemon answers")
+        except AssertionError:
+            self._process.kill()
+            raise
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        self._process.wait(PATIENCE_S)
+        said = (self.folder / "daemon.err").read_text(errors="replace")
+        assert not (self.is_ours and "Traceback" in said), said
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def ctl(self, *arguments: str, typed: str | None = None) -> None:
+        """A step: Supervisor's own client; its exit status and output. `typed`: to its shell."""
+        command = [str(self._ctl), "-c", "test.conf", *arguments]
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=PEER_ENVIRONMENT,
+            input=typed or "",
+            capture_output=True,
+            encoding="utf-8",
+            timeout=CTL_S,
+            check=False,
+        )
+        lines = self.masked(done.stdout).splitlines()
+        if arguments[:1] in (("start",), ("stop",)):
+            lines.sort()  # they come in order of completion
+        self._note("ctl " + " ".join(arguments), [done.returncode, *lines])
+
+    def follow(self, *arguments: str, until: str) -> None:
+        """A step: Supervisor's client shows a stream until it holds a text, then is interrupted; what it showed."""
+        command = [str(self._ctl), "-c", "test.conf", *arguments]
+        with subprocess.Popen(
+            command, cwd=self.folder, env=PEER_ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8"
+        ) as client:
+            assert client.stdout is not None
+            shown: list[str] = []
+            while not shown or until not in shown[-1]:
+                shown.append(client.stdout.readline())
+                assert shown[-1], f"the stream ended before {until}: {shown}"
+            client.send_signal(signal.SIGINT)
+            status = client.wait(PATIENCE_S)
+        self._note("ctl " + " ".join(arguments), [status, *(self.masked(line).rstrip("\n") for line in shown)])
+
+    def rpc(self, method: str, *arguments: object) -> None:
+        """A step: a call with xmlrpc.client; its result or the name of its fault."""
+        self._note(f"rpc {method} {json.dumps(arguments)}", self._masked_value(self._outcome(method, arguments)))
+
+    def until_state(self, name: str, state: str) -> None:
+        """Waits for a state; no step."""
+
+        def look() -> bool:
+            return bool(self.call("supervisor.getProcessInfo", name)["statename"] == state)
+
+        self.until(look, f"{name} is {state}")
+
+    def until_log(self, name: str, text: str) -> None:
+        """Waits until a program's standard output was captured; no step."""
+        self.until(
+            lambda: text in self.call("supervisor.readProcessStdoutLog", name, 0, 0), f"{name} has printed {text}"
+        )
+
+    def until_gone(self) -> None:
+        """Waits for the daemon's end; no step."""
+        assert self._process is not None
+        self._process.wait(PATIENCE_S)
+
+    # --- underneath ---------------------------------------------------------------------------------------------------
+
+    def call(self, method: str, *arguments: object) -> Any:
+        with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(self.folder / "s.sock")) as proxy:
+            return proxy.__getattr__(method)(*arguments)
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.call("supervisor.getPID"))
+        except (OSError, xmlrpc.client.Error):
+            return False
+
+    def serves(self, method: str) -> bool:
+        """Whether a method gives a result, not a fault."""
+        try:
+            self.call(method)
+        except xmlrpc.client.Fault:
+            return False
+        return True
+
+    def until(self, look: Callable[[], object], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not look():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{self.folder.name}: waited in vain until {what}")
+            time.sleep(0.05)
+
+    def _outcome(self, method: str, arguments: tuple[object, ...]) -> Outcome:
+        try:
+            return self.call(method, *arguments)
+        except xmlrpc.client.Fault as fault:
+            return f"Fault {fault.faultCode} {fault.faultString.partition(':')[0]}"
+        except xmlrpc.client.ProtocolError as error:
+            return f"HTTP {error.errcode}"
+
+    def _note(self, step: str, outcome: Outcome) -> None:
+        while step in self.outcomes:
+            step += " again"
+        self.outcomes[step] = outcome
+
+    def _masked_value(self, value: Outcome, key: str = "") -> Outcome:
+        if isinstance(value, dict):
+            if "faultCode" in value:
+                return f"Fault {value['faultCode']} {value['faultString'].partition(':')[0]}"
+            if "status" in value:  # the text of a result's fault, as of any fault, may say more than its name
+                value = {**value, "description": value["description"].partition(":")[0]}
+            return {name: self._masked_value(each, name) for name, each in value.items()}
+        if isinstance(value, list):
+            if value and all(isinstance(each, dict) and "status" in each for each in value):
+                value = sorted(value, key=lambda result: result["name"])  # they come in order of completion
+            return [self._masked_value(each) for each in value]
+        if key in ("pid", "start", "stop", "now"):
+            return "some" if value else 0
+        if key == "command":
+            return shlex.split(self.masked(value))
+        return self.masked(value) if isinstance(value, str) else value
+
+    def masked(self, text: str) -> str:
+        """The text without what differs between any two runs: pids, times, and where things are."""
+        text = text.replace(str(self.folder), "DIR")
+        text = re.sub(r"-(stdout|stderr)(---supervisor-\w+)?\.log", r"-\1.log", text)
+        text = re.sub(r"\bpid \d+, uptime \d+:\d\d:\d\d", "pid N, uptime T", text)
+        text = re.sub(r"\b[A-Z][a-z][a-z] \d\d \d\d:\d\d [AP]M", "DATE", text)
+        text = re.sub(r"\bfile: \S+ line: \d+", "file: F line: N", text)
+        return re.sub(r"^[1-9]\d*$", "N", text, flags=re.MULTILINE)
+
+
+def differing(where: str, stock: Outcome, ours: Outcome) -> list[tuple[str, Outcome, Outcome]]:
+    """The smallest parts that differ: the key of the struct they stand in, or `where`; what either daemon gave."""
+    if stock == ours:
+        return []
+    if isinstance(stock, dict) and isinstance(ours, dict) and stock.keys() == ours.keys():
+        return [each for key in stock for each in differing(key, stock[key], ours[key])]
+    if isinstance(stock, list) and isinstance(ours, list) and len(stock) == len(ours):
+        return [each for pair in zip(stock, ours, strict=True) for each in differing(where, *pair)]
+    return [(where, stock, ours)]
+
+
+def stock_daemon(folder: Path) -> tuple[str, ...]:
+    """The command of Supervisor's daemon, from its environment."""
+    return (str(folder / "supervisord"), "-n")
+
+
+def our_daemon() -> tuple[str, ...]:
+    """The command of our daemon."""
+    return (sys.executable, "-m", "supervisor.daemon", "-n")

@@ -1,0 +1,428 @@
+"""Supervisor's clients can't tell the difference: the same scripts against PyPI's Supervisor 4.3.0 and against ours.
+
+Each script is a list of steps, done with the stock supervisorctl or with xmlrpc.client. What every step gave is
+compared after masking pids, times and folders. What differs must stand in INTENDED, exactly, with its reason; and
+what stands there must differ. Three things are never compared: what follows the name in a fault's text, which says
+more here; how a command is quoted, as ours are kept as arguments; and the order in which several programs stop or
+start, which is that of completion with either.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+
+import pytest
+
+from bench import peer
+from supervisor import __version__
+from tests.system.both import Script, Side, differing, our_daemon, stock_daemon
+
+pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor looks at its programs once a second
+
+TALK = r"echo one; printf 'caf\303\251\n'; echo oops >&2; exec sleep 1000"
+PROGRAMS = f"""[program:job]
+command=/bin/sleep 1000
+[program:off]
+command=/bin/sleep 1000
+autostart=false
+[program:talker]
+command=/bin/sh -c "{TALK}"
+priority=10
+[program:crash]
+command=/bin/sh -c "exit 3"
+autostart=false
+startretries=0
+[program:flaky]
+command=/bin/sh -c "exit 3"
+autostart=false
+startretries=20
+[program:stubborn]
+command=/bin/sh -c "trap '' TERM; exec sleep 1000"
+autostart=false
+stopwaitsecs=4
+[program:missing]
+command=/nonexistent/program
+autostart=false
+[program:plain]
+command=%(here)s/plain.txt
+autostart=false
+[program:once]
+command=/bin/sh -c "sleep 1.5"
+autorestart=false
+[program:bad]
+command=/bin/sh -c "sleep 1.5; exit 4"
+autorestart=false
+stdout_logfile=NONE
+redirect_stderr=true
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A part of what a step gives with either daemon, masked, and why it is not the same.
+
+    `where`: the key of the struct it stands in, or else the client's action or the method.
+    """
+
+    where: str
+    stock: Any
+    ours: Any
+    reason: str
+
+
+def looking(side: Side) -> None:
+    settle(side)
+    side.ctl("status")
+    for names in (["job"], ["job:job", "off"], ["job:*"], ["nope"], ["nope:*"], ["off", "nope"], ["all"]):
+        side.ctl("status", *names)
+    side.ctl("pid")
+    side.ctl("pid", "job")
+    side.ctl("pid", "off")
+    side.ctl("pid", "nope")
+    side.ctl("pid", "all")
+    side.ctl("avail")
+    side.ctl("version")
+    side.ctl("bogus")
+    side.ctl("start")
+    side.ctl("stop")
+    side.ctl("help", "start")
+
+
+def settle(side: Side) -> None:
+    for name, state in (("job", "RUNNING"), ("talker", "RUNNING"), ("once", "EXITED"), ("bad", "EXITED")):
+        side.until_state(name, state)
+
+
+def starting_and_stopping(side: Side) -> None:
+    settle(side)
+    side.ctl("start", "off")
+    side.ctl("start", "off")
+    side.ctl("start", "nope")
+    side.ctl("start", "nope:*")
+    side.ctl("start", "job:*")
+    side.ctl("start", "missing", "plain")
+    side.ctl("start", "crash")
+    side.until_state("crash", "FATAL")
+    side.ctl("status", "crash", "missing")
+    side.rpc("supervisor.getProcessInfo", "crash")
+    side.ctl("stop", "off")
+    side.ctl("stop", "off", "nope", "nope:*")
+    side.ctl("status", "off")
+    side.ctl("restart", "off")
+    side.ctl("restart", "job")
+    side.ctl("stop", "job:*", "off")
+    side.ctl("start", "job:job", "off:*")
+    side.ctl("stop", "all")
+    side.ctl("stop", "all")
+    side.ctl("status", "job", "off", "talker")
+
+
+def signalling(side: Side) -> None:
+    settle(side)
+    side.ctl("signal", "CONT", "job")
+    side.ctl("signal", "18", "job", "off", "nope")
+    side.ctl("signal", "BOGUS", "job")
+    side.ctl("signal", "CONT", "all")
+    side.ctl("signal", "CONT", "job:*", "nope:*")
+    side.ctl("signal", "CONT")
+    side.rpc("supervisor.signalProcess", "job", "SIGCONT")
+    side.rpc("supervisor.signalProcess", "job", 18)
+    side.rpc("supervisor.signalProcess", "job", "")
+    side.rpc("supervisor.signalProcessGroup", "job", "CONT")
+    side.rpc("supervisor.signalAllProcesses", "CONT")
+    side.rpc("supervisor.signalAllProcesses", "BOGUS")
+
+
+def reading_logs(side: Side) -> None:
+    settle(side)
+    side.until_log("talker", "caf")
+    for arguments in (["talker"], ["-4", "talker"], ["talker", "stderr"], ["nope"], ["bad"], ["bad", "stderr"]):
+        side.ctl("tail", *arguments)
+    side.ctl("tail", "talker", "both")
+    side.ctl("tail", "-x", "talker")
+    side.ctl("tail", "-f", "nope")
+    side.ctl("tail")
+    side.follow("tail", "-f", "talker", until="caf")
+    side.follow("tail", "-f", "talker:talker", "stderr", until="oops")
+    for method in ("readProcessStdoutLog", "readProcessLog", "tailProcessStdoutLog", "tailProcessLog"):
+        for offset, length in ((0, 0), (0, 3), (2, 4), (-4, 0), (-4, 2), (0, -1), (100, 3), (4, 100)):
+            side.rpc(f"supervisor.{method}", "talker", offset, length)
+    side.rpc("supervisor.readProcessStderrLog", "talker", 0, 0)
+    side.rpc("supervisor.tailProcessStderrLog", "talker", 0, 100)
+    side.rpc("supervisor.readProcessStdoutLog", "bad", 0, 0)
+    side.rpc("supervisor.tailProcessStdoutLog", "bad", 0, 10)
+    side.rpc("supervisor.tailProcessStdoutLog", "nope", 0, 10)
+    side.rpc("supervisor.readLog", 0, -1)
+    side.rpc("supervisor.readLog", -1, 1)
+    side.ctl("clear", "talker")
+    side.ctl("clear", "nope")
+    side.ctl("clear", "all")
+    side.rpc("supervisor.readProcessStdoutLog", "talker", 0, 0)
+    side.rpc("supervisor.clearProcessLog", "job")
+    side.rpc("supervisor.clearAllProcessLogs")
+    side.rpc("supervisor.clearLog")
+
+
+def describing(side: Side) -> None:
+    settle(side)
+    for name in ("job", "off", "once", "bad", "nope", "job:*", "job:job", "a:b:c", ""):
+        side.rpc("supervisor.getProcessInfo", name)
+    side.rpc("supervisor.getAllProcessInfo")
+    side.rpc("supervisor.getAllConfigInfo")
+    side.rpc("supervisor.getState")
+    side.rpc("supervisor.getIdentification")
+    side.rpc("supervisor.getAPIVersion")
+    side.rpc("supervisor.getVersion")
+    side.rpc("supervisor.getSupervisorVersion")
+    side.rpc("system.listMethods")
+    for method in side.call("system.listMethods"):
+        side.rpc("system.methodSignature", method)
+    for method in (
+        "nope",
+        "supervisor.nope",
+        "supervisor._private",
+        "supervisor.startProcess.real",
+        "nope.x",
+        "supervisor.__init__",
+    ):
+        side.rpc(method)
+        side.rpc("system.methodSignature", method)
+        side.rpc("system.methodHelp", method)
+
+
+def calling(side: Side) -> None:
+    settle(side)
+    side.rpc("supervisor.startProcess", "off", False)
+    side.rpc("supervisor.startProcess", "off")
+    side.until_state("off", "RUNNING")
+    side.rpc("supervisor.stopProcess", "off", False)
+    side.until_state("off", "STOPPED")
+    side.rpc("supervisor.stopProcess", "off")
+    side.rpc("supervisor.startProcess", "off:*")
+    side.rpc("supervisor.stopProcess", "off:*")
+    side.rpc("supervisor.startProcess", "missing", False)
+    side.rpc("supervisor.startProcess", "plain")
+    side.rpc("supervisor.startProcess", "crash")
+    side.rpc("supervisor.startProcessGroup", "missing")
+    side.rpc("supervisor.startProcessGroup", "nope")
+    side.rpc("supervisor.stopProcessGroup", "job")
+    side.rpc("supervisor.stopProcessGroup", "off")
+    side.rpc("supervisor.stopAllProcesses")
+    side.rpc("supervisor.startProcess")
+    side.rpc("supervisor.startProcess", "off", True, 1)
+    side.rpc("supervisor.getPID", 1)
+    side.rpc("supervisor.startProcess", 5)
+    side.rpc("supervisor.sendProcessStdin", "off", "x")
+    side.rpc("supervisor.sendProcessStdin", "nope", "x")
+    side.rpc("supervisor.sendProcessStdin", "off", 5)
+    side.rpc("supervisor.sendRemoteCommEvent", "kind", "data")
+    calls = [
+        {"methodName": "supervisor.getAPIVersion"},
+        {"methodName": "supervisor.getProcessInfo", "params": ["nope"]},
+        {"methodName": "supervisor.startProcess", "params": ["job"]},
+        {"methodName": "supervisor.stopProcess", "params": ["job"]},
+        {"methodName": "supervisor.nope", "params": []},
+        {"methodName": "system.multicall", "params": [[]]},
+        {"params": []},
+    ]
+    side.rpc("system.multicall", calls)
+    side.rpc("system.multicall", [])
+    side.rpc("system.multicall", [5])
+
+
+def typing(side: Side) -> None:
+    settle(side)
+    side.ctl(typed="status off\nstart off\nstatus nope\nbogus\n\nstop off\nexit\n")
+    side.ctl("-i", typed="stop job\nreload\nn\nshutdown\nn\nquit\n")
+
+
+def waiting(side: Side) -> None:
+    side.rpc("supervisor.startProcess", "flaky")
+    side.rpc("supervisor.startProcess", "flaky")
+    side.rpc("supervisor.removeProcessGroup", "flaky")
+    side.rpc("supervisor.stopProcess", "flaky")
+    side.ctl("status", "flaky")
+    side.rpc("supervisor.startProcess", "stubborn")
+    side.rpc("supervisor.stopProcess", "stubborn", False)
+    side.rpc("supervisor.getProcessInfo", "stubborn")
+    side.rpc("supervisor.stopProcess", "stubborn")
+    side.rpc("supervisor.stopProcessGroup", "stubborn")
+    side.rpc("supervisor.signalProcess", "stubborn", "CONT")
+    side.rpc("supervisor.removeProcessGroup", "stubborn")
+    side.ctl("status", "stubborn")
+    side.ctl("start", "stubborn")
+
+
+def leaving_slowly(side: Side) -> None:
+    side.rpc("supervisor.startProcess", "stubborn")
+    side.ctl("shutdown")
+    side.until(lambda: not side.serves("supervisor.clearLog"), "it leaves")
+    side.ctl("shutdown")
+    side.ctl("status", "stubborn")
+    side.rpc("supervisor.getState")
+    side.rpc("supervisor.startProcess", "off")
+    side.rpc("supervisor.reloadConfig")
+    side.rpc("system.methodSignature", "supervisor.getPID")
+    side.ctl("reload")
+    side.ctl("update")
+    side.until_gone()
+
+
+def reconfiguring(side: Side) -> None:
+    settle(side)
+    side.ctl("reread")
+    side.ctl("update")
+    side.ctl("add", "job", "nope")
+    side.ctl("remove", "job", "nope")
+    added = PROGRAMS + "[program:fresh]\ncommand=/bin/sleep 1000\n"
+    side.write(added.replace("[program:off]\ncommand=/bin/sleep 1000", "[program:off]\ncommand=/bin/sleep 1001"))
+    side.ctl("reread")
+    side.rpc("supervisor.reloadConfig")
+    side.ctl("avail")
+    side.ctl("add", "fresh")
+    side.until_state("fresh", "RUNNING")
+    side.ctl("remove", "off")
+    side.ctl("status", "off", "fresh")
+    side.ctl("add", "off")
+    side.ctl("update")
+    side.write(PROGRAMS)
+    side.ctl("update", "fresh")
+    side.ctl("update")
+    side.ctl("update", "nope")
+    side.write(PROGRAMS + "[program:broken]\nautostart=maybe\n")
+    side.rpc("supervisor.reloadConfig")
+
+
+def leaving(side: Side) -> None:
+    settle(side)
+    pid = side.call("supervisor.getPID")
+    side.ctl("reload")
+    side.until(side.answers, "the daemon is back")
+    settle(side)
+    side.ctl("status", "job", "off")
+    assert side.call("supervisor.getPID") == pid
+    side.ctl("shutdown")
+    side.until_gone()
+    side.ctl("shutdown")
+    side.ctl("status")
+    side.ctl("start", "job")
+
+
+SCRIPTS: tuple[Script, ...] = (
+    looking,
+    starting_and_stopping,
+    signalling,
+    reading_logs,
+    describing,
+    calling,
+    typing,
+    waiting,
+    leaving_slowly,
+    reconfiguring,
+    leaving,
+)
+FATAL = " " * 28 + "FATAL     "
+ENDED = (
+    "bad                              EXITED    DATE",
+    "bad                              EXITED    DATE, exit status 4",
+)
+SAYS_HOW = "how it ended is what one wants to know of a program that ended as it should not"
+TOO_QUICKLY = "Exited too quickly (process log may have details)"
+GAVE_UP = "1 failures (crash) in a row without staying up, the last: exited too quickly: exit status 3"
+NO_SUCH_COMMAND = "cannot start missing: there is no command '/nonexistent/program'; install it, or give its full path"
+NOT_UTF8 = "bytes that are no UTF-8 are replaced: an error tells nothing of the log"
+NOT_A_FAULT = "a wrong argument is a fault that says so, not an error of the daemon's"
+OWN_VERSION = "it is another program"
+WAITS = "a flush takes minutes, so a start while the program stops waits for it: nobody should have to ask twice"
+READABLE = "reading works until the end, so that the last flush can be watched"
+SHUTDOWN_ERROR = "error: <class 'xmlrpc.client.Fault'>, <Fault 6: 'SHUTDOWN_STATE'>: file: F line: N"
+STOPPED = " " * 28 + "STOPPED   "
+KNOWN_FAILED = "a start that can't work is an attempt like any other: it is booked, and its reason stays visible"
+
+INTENDED: dict[Script, list[Difference]] = {
+    looking: [
+        Difference("ctl status", *ENDED, SAYS_HOW),
+        Difference("ctl version", "4.3.0", __version__, OWN_VERSION),
+    ],
+    starting_and_stopping: [
+        Difference("ctl status", f"crash{FATAL}{TOO_QUICKLY}", f"crash{FATAL}{GAVE_UP}", SAYS_HOW),
+        Difference(
+            "ctl status",
+            f"missing{' ' * 26}STOPPED   Not started",
+            f"missing{' ' * 26}FATAL     {NO_SUCH_COMMAND}",
+            KNOWN_FAILED,
+        ),
+        Difference("description", TOO_QUICKLY, GAVE_UP, SAYS_HOW),
+        Difference("spawnerr", TOO_QUICKLY, GAVE_UP, SAYS_HOW),
+        Difference("exitstatus", 0, 3, SAYS_HOW),
+    ],
+    reading_logs: [
+        Difference("rpc supervisor.tailProcessLog", "HTTP 500", ["\N{REPLACEMENT CHARACTER}\n", 10, True], NOT_UTF8),
+        Difference(
+            "rpc supervisor.tailProcessStdoutLog", "HTTP 500", ["\N{REPLACEMENT CHARACTER}\n", 10, True], NOT_UTF8
+        ),
+    ],
+    describing: [
+        Difference("spawnerr", "Bad exit code 4", "exit status 4", SAYS_HOW),
+        Difference("description", "DATE", "DATE, exit status 4", SAYS_HOW),
+        Difference("rpc supervisor.getSupervisorVersion", "4.3.0", __version__, OWN_VERSION),
+    ],
+    calling: [
+        Difference("rpc supervisor.startProcess", "HTTP 500", "Fault 2 INCORRECT_PARAMETERS", NOT_A_FAULT),
+        Difference("rpc system.multicall", "HTTP 500", ["Fault 2 INCORRECT_PARAMETERS"], NOT_A_FAULT),
+    ],
+    waiting: [
+        Difference(
+            "ctl status",
+            f"flaky{STOPPED}DATE",
+            f"flaky{STOPPED}DATE, exited too quickly: exit status 3",
+            SAYS_HOW,
+        ),
+        Difference("ctl start", "stubborn: ERROR (abnormal termination)", "stubborn: started", WAITS),
+        Difference("ctl start", 7, 0, WAITS),
+    ],
+    leaving_slowly: [
+        Difference("ctl status", SHUTDOWN_ERROR, f"stubborn{' ' * 25}STOPPING  ", READABLE),
+        Difference("ctl status", 1, 0, READABLE),
+        Difference(
+            "rpc supervisor.getState",
+            "Fault 6 SHUTDOWN_STATE",
+            {"statecode": -1, "statename": "SHUTDOWN"},
+            READABLE,
+        ),
+    ],
+    typing: [
+        Difference("ctl", *ENDED, SAYS_HOW),
+        Difference("ctl -i", *ENDED, SAYS_HOW),
+    ],
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_clients_of_supervisor_see_what_they_are_used_to(script: Script, tmp_path: Path):
+    try:
+        binaries = peer.binaries()
+    except peer.NotInstalled as error:
+        pytest.skip(str(error))
+    stock = Side(tmp_path / "stock", stock_daemon(binaries), binaries / "supervisorctl", PROGRAMS)
+    ours = Side(tmp_path / "ours", our_daemon(), binaries / "supervisorctl", PROGRAMS)
+
+    with ThreadPoolExecutor(2) as side_by_side:
+        for done in [side_by_side.submit(play, script, side) for side in (stock, ours)]:
+            done.result()
+
+    found = []
+    for step, outcome in ours.outcomes.items():
+        where = " ".join(step.split()[:2])
+        for each in differing(where, stock.outcomes[step], outcome):
+            if each not in found:
+                found.append(each)
+    intended = [(each.where, each.stock, each.ours) for each in INTENDED.get(script, [])]
+    assert sorted(found, key=repr) == sorted(intended, key=repr), pformat(found, width=110)
+
+
+def play(script: Script, side: Side) -> None:
+    with side:
+        script(side)
