@@ -15,7 +15,7 @@ import structlog
 
 from supervisor import __version__
 from supervisor.config import Config, ConfigError, find, load
-from supervisor.control.commands import Daemon
+from supervisor.control.asked import Daemon
 from supervisor.control.server import ListenError, serve
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach

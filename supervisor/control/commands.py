@@ -9,34 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from supervisor import __version__
-from supervisor.config import ConfigError, SupervisordConfig
+from supervisor.config import ConfigError
 from supervisor.control import wire
+from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger, LedgerError
+from supervisor.host.ledger import LedgerError
 from supervisor.host.logs import LogPump
 from supervisor.protocol.messages import Committed, SaveFailed
-from supervisor.runner.programs import Programs
 from supervisor.runner.runner import Runner
-
-Arguments = Mapping[str, Any]
-Result = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Daemon:
-    """What commands act on. `shut_down` and `reload` return at once; the work follows."""
-
-    programs: Programs
-    ledger: Ledger
-    logs: LogPump
-    checkpoints: CheckpointStore
-    shut_down: Callable[[], None]
-    reload: Callable[[], None]
-    settings: SupervisordConfig
-    is_reloading: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +40,8 @@ async def status(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def start(daemon: Daemon, arguments: Arguments) -> Result:
     """Starts a program; with `wait` (the default) returns when it runs, a job: when it trains."""
-    runner = _runner(daemon, arguments)
-    wait = _flag(arguments, "wait", True)
+    runner = program_in(daemon, arguments)
+    wait = flag_in(arguments, "wait", True)
     await runner.taken_up.wait()
     if runner.state in ALIVE and not runner.is_stopping:
         raise CommandError(Code.ALREADY_STARTED, runner.name)
@@ -90,8 +72,8 @@ def _start_error(runner: Runner) -> CommandError:
 
 async def stop(daemon: Daemon, arguments: Arguments) -> Result:
     """Flushes and stops a program; with `wait` (the default) returns when its process is gone."""
-    runner = _runner(daemon, arguments)
-    wait, attempt = _flag(arguments, "wait", True), runner.attempt
+    runner = program_in(daemon, arguments)
+    wait, attempt = flag_in(arguments, "wait", True), runner.attempt
     runs = runner.state in ALIVE or runner.state is State.BACKOFF
     runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
     await runner.taken_up.wait()
@@ -104,7 +86,7 @@ async def stop(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
     """Sends a signal, by name or number, to a program's worker."""
-    runner, text = _runner(daemon, arguments), _string(arguments, "signal")
+    runner, text = program_in(daemon, arguments), text_in(arguments, "signal")
     name = f"SIG{text.upper().removeprefix('SIG')}"
     try:
         number = signal.Signals(int(text)) if text.isdecimal() else signal.Signals[name]
@@ -117,7 +99,7 @@ async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def checkpoint(daemon: Daemon, arguments: Arguments) -> Result:
     """Has a job write a checkpoint now and train on; returns when it is on the disk."""
-    runner = _runner(daemon, arguments)
+    runner = program_in(daemon, arguments)
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
     runner.post(fact.FlushRequested("operator"))
@@ -137,12 +119,12 @@ async def checkpoint(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def checkpoints(daemon: Daemon, arguments: Arguments) -> Result:
     """A job's checkpoints, newest first, each proven whole or not (`verify`, the default); then those set aside."""
-    runner = _runner(daemon, arguments)
+    runner = program_in(daemon, arguments)
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
     directory = runner.config.job.checkpoint_dir
     try:
-        listed = await daemon.checkpoints.listing(directory, verify=_flag(arguments, "verify", True))
+        listed = await daemon.checkpoints.listing(directory, verify=flag_in(arguments, "verify", True))
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot list {directory}: {error.strerror}") from error
     return {"checkpoints": [asdict(each) for each in listed]}
@@ -150,7 +132,7 @@ async def checkpoints(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def history(daemon: Daemon, arguments: Arguments) -> Result:
     """A program's last attempts, oldest first."""
-    runner, limit = _runner(daemon, arguments), arguments.get("limit", 20)
+    runner, limit = program_in(daemon, arguments), arguments.get("limit", 20)
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
     try:
@@ -170,7 +152,7 @@ def _attempt(record: dict[str, Any]) -> Result:
 
 async def clear(daemon: Daemon, arguments: Arguments) -> Result:
     """Empties a program's log files and deletes their backups."""
-    config = _runner(daemon, arguments).config
+    config = program_in(daemon, arguments).config
     try:
         await _clear(daemon.logs, {config.stdout_logfile, config.stderr_logfile})
     except OSError as error:
@@ -236,7 +218,7 @@ async def update(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def add(daemon: Daemon, arguments: Arguments) -> Result:
     """Takes a program of the configuration last read into use."""
-    name = _string(arguments, "name")
+    name = text_in(arguments, "name")
     if name in daemon.programs.runners:
         raise CommandError(Code.ALREADY_ADDED, name)
     if name not in daemon.programs.configured:
@@ -247,7 +229,7 @@ async def add(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def remove(daemon: Daemon, arguments: Arguments) -> Result:
     """Takes a program that does not run out of use."""
-    runner = _runner(daemon, arguments)
+    runner = program_in(daemon, arguments)
     if not await daemon.programs.remove(runner.name):
         raise CommandError(Code.STILL_RUNNING, runner.name)
     return {"name": runner.name}
@@ -285,25 +267,3 @@ TABLE: Mapping[str, Command] = {
     "update": Command(update, changes=True),
     "version": Command(version, changes=False),
 }
-
-
-def _runner(daemon: Daemon, arguments: Arguments) -> Runner:
-    name = _string(arguments, "name")
-    runner = daemon.programs.runners.get(name)
-    if runner is None:
-        raise CommandError(Code.BAD_NAME, name)
-    return runner
-
-
-def _string(arguments: Arguments, key: str) -> str:
-    value = arguments.get(key)
-    if not isinstance(value, str):
-        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not a text")
-    return value
-
-
-def _flag(arguments: Arguments, key: str, default: bool) -> bool:
-    value = arguments.get(key, default)
-    if not isinstance(value, bool):
-        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not true or false")
-    return value

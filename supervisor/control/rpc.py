@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from supervisor.control import rpc_acts as act
-from supervisor.control.commands import Daemon
+from supervisor.control.asked import Daemon
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault, fault_of
 from supervisor.control.xmlrpc import Value

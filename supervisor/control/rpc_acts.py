@@ -8,7 +8,8 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.control import log_reading, wire
-from supervisor.control.commands import TABLE, Daemon
+from supervisor.control.asked import Daemon
+from supervisor.control.commands import TABLE
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault, fault_of
 from supervisor.control.rpc_info import config_info, process_info

@@ -18,7 +18,8 @@ import structlog
 from aiohttp import web
 
 from supervisor.control import access, supervisor_http, tail
-from supervisor.control.commands import TABLE, Daemon
+from supervisor.control.asked import Daemon
+from supervisor.control.commands import TABLE
 from supervisor.control.errors import Code, CommandError
 
 MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours

@@ -11,7 +11,7 @@ import structlog
 from aiohttp import hdrs, web
 
 from supervisor.control import rpc, rpc_acts, tail
-from supervisor.control.commands import Daemon
+from supervisor.control.asked import Daemon
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.xmlrpc import Malformed, fault_response, parse_call, response

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from aiohttp import web
 
-from supervisor.control.commands import Daemon
+from supervisor.control.asked import Daemon
 from supervisor.control.errors import Code, CommandError
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
