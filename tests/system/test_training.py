@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from supervisor.host import marks
+
 ROOT = Path(__file__).parent.parent.parent
 DEMO = (sys.executable, "-m", "examples.demo")
 
@@ -17,11 +19,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(400)
 
 
 def belongings() -> list[psutil.Process]:
-    """Processes that work in or for the demonstration."""
+    """The demonstration's daemon, and what daemons of its state folder started."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if "examples/demo.conf" in words or "examples/digits.py" in words:
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        is_daemon = str(ROOT / "examples" / "demo.conf") in (process.info["cmdline"] or ())
+        mark = (process.info["environ"] or {}).get(marks.VARIABLE, "")
+        if is_daemon or "/demo-run/state:" in mark:
             found.append(process)
     return found
 
