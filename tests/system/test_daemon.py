@@ -48,6 +48,22 @@ def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: P
     assert "cannot listen on /proc/no/s.sock" in started.stderr
 
 
+def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp_path: Path):
+    daemon = Daemon(tmp_path, "")
+    installed = tmp_path / "site" / "supervisor-4.3.0.dist-info"
+    installed.mkdir(parents=True)
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: supervisor\nVersion: 4.3.0\n")
+    environment = {**os.environ, "PYTHONPATH": str(installed.parent)}
+
+    started = subprocess.run(
+        [*SUPERVISORD, str(daemon.conf)], env=environment, timeout=20, capture_output=True, text=True, check=False
+    )
+
+    assert started.returncode == 78
+    assert "Supervisor 4.3.0 is installed in this environment" in started.stderr
+    assert "environment of its own" in started.stderr
+
+
 def test_reload_starts_everything_anew_with_the_configuration_read_again(tmp_path: Path):
     with Daemon(tmp_path, "[program:old]\ncommand=/bin/sleep 100\n") as daemon:
         old = daemon.until_state("old", "RUNNING")["pid"]
