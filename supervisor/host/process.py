@@ -52,7 +52,6 @@ class Exit:
 
     code: int | None
     signal: int | None
-    core_dumped: bool = False
 
 
 def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
@@ -164,7 +163,7 @@ class Process:
         if info.si_code == os.CLD_EXITED:
             self._finish(Exit(info.si_status, None))
         else:
-            self._finish(Exit(None, info.si_status, info.si_code == os.CLD_DUMPED))
+            self._finish(Exit(None, info.si_status))
 
     def _finish(self, exit_: Exit) -> None:
         self._loop.remove_reader(self._pidfd)
