@@ -1,6 +1,8 @@
 """What programs print reaches their log files, through rotation, other people's hands and a full disk."""
 
+import fcntl
 import os
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,12 @@ def wait_for(path: Path, wanted: bytes) -> None:
     while content(path) != wanted:
         assert time.monotonic() < patience, content(path)
         time.sleep(0.002)
+
+
+def wait_until_taken(pump: LogPump, pipe: int) -> None:
+    """Waits until all that was printed into `pipe` has been written, or dropped."""
+    wait_until(lambda: not int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little"))
+    pump.clear(Path("/nonexistent"))  # the one thread answers when it is through with what it has read
 
 
 def put_another(path: Path) -> None:
@@ -201,6 +209,7 @@ def test_a_full_disk_costs_output_and_says_how_much(pump: LogPump, small_disk: P
     wait_until(lambda: bool(pump.troubles))
     (trouble,) = pump.troubles.items()
     os.write(pipe, b"lost too\n")
+    wait_until_taken(pump, pipe)
     filler.unlink()
     patience = time.monotonic() + PATIENCE_S
     while b"after" not in content(path):
@@ -221,7 +230,7 @@ def test_what_was_lost_is_said_at_the_end_too(pump: LogPump, tmp_path: Path) -> 
     path = tmp_path / "folder" / "out.log"
     pipe = pump.capture(path, 0, 0)
     os.write(pipe, b"lost\n")
-    wait_until(lambda: bool(pump.troubles))
+    wait_until_taken(pump, pipe)
     path.parent.mkdir()
 
     os.close(pipe)
