@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import xmlrpc.client
 from collections.abc import Callable
@@ -125,12 +126,15 @@ class Side:
             command, cwd=self.folder, env=PEER_ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8"
         ) as client:
             assert client.stdout is not None
+            hurry = threading.Timer(2 * PATIENCE_S, client.kill)  # neither the reading nor the end may take for ever
+            hurry.start()
             shown: list[str] = []
             while not shown or until not in shown[-1]:
                 shown.append(client.stdout.readline())
                 assert shown[-1], f"the stream ended before {until}: {shown}"
             client.send_signal(signal.SIGINT)
-            status = client.wait(PATIENCE_S)
+            status = client.wait()
+            hurry.cancel()
         self._note("ctl " + " ".join(arguments), [status, *(self.masked(line).rstrip("\n") for line in shown)])
 
     def rpc(self, method: str, *arguments: object) -> None:
