@@ -8,8 +8,9 @@ from pathlib import Path
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.check import Checked
+from supervisor.config.groups import build_groups
 from supervisor.config.model import Config, CtlConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
-from supervisor.config.program import Surroundings, build_program
+from supervisor.config.program import Group, Surroundings, build_processes
 from supervisor.config.values import environment as parse_environment
 from supervisor.ini.expand import names
 from supervisor.ini.problems import ConfigError, Place, Problem, nearest
@@ -42,6 +43,7 @@ class _Reading:
     environment: dict[str, str]
     problems: list[Problem]
     programs: dict[str, Checked] = field(default_factory=dict)
+    """The section each process comes from, by the process' name."""
 
     def config(self) -> Config | None:
         for name, section in self.source.sections.items():
@@ -60,7 +62,7 @@ class _Reading:
             supervisord=daemon,
             unix_http_server=server,
             supervisorctl=ctl or CtlConfig(),
-            programs=dict(sorted(programs.items(), key=lambda item: (item[1].priority, item[0]))),
+            programs={each.name: each for each in sorted(programs.values(), key=_by_start)},
         )
 
     def _supervisord(self) -> SupervisordConfig | None:
@@ -106,14 +108,25 @@ class _Reading:
     def _programs(self, daemon: SupervisordConfig) -> dict[str, ProgramConfig]:
         built: dict[str, ProgramConfig] = {}
         surroundings = Surroundings(daemon, self.environment)
-        for section_name, section in self.source.sections.items():
-            kind, colon, name = section_name.partition(":")
-            if kind == "program" and colon:
-                self.programs[name] = checked = self._checked(section)
-                program = build_program(name, checked, surroundings)
-                if program is not None:
-                    built[name] = program
+        sections = self._named("program")
+        groups = build_groups(self._named("group"), sections.keys(), self._names())
+        for name, checked in sections.items():
+            for process in build_processes(name, groups.get(name, Group(name)), checked, surroundings):
+                if process.name in built:
+                    other = self.programs[process.name].written.name
+                    checked.complain(
+                        f"has a process {process.name}, and so has [{other}]; give it another process_name"
+                    )
+                self.programs[process.name] = checked
+                built[process.name] = process
         return built
+
+    def _named(self, kind: str) -> dict[str, Checked]:
+        """The sections [kind:NAME] by their names."""
+        found = ((name.partition(":"), section) for name, section in self.source.sections.items())
+        return {
+            name: self._checked(section) for (its_kind, colon, name), section in found if its_kind == kind and colon
+        }
 
     def _checked(self, section: Section) -> Checked:
         return Checked(section, self.problems)
@@ -123,20 +136,25 @@ class _Reading:
 
     def _refuse_foreign(self, name: str, section: Section) -> None:
         kind, colon, _ = name.partition(":")
-        if name in _KINDS or (kind == "program" and colon):
+        if name in _KINDS or (kind in ("program", "group") and colon):
             return
         if name == foreign.STOCK_RPC_SECTION and _is_stock(section):
             return
         remedy = foreign.SECTIONS.get(kind)
         if remedy is not None:
             text = f"[{name:.80}] is a section of Supervisor's that stepkeeper does not support; {remedy}"
-        elif name == "program":
-            text = "[program] has no name; write [program:NAME]"
+        elif name in ("program", "group"):
+            text = f"[{name}] has no name; write [{name}:NAME]"
         else:
-            meant = nearest(kind, [*_KINDS, "program"])
-            hint = f"; did you mean [{meant + ':' + name.partition(':')[2] if meant == 'program' else meant}]?"
+            meant = nearest(kind, [*_KINDS, "program", "group"])
+            is_named = meant in ("program", "group")
+            hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
             text = f"there is no section [{name:.80}]" + (hint if meant else "; delete it, or put a ; before its lines")
         self.problems.append(Problem(section.place, text))
+
+
+def _by_start(program: ProgramConfig) -> tuple[int, str, int, str]:
+    return (program.group_priority, program.group, program.priority, program.process)
 
 
 def _folders(state_dir: Path) -> dict[str, Path]:

@@ -22,6 +22,7 @@ Bytes = Annotated[int, from_text(values.size_bytes)]
 Count = Annotated[int, from_text(lambda text: values.whole(text, 0))]
 Positive = Annotated[int, from_text(lambda text: values.whole(text, 1))]
 Mode = Annotated[int, from_text(values.octal)]
+Priority = Annotated[int, from_text(lambda text: values.whole(text, -1_000_000))]
 Seconds = Annotated[float, from_text(values.seconds)]
 Timeout = Annotated[float, from_text(values.timeout)]
 Variables = Annotated[dict[str, str], from_text(values.environment)]
@@ -32,6 +33,7 @@ LogPath = Annotated[Path | None, OPTIONAL_PATH]
 LOG_MAXBYTES = 50 << 20
 LOG_BACKUPS = 10
 JOB_STARTRETRIES = 10
+MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes and two logs
 
 
 class SupervisordConfig(Section):
@@ -194,10 +196,36 @@ class JobConfig(Section):
     )
 
 
+class ProcessesConfig(Section):
+    """How many processes a program's section stands for, and what they are called. More than one make a group."""
+
+    numprocs: Annotated[int, from_text(lambda text: values.whole(text, 1, MAX_NUMPROCS))] = key(
+        1, "How many processes, each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
+    )
+    numprocs_start: Count = key(0, "The first one's number.")
+    process_name: str = key(
+        "%(program_name)s",
+        "What each is called; with more than one it has to hold `%(process_num)s`, as in "
+        "`%(program_name)s_%(process_num)02d`.",
+    )
+
+
+class GroupConfig(Section):
+    """Programs that are started, stopped and shown together, as `GROUP:*`; each is then called `GROUP:NAME`."""
+
+    programs: Annotated[tuple[str, ...], from_text(values.names)] = required(
+        "Names of their sections, separated by commas. A program is in one group at most."
+    )
+    priority: Priority = key(999, "Groups with lower numbers start first; inside, the programs' own priority counts.")
+
+
 class ProgramConfig(Section):
     """One program: a command that is kept running, or a training job."""
 
-    name: str = internal("What stands after `program:` in the section's name.")
+    name: str = internal("`GROUP:PROCESS`, or `PROCESS` where the two are the same.")
+    group: str = internal("The group it is in; a program that no [group:NAME] lists makes one of its own.")
+    process: str = internal("What it is called inside its group.")
+    group_priority: int = internal("When its group starts.")
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     command: Annotated[tuple[str, ...], from_text(values.command)] = required(
         "Program and arguments, split as a shell would, but no shell runs it. Searched for in PATH if it has no slash. "
@@ -215,9 +243,7 @@ class ProgramConfig(Section):
     umask: Mode | None = key(
         None, "File mode bits, in octal, that the program's files do not get.", shown="the daemon's"
     )
-    priority: Annotated[int, from_text(lambda text: values.whole(text, -1_000_000))] = key(
-        999, "Lower numbers start first. As in Supervisor."
-    )
+    priority: Priority = key(999, "Lower numbers start first. As in Supervisor.")
     autostart: Boolean = key(
         True, "Whether to start it with the daemon. What you last told supervisorctl wins: a stopped program stays so."
     )
@@ -271,13 +297,13 @@ class ProgramConfig(Section):
 
 
 class Config(Section):
-    """The whole configuration. `programs` is in the order of start: by priority, then by name."""
+    """The whole configuration. `programs` is in the order of start: by priority of the group, then of the program."""
 
     path: Path = internal("The file it was read from.")
     supervisord: SupervisordConfig = internal("Section [supervisord].")
     unix_http_server: UnixServerConfig | None = internal("Section [unix_http_server].", None)
     supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig())
-    programs: dict[str, ProgramConfig] = internal("Sections [program:NAME].", {})
+    programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """The same, with what the command line says of the daemon instead; paths start from the present folder.

@@ -1,4 +1,4 @@
-"""A [program:NAME] section to its model."""
+"""A [program:NAME] section to the models of its processes."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.check import Checked
-from supervisor.config.model import JOB_STARTRETRIES, JobConfig, ProgramConfig, SupervisordConfig
+from supervisor.config.model import JOB_STARTRETRIES, JobConfig, ProcessesConfig, ProgramConfig, SupervisordConfig
 from supervisor.config.values import TRUE
 from supervisor.config.values import environment as parse_environment
 from supervisor.ini.expand import names, program_names
@@ -21,6 +21,10 @@ RESERVED = ("all", "supervisord")
 _NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
 
 
+JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfig.ini_keys())
+PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a program's section needs to know of the rest. `environment`: less the program's own."""
@@ -29,33 +33,80 @@ class Surroundings:
     environment: Mapping[str, str]
 
 
-def build_program(name: str, checked: Checked, around: Surroundings) -> ProgramConfig | None:
-    """The program, or None after complaints."""
-    _check_name(name, checked)
-    job_keys, program_keys = set(JobConfig.ini_keys()), set(ProgramConfig.ini_keys())
-    checked.refuse_unknown(job_keys | program_keys, foreign.PROGRAM)
-    _expand(name, checked, around, job_keys | program_keys)
-    job = _job(checked, job_keys)
-    relations.of_keys(checked, job_keys)
-    computed = _computed(name, checked, around, job)
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The group that a program's processes are in, and when it starts; None: when the program says."""
+
+    name: str
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Which of a program's processes it is: its number, of how many."""
+
+    program: str
+    group: Group
+    number: int
+    numprocs: int
+
+
+def build_processes(name: str, group: Group, checked: Checked, around: Surroundings) -> list[ProgramConfig]:
+    """The program's processes, or none after complaints."""
+    check_name(name, checked)
+    checked.refuse_unknown(set(JOB_KEYS | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
+    relations.of_keys(checked, set(JOB_KEYS))
+    counted = PROCESSES_KEYS - {"process_name"}
+    checked.expand(set(counted), names(Path(), around.environment))
+    processes = checked.build(ProcessesConfig, {})
+    if processes is None:
+        processes = ProcessesConfig()  # one of them tells what else is wrong
+    built: dict[str, ProgramConfig] = {}
+    for number in range(processes.numprocs_start, processes.numprocs_start + processes.numprocs):
+        one = Checked(checked.written, checked.problems, wrong=checked.wrong)
+        process = _build_process(_Place(name, group, number, processes.numprocs), one, around)
+        if process is None or checked.wrong:
+            return []
+        if process.name in built:
+            text = f"numprocs is {processes.numprocs} but process_name gives {process.process!r:.120} more than once"
+            checked.complain(f"{text}; write process_name = %(program_name)s_%(process_num)02d", "numprocs")
+            return []
+        built[process.name] = process
+    return list(built.values())
+
+
+def _build_process(place: _Place, checked: Checked, around: Surroundings) -> ProgramConfig | None:
+    _expand(place, checked, around)
+    process = checked.texts.pop("process_name", place.program)
+    if process != place.program:
+        check_name(process, checked, "process_name")
+    job = _job(checked)
+    computed = _computed(place, process, checked, around, job)
     program = checked.build(ProgramConfig, computed)
-    if program is not None:
-        relations.of_program(program, checked)
-    return program if not checked.wrong else None
+    if program is None:
+        return None
+    relations.of_program(program, checked)
+    priority = place.group.priority
+    return program.model_copy(update={"group_priority": program.priority if priority is None else priority})
 
 
-def _check_name(name: str, checked: Checked) -> None:
+def check_name(name: str, checked: Checked, key: str | None = None) -> None:
+    """Complains about a name that supervisorctl, or a file's name, can't have."""
     if name in RESERVED:
-        checked.complain(f"can't be called {name!r}: supervisorctl uses that word; choose another name")
+        checked.complain(f"can't be called {name!r}: supervisorctl uses that word; choose another name", key)
     elif not _NAME.fullmatch(name) or not name.isprintable() or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
         checked.complain(
             f"has the name {name!r:.120}; a name has no space, ':', '/' or '*', does not begin with '.' or '-', and "
-            f"is 1 to {MAX_NAME_BYTES} bytes long"
+            f"is 1 to {MAX_NAME_BYTES} bytes long",
+            key,
         )
 
 
-def _expand(name: str, checked: Checked, around: Surroundings, keys: set[str]) -> None:
-    known = names(Path(), around.environment) | program_names(name)
+def _expand(place: _Place, checked: Checked, around: Surroundings) -> None:
+    keys = set(JOB_KEYS | PROGRAM_KEYS | {"process_name"})
+    known = names(Path(), around.environment) | program_names(
+        place.program, place.group.name, place.number, place.numprocs
+    )
     checked.expand({"environment"}, known)
     try:
         # what the program sets is there for its own %(ENV_X)s
@@ -65,18 +116,27 @@ def _expand(name: str, checked: Checked, around: Surroundings, keys: set[str]) -
     checked.expand(keys - {"environment"}, known | {f"ENV_{key}": value for key, value in own.items()})
 
 
-def _job(checked: Checked, job_keys: set[str]) -> JobConfig | None:
+def _job(checked: Checked) -> JobConfig | None:
     if "checkpoint_dir" in checked:
         return checked.build(JobConfig, {})
-    for key in sorted(job_keys & checked.written.entries.keys()):
+    for key in sorted(JOB_KEYS & checked.written.entries.keys()):
         remedy = "add checkpoint_dir = FOLDER" if key == "entrypoint" else "add checkpoint_dir = FOLDER, or take it out"
         checked.complain(f"{key} is for training jobs, and without checkpoint_dir this is none; {remedy}", key)
     return None
 
 
-def _computed(name: str, checked: Checked, around: Surroundings, job: JobConfig | None) -> dict[str, Any]:
+def _computed(
+    place: _Place, process: str, checked: Checked, around: Surroundings, job: JobConfig | None
+) -> dict[str, Any]:
     """What the file leaves out, or leaves to us."""
-    computed: dict[str, Any] = {"name": name, "job": job}
+    group, is_alone = place.group.name, place.group.name == process
+    computed: dict[str, Any] = {
+        "name": process if is_alone else f"{group}:{process}",
+        "group": group,
+        "process": process,
+        "group_priority": 0,
+        "job": job,
+    }
     if "command" not in checked and ("entrypoint" in checked or "checkpoint_dir" in checked):
         entrypoint = (job and job.entrypoint) or "missing"  # its absence has been complained about
         computed["command"] = (job.python if job else "python", "-m", "worker", entrypoint)
@@ -84,11 +144,12 @@ def _computed(name: str, checked: Checked, around: Surroundings, job: JobConfig 
         computed["startretries"] = JOB_STARTRETRIES
     if "stopasgroup" in checked.texts:
         computed["killasgroup"] = checked.texts["stopasgroup"]
+    log_name = process if is_alone else f"{group}.{process}"  # a colon in a file's name reads as a host's to scp
     for channel in ("stdout", "stderr"):
         key = f"{channel}_logfile"
         if checked.texts.get(key, "AUTO").upper() == "AUTO":
             checked.texts.pop(key, None)
-            computed[key] = around.daemon.childlogdir / f"{name}-{channel}.log"
+            computed[key] = around.daemon.childlogdir / f"{log_name}-{channel}.log"
     if checked.texts.get("redirect_stderr", "").lower() in TRUE:
         computed["stderr_logfile"] = None
     return computed

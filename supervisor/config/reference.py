@@ -4,13 +4,23 @@ A test holds the page to them.
 """
 
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.model import CtlConfig, JobConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.model import (
+    CtlConfig,
+    GroupConfig,
+    JobConfig,
+    ProcessesConfig,
+    ProgramConfig,
+    SupervisordConfig,
+    UnixServerConfig,
+)
 from supervisor.config.section import Section
 
 TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[supervisord]", SupervisordConfig),
     ("[program:NAME]", ProgramConfig),
     ("[program:NAME], training jobs", JobConfig),
+    ("[program:NAME], several processes", ProcessesConfig),
+    ("[group:NAME]", GroupConfig),
     ("[unix_http_server]", UnixServerConfig),
     ("[supervisorctl]", CtlConfig),
 )

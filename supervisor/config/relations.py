@@ -90,8 +90,9 @@ def _check_shared_folders(programs: Mapping[str, ProgramConfig], written: Mappin
             continue
         other = owners.setdefault(os.path.realpath(program.job.checkpoint_dir), name)
         if other != name:
-            text = f"checkpoint_dir is {program.job.checkpoint_dir}, which is [program:{other}]'s too"
-            written[name].complain(f"{text}; give each job a folder of its own", "checkpoint_dir")
+            text = f"checkpoint_dir is {program.job.checkpoint_dir}, which is that of {other} too"
+            how = ", with %(process_num)s in it" if program.group == programs[other].group else ""
+            written[name].complain(f"{text}; give each job a folder of its own{how}", "checkpoint_dir")
 
 
 def _uid(user: str) -> int:

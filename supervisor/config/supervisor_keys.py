@@ -23,9 +23,6 @@ _LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a sys
 _PASSWORD = Unsupported((), "the socket's mode and owner say who may connect: use chmod and chown")
 
 PROGRAM: Mapping[str, Unsupported] = {
-    "process_name": Unsupported(("%(program_name)s",), "a process is called as its section: rename the section"),
-    "numprocs": Unsupported(("1",), "write one [program:NAME] section for each process"),
-    "numprocs_start": Unsupported(("0",), "write one [program:NAME] section for each process"),
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
     "stdout_capture_maxbytes": _CAPTURE,
     "stderr_capture_maxbytes": _CAPTURE,
@@ -45,7 +42,6 @@ UNIX_HTTP_SERVER: Mapping[str, Unsupported] = {"username": _PASSWORD, "password"
 
 SECTIONS: Mapping[str, str] = {
     "inet_http_server": "use [unix_http_server], and ssh for other hosts",
-    "group": "name programs one by one; supervisorctl takes several names",
     "eventlistener": "watch `supervisorctl status --json` instead",
     "fcgi-program": "run FastCGI programs under a web server's own process control",
     "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",

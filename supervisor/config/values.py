@@ -129,6 +129,14 @@ def octal(text: str) -> int:
     return int(text.replace("o", ""), 8) & 0o7777
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names, separated by commas."""
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:
+        raise ValueError("is empty; write names, separated by commas")
+    return found
+
+
 def stop_signal(text: str) -> signal.Signals:
     """A signal by its name, with or without SIG, or by its number."""
     name = text.upper()

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import wire
+from supervisor.control import groups, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -30,10 +30,10 @@ class Command:
 
 
 async def status(daemon: Daemon, arguments: Arguments) -> Result:
-    """Every program, by name."""
-    runners = daemon.programs.runners
+    """Every program, by group and name."""
+    troubles = daemon.logs.troubles
     return {
-        "programs": [wire.standing(runners[name], daemon.logs.troubles) for name in sorted(runners)],
+        "programs": [wire.standing(runner, troubles) for runner in groups.in_order(daemon.programs.runners.values())],
         "ledger_error": daemon.ledger.last_error,
     }
 
@@ -177,16 +177,19 @@ async def version(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def avail(daemon: Daemon, arguments: Arguments) -> Result:
     """Every configured program, in use or not."""
-    configured, used = daemon.programs.configured, daemon.programs.runners
+    used, programs = daemon.programs.runners, daemon.programs.configured.values()
+    configured = sorted(programs, key=lambda each: (each.process, each.group))  # Supervisor's order
     return {
         "programs": [
             {
-                "name": name,
-                "in_use": name in used,
-                "autostart": configured[name].autostart,
-                "priority": configured[name].priority,
+                "name": each.name,
+                "group": each.group,
+                "in_use": each.name in used,
+                "autostart": each.autostart,
+                "group_priority": each.group_priority,
+                "priority": each.priority,
             }
-            for name in sorted(configured)
+            for each in configured
         ]
     }
 
@@ -205,15 +208,23 @@ async def update(daemon: Daemon, arguments: Arguments) -> Result:
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise CommandError(Code.BAD_ARGUMENTS, "names is not a list of program names")
     await reread(daemon, arguments)
-    known = daemon.programs.configured.keys() | daemon.programs.runners.keys()
-    unknown = sorted(set(names or ()) - known)
-    if unknown:
-        raise CommandError(Code.BAD_NAME, ", ".join(unknown))
+    named = None if names is None else _programs_of(daemon, names)
     try:
-        actions = await daemon.programs.update(names)
+        actions = await daemon.programs.update(named)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     return {"actions": [{"name": name, "action": action} for name, action in actions]}
+
+
+def _programs_of(daemon: Daemon, names: list[str]) -> list[str]:
+    """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
+    programs = daemon.programs
+    known = {**{name: each.config for name, each in programs.runners.items()}, **programs.configured}
+    found = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
+    unknown = sorted(name for name, meant in found.items() if not meant)
+    if unknown:
+        raise CommandError(Code.BAD_NAME, ", ".join(unknown))
+    return [each for meant in found.values() for each in meant]
 
 
 async def add(daemon: Daemon, arguments: Arguments) -> Result:

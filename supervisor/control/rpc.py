@@ -7,6 +7,7 @@ from typing import Any
 import structlog
 
 from supervisor.control import rpc_acts as act
+from supervisor.control import rpc_logs as logs
 from supervisor.control.asked import Daemon
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault, fault_of
@@ -59,15 +60,15 @@ def _argument(kind: str, value: Value) -> Value:
     return str(value) if kind == "signal" else value
 
 
-_READ_LOG = Method(act.read_log, "string", ("count", "count"))
-_READ_STDOUT = Method(act.read_stdout, "string", ("name", "count", "count"))
-_TAIL_STDOUT = Method(act.tail_stdout, "array", ("name", "count", "count"))
-_CLEAR_LOGS = Method(act.clear_logs, "boolean", ("name",), changes=True)
+_READ_LOG = Method(logs.read_log, "string", ("count", "count"))
+_READ_STDOUT = Method(logs.read_stdout, "string", ("name", "count", "count"))
+_TAIL_STDOUT = Method(logs.tail_stdout, "array", ("name", "count", "count"))
+_CLEAR_LOGS = Method(logs.clear_logs, "boolean", ("name",), changes=True)
 
 _SUPERVISOR: Mapping[str, Method] = {
     "addProcessGroup": Method(act.add_group, "boolean", ("name",), changes=True),
-    "clearAllProcessLogs": Method(act.clear_all_logs, "array", changes=True),
-    "clearLog": Method(act.clear_log, "boolean", changes=True),
+    "clearAllProcessLogs": Method(logs.clear_all_logs, "array", changes=True),
+    "clearLog": Method(logs.clear_log, "boolean", changes=True),
     "clearProcessLog": _CLEAR_LOGS,
     "clearProcessLogs": _CLEAR_LOGS,
     "getAPIVersion": Method(act.api_version, "string"),
@@ -82,13 +83,13 @@ _SUPERVISOR: Mapping[str, Method] = {
     "readLog": _READ_LOG,
     "readMainLog": _READ_LOG,
     "readProcessLog": _READ_STDOUT,
-    "readProcessStderrLog": Method(act.read_stderr, "string", ("name", "count", "count")),
+    "readProcessStderrLog": Method(logs.read_stderr, "string", ("name", "count", "count")),
     "readProcessStdoutLog": _READ_STDOUT,
     "reloadConfig": Method(act.reload_config, "array", changes=True),
     "removeProcessGroup": Method(act.remove_group, "boolean", ("name",), changes=True),
     "restart": Method(act.restart, "boolean", changes=True),
-    "sendProcessStdin": Method(act.send_stdin, "boolean", ("name", "text"), changes=True),
-    "sendRemoteCommEvent": Method(act.send_event, "boolean", ("text", "text"), changes=True),
+    "sendProcessStdin": Method(logs.send_stdin, "boolean", ("name", "text"), changes=True),
+    "sendRemoteCommEvent": Method(logs.send_event, "boolean", ("text", "text"), changes=True),
     "shutdown": Method(act.shut_down, "boolean", changes=True),
     "signalAllProcesses": Method(act.signal_all, "array", ("signal",), changes=True),
     "signalProcess": Method(act.signal, "boolean", ("name", "signal"), changes=True),
@@ -100,7 +101,7 @@ _SUPERVISOR: Mapping[str, Method] = {
     "stopProcess": Method(act.stop, "boolean", ("name", "flag"), optional=1, changes=True),
     "stopProcessGroup": Method(act.stop_group, "array", ("name", "flag"), optional=1, changes=True),
     "tailProcessLog": _TAIL_STDOUT,
-    "tailProcessStderrLog": Method(act.tail_stderr, "array", ("name", "count", "count")),
+    "tailProcessStderrLog": Method(logs.tail_stderr, "array", ("name", "count", "count")),
     "tailProcessStdoutLog": _TAIL_STDOUT,
 }
 

@@ -18,8 +18,8 @@ def process_info(runner: Runner) -> dict[str, Any]:
     said = wire.standing(runner, {})
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     return {
-        "name": runner.name,
-        "group": runner.name,
+        "name": runner.config.process,
+        "group": runner.config.group,
         "start": int(said["started_wall_at"] or 0),
         "stop": int(said["ended_wall_at"] or 0),
         "now": int(time.time()),
@@ -38,15 +38,15 @@ def process_info(runner: Runner) -> dict[str, Any]:
 def config_info(config: ProgramConfig, in_use: bool) -> dict[str, Any]:
     """How the program is configured, as far as the interface has words for it."""
     return {
-        "name": config.name,
-        "group": config.name,
+        "name": config.process,
+        "group": config.group,
         "command": shlex.join(config.command),
         "directory": NONE if config.directory is None else str(config.directory),
         "uid": _uid(config.user),
         "inuse": in_use,
         "autostart": config.autostart,
         "exitcodes": sorted(config.exitcodes),
-        "group_prio": config.priority,
+        "group_prio": config.group_priority,
         "process_prio": config.priority,
         "startsecs": _whole(config.startsecs),
         "startretries": config.startretries,

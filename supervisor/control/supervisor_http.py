@@ -10,7 +10,7 @@ from pathlib import Path
 import structlog
 from aiohttp import hdrs, web
 
-from supervisor.control import rpc, rpc_acts, tail
+from supervisor.control import groups, rpc, rpc_logs, tail
 from supervisor.control.asked import Daemon
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault
@@ -87,5 +87,5 @@ async def _logtail(daemon: Daemon, request: web.Request) -> web.StreamResponse:
 def _logfile(daemon: Daemon, name: str | None, channel: str) -> Path | None:
     if name is None:
         return daemon.settings.logfile
-    runner = rpc_acts.find(daemon, name)
-    return rpc_acts.logfile(runner, channel) if runner is not None and channel in ("stdout", "stderr") else None
+    runner = groups.find(daemon.programs, name)
+    return rpc_logs.logfile(runner, channel) if runner is not None and channel in ("stdout", "stderr") else None

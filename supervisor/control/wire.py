@@ -35,7 +35,8 @@ def standing(runner: Runner, troubles: Mapping[Path, str]) -> dict[str, Any]:
     log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
     return {
         "name": runner.name,
-        "group": runner.name,
+        "group": runner.config.group,
+        "process": runner.config.process,
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
+from supervisor.ctl import naming
 from supervisor.ctl.actions.table import TABLE
 from supervisor.ctl.client import Client, Refusal, Unreachable
-from supervisor.ctl.naming import ALL
 from supervisor.ctl.settings import Options, SettingsError, settings
 
 SHELLS = ("bash", "zsh", "fish")
@@ -38,15 +38,15 @@ def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Seq
     action = TABLE.get(parsed_args.action)
     if action is None or not action.names:
         return []
-    return [*_program_names(parsed_args), ALL]
+    return _programs(parsed_args)
 
 
-def _program_names(parsed_args: argparse.Namespace) -> list[str]:
+def _programs(parsed_args: argparse.Namespace) -> list[str]:
     """Asked of the daemon; one that does not answer has none."""
     options = Options(parsed_args.configuration, parsed_args.serverurl, parsed_args.username, parsed_args.password)
     try:
         found = settings(options, os.environ)
         programs = Client(found.url, found.username, found.password).call("status")["programs"]
     except (SettingsError, Unreachable, Refusal):
-        return []
-    return [each["name"] for each in programs]
+        return [naming.ALL]
+    return naming.completions(programs)

@@ -1,14 +1,17 @@
 """Which programs the names on a command line mean."""
 
+from collections.abc import Iterable
 from typing import Any
 
 ALL = "all"
 
+Program = dict[str, Any]
+
 
 def program_of(name: str) -> str:
-    """The program's name in Supervisor's ways of writing it: every program is a group of its own."""
-    group, colon, member = name.partition(":")
-    return group if colon and member in ("", "*", group) else name
+    """The name as the daemon knows it: `digits:digits` is `digits`."""
+    group, colon, process = name.partition(":")
+    return group if colon and process == group else name
 
 
 def is_group(name: str) -> bool:
@@ -16,17 +19,34 @@ def is_group(name: str) -> bool:
     return name.endswith((":", ":*"))
 
 
+def group_of(name: str) -> str:
+    """The group that such a name asks for."""
+    return name.removesuffix("*").removesuffix(":")
+
+
 def unknown(name: str) -> str:
     """The line for a name that nothing has."""
     if is_group(name):
-        return f"{program_of(name)}: ERROR (no such group)"
+        return f"{group_of(name)}: ERROR (no such group)"
     return f"{name}: ERROR (no such process)"
 
 
-def chosen(names: list[str], programs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+def chosen(names: list[str], programs: list[Program]) -> tuple[list[Program], list[str]]:
     """The programs that `names` mean, in that order (none or `all`: every one), and the names that nothing has."""
     if not names or ALL in names:
         return programs, []
-    by_name = {program["name"]: program for program in programs}
-    found = [by_name[program_of(name)] for name in names if program_of(name) in by_name]
-    return found, [name for name in names if program_of(name) not in by_name]
+    meant = {name: _meant(name, programs) for name in names}
+    return [each for name in names for each in meant[name]], [name for name in names if not meant[name]]
+
+
+def _meant(name: str, programs: list[Program]) -> list[Program]:
+    if is_group(name):
+        return [each for each in programs if each["group"] == group_of(name)]
+    return [each for each in programs if each["name"] == program_of(name)]
+
+
+def completions(programs: Iterable[Program]) -> list[str]:
+    """What may stand where programs are named: each of them, each group of more than itself, and `all`."""
+    listed = list(programs)
+    groups = dict.fromkeys(f"{each['group']}:*" for each in listed if each["name"] != each["group"])
+    return [*(each["name"] for each in listed), *groups, ALL]

@@ -6,9 +6,9 @@ import readline
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from supervisor.ctl import naming
 from supervisor.ctl.actions import table
 from supervisor.ctl.client import Refusal, Unreachable
-from supervisor.ctl.naming import ALL
 from supervisor.ctl.settings import Settings
 from supervisor.ctl.terminal import Terminal
 
@@ -61,7 +61,7 @@ class Shell(cmd.Cmd):
         action = table.TABLE.get(line.split(maxsplit=1)[0])
         if action is None or not action.names:
             return []
-        return _beginning(text, (*program_names(self._terminal), ALL))
+        return _beginning(text, completions(self._terminal))
 
 
 def _beginning(text: str, words: Iterable[str]) -> list[str]:
@@ -69,12 +69,12 @@ def _beginning(text: str, words: Iterable[str]) -> list[str]:
     return [f"{word} " for word in words if word.startswith(text)]
 
 
-def program_names(terminal: Terminal) -> list[str]:
-    """The daemon's programs, for completion; none if it does not answer."""
+def completions(terminal: Terminal) -> list[str]:
+    """What may stand where programs are named; a daemon that does not answer has none."""
     try:
-        return [each["name"] for each in terminal.client.call("status")["programs"]]
+        return naming.completions(terminal.client.call("status")["programs"])
     except (Unreachable, Refusal):
-        return []
+        return [naming.ALL]
 
 
 def interact(terminal: Terminal, settings: Settings) -> int:

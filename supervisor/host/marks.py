@@ -15,13 +15,13 @@ VARIABLE = "SUPERVISOR_ATTEMPT"
 
 
 def mark(state_dir: Path, program: str, attempt: int) -> str:
-    """The variable's value for one attempt."""
-    return f"{state_dir}:{program}:{attempt}"
+    """The variable's value for one attempt. A name may have a colon (`GROUP:PROCESS`), and never has a slash."""
+    return f"{state_dir}:{program.replace(':', '/')}:{attempt}"
 
 
 def program_of(value: str) -> str:
-    """The program in a mark; programs have no colon in their names."""
-    return value.rsplit(":", 2)[-2]
+    """The program in a mark."""
+    return value.rsplit(":", 2)[-2].replace("/", ":")
 
 
 def attempt_of(value: str) -> int:

@@ -22,9 +22,9 @@ def names(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     return {**variables, "here": str(folder), "host_node_name": platform.node()}
 
 
-def program_names(program: str) -> dict[str, str]:
-    """What the values of a program may use besides; a program is one process, so its number is always 0."""
-    return {"program_name": program, "group_name": program, "process_num": "0", "numprocs": "1"}
+def program_names(program: str, group: str, number: int, numprocs: int) -> dict[str, str]:
+    """What the values of a program may use besides, for its process of this number."""
+    return {"program_name": program, "group_name": group, "process_num": str(number), "numprocs": str(numprocs)}
 
 
 def expand(text: str, known: Mapping[str, str]) -> str:

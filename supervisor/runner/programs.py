@@ -82,7 +82,7 @@ class Programs:
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
         self._configured = (await asyncio.to_thread(self._read)).programs
-        return self._changes()
+        return self.changes()
 
     async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
         """Makes the programs what the configuration last read says, side by side, touching only what differs.
@@ -91,7 +91,7 @@ class Programs:
         operator is changed and stays stopped.
         """
         async with self._updating:
-            configured, changes = self._configured, self._changes()
+            configured, changes = self._configured, self.changes()
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
             last = await asyncio.to_thread(self._services.ledger.last_attempts)
@@ -124,7 +124,8 @@ class Programs:
         for runner in self.runners.values():
             runner.post(fact.Hurried())
 
-    def _changes(self) -> Changes:
+    def changes(self) -> Changes:
+        """What the configuration last read would change."""
         used, configured = self.runners, self._configured
         return Changes(
             added=tuple(sorted(configured.keys() - used.keys())),

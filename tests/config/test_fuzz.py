@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.config import Config, ConfigError, load
-from supervisor.config.model import CtlConfig, JobConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.model import (
+    CtlConfig,
+    JobConfig,
+    ProcessesConfig,
+    ProgramConfig,
+    SupervisordConfig,
+    UnixServerConfig,
+)
 
 KEYS = sorted(
     {*SupervisordConfig.ini_keys(), *UnixServerConfig.ini_keys(), *CtlConfig.ini_keys(), *ProgramConfig.ini_keys()}
-    | {*JobConfig.ini_keys(), "files", "numprocs", "nonsense"}
+    | {*JobConfig.ini_keys(), *ProcessesConfig.ini_keys(), "files", "programs", "nonsense"}
 )
 WORDS = ["1", "0", "-1", "true", "AUTO", "NONE", "%(here)s", "%(ENV_A)s", "%", "%%", "%(x)d", '"', "'", 'A="b"', "a:b"]
 MORE = [
@@ -29,6 +36,8 @@ MORE = [
     "777",
     "..",
     "a,b",
+    "%(program_name)s%(process_num)d",
+    "3",
     "",
 ]
 

@@ -94,7 +94,8 @@ def program(name: str, **other: Any) -> dict[str, Any]:
     """A running plain program, as `status` tells it; `other` says what is different."""
     return {
         "name": name,
-        "group": name,
+        "group": name.partition(":")[0],
+        "process": name.rpartition(":")[2],
         "state": "RUNNING",
         "wire_state": "RUNNING",
         "wire_code": 20,

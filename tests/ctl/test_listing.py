@@ -102,14 +102,14 @@ def test_version_is_the_bare_number(daemon, ctl):
 def test_avail_has_supervisors_columns(daemon, ctl):
     daemon.answers["avail"] = {
         "programs": [
-            {"name": "a", "in_use": True, "autostart": True, "priority": 999},
-            {"name": "b", "in_use": False, "autostart": False, "priority": 1},
+            {"name": "a", "in_use": True, "autostart": True, "group_priority": 999, "priority": 999},
+            {"name": "g:b", "in_use": False, "autostart": False, "group_priority": 7, "priority": 1},
         ]
     }
 
     assert ctl("avail").out.splitlines() == [
         "a                                in use    auto      999:999",
-        "b                                avail     manual    1:1",
+        "g:b                              avail     manual    7:1",
     ]
 
 

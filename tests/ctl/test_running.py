@@ -112,15 +112,29 @@ def test_signal_passes_the_name_of_the_signal(daemon, ctl):
 
 @pytest.mark.parametrize("written", ["web", "web:web", "web:*", "web:"])
 def test_supervisors_ways_to_write_a_name_mean_the_program(daemon, ctl, written):
-    daemon.answers["stop"] = {"name": "web"}
+    daemon.answers |= {"stop": {"name": "web"}, "status": {"programs": [program("web"), program("other")]}}
 
     ctl("stop", written)
 
-    assert daemon.asked == [("stop", {"name": "web"})]
+    assert [each for each in daemon.asked if each[0] == "stop"] == [("stop", {"name": "web"})]
+
+
+def test_a_group_is_its_programs_that_have_something_to_do(daemon, ctl):
+    programs = [program("web"), program("w:one"), down("w:two"), down("w:three")]
+    daemon.answers |= {"start": {"name": "x"}, "status": {"programs": programs}}
+
+    result = ctl("start", "w:*", "web")
+
+    asked = {arguments["name"] for command, arguments in daemon.asked if command == "start"}
+    assert asked == {"w:two", "w:three", "web"}
+    assert (sorted(result.out.splitlines()), result.status) == (
+        ["w:three: started", "w:two: started", "web: started"],
+        0,
+    )
 
 
 def test_an_unknown_group_is_called_a_group(daemon, ctl):
-    daemon.answers["stop"] = Fault("BAD_NAME", "web")
+    daemon.answers |= {"stop": Fault("BAD_NAME", "web"), "status": {"programs": []}}
 
     assert ctl("stop", "web:*").out == "web: ERROR (no such group)\n"
 

@@ -115,7 +115,7 @@ class Side:
             check=False,
         )
         lines = self.masked(done.stdout).splitlines()
-        if arguments[:1] in (("start",), ("stop",)):
+        if arguments[:1] in (("start",), ("stop",), ("restart",)):
             lines.sort()  # they come in order of completion
         self._note("ctl " + " ".join(arguments), [done.returncode, *lines])
 
@@ -218,9 +218,9 @@ class Side:
         return self.masked(value) if isinstance(value, str) else value
 
     def masked(self, text: str) -> str:
-        """The text without what differs between any two runs: pids, times, and where things are."""
+        """The text without what differs between any two runs, pids, times, where things are; and how AUTO calls logs."""
         text = text.replace(str(self.folder), "DIR")
-        text = re.sub(r"-(stdout|stderr)(---supervisor-\w+)?\.log", r"-\1.log", text)
+        text = re.sub(r"(\w+\.)?(\w+)-(stdout|stderr)(---supervisor-\w+)?\.log", r"\2-\3.log", text)
         text = re.sub(r"\bpid \d+, uptime \d+:\d\d:\d\d", "pid N, uptime T", text)
         text = re.sub(r"\b[A-Z][a-z][a-z] \d\d \d\d:\d\d [AP]M", "DATE", text)
         text = re.sub(r"\bfile: \S+ line: \d+", "file: F line: N", text)

@@ -56,6 +56,23 @@ command=/bin/sh -c "sleep 1.5; exit 4"
 autorestart=false
 stdout_logfile=NONE
 redirect_stderr=true
+[program:w]
+command=/bin/sleep 100%(process_num)d
+process_name=%(program_name)s_%(process_num)02d
+numprocs=2
+numprocs_start=3
+autostart=false
+[program:late]
+command=/bin/sleep 1000
+autostart=false
+priority=30
+[program:early]
+command=/bin/sh -c "echo $SUPERVISOR_GROUP_NAME $SUPERVISOR_PROCESS_NAME; exec sleep 1000"
+autostart=false
+priority=20
+[group:g]
+programs=early,late
+priority=5
 """
 
 
@@ -295,6 +312,41 @@ def reconfiguring(side: Side) -> None:
     side.rpc("supervisor.reloadConfig")
 
 
+def grouping(side: Side) -> None:
+    settle(side)
+    for names in (["g:*"], ["w:"], ["w"], ["early"], ["g:early", "w:w_04"], ["w:w_05"]):
+        side.ctl("status", *names)
+    side.ctl("start", "g:*", "w:w_04")
+    side.ctl("start", "w:*")
+    side.ctl("start", "early", "g:nope", "w")
+    side.until_log("g:early", "g early")
+    side.ctl("status", "g:*", "w:*")
+    side.ctl("tail", "g:early")
+    side.ctl("signal", "CONT", "g:*")
+    side.ctl("clear", "g:early")
+    side.ctl("pid", "g:late", "w:w_03")
+    side.rpc("supervisor.getProcessInfo", "g:early")
+    side.rpc("supervisor.getProcessInfo", "g:*")
+    side.rpc("supervisor.getProcessInfo", "early")
+    side.rpc("supervisor.stopProcessGroup", "w")
+    side.rpc("supervisor.startProcessGroup", "w")
+    side.rpc("supervisor.startProcess", "w:w_03")
+    side.rpc("supervisor.startProcess", "w")
+    side.rpc("supervisor.addProcessGroup", "g")
+    side.rpc("supervisor.removeProcessGroup", "g")
+    side.rpc("supervisor.removeProcessGroup", "early")
+    side.ctl("restart", "g:*")
+    side.ctl("stop", "g:*", "w:*")
+    side.ctl("remove", "w")
+    side.ctl("avail")
+    side.write(PROGRAMS.replace("numprocs=2", "numprocs=3").replace("programs=early,late", "programs=late"))
+    side.rpc("supervisor.reloadConfig")
+    side.ctl("add", "w")
+    side.ctl("reread")
+    side.ctl("update")
+    side.ctl("status", "g:*", "w:*", "early")
+
+
 def leaving(side: Side) -> None:
     settle(side)
     pid = side.call("supervisor.getPID")
@@ -321,6 +373,7 @@ SCRIPTS: tuple[Script, ...] = (
     waiting,
     leaving_slowly,
     reconfiguring,
+    grouping,
     leaving,
 )
 FATAL = " " * 28 + "FATAL     "

@@ -6,12 +6,7 @@ from supervisor.ctl.naming import ALL, program_of
 from supervisor.ctl.terminal import Status, Terminal
 
 _CHANGES = {"added": "available", "changed": "changed", "removed": "disappeared"}
-_DONE = {
-    "stopped": "stopped",
-    "removed": "removed process group",
-    "updated": "updated process group",
-    "added": "added process group",
-}
+_DONE = {"removed": "removed", "updated": "updated", "added": "added"}
 
 
 def reread(terminal: Terminal, arguments: Arguments) -> Status:
@@ -41,8 +36,14 @@ def update(terminal: Terminal, arguments: Arguments) -> Status:
         terminal.show(answer)
         return Status.FINE
     for each in answer["actions"]:
-        terminal.say(f"{each['name']}: {_DONE.get(each['action'], each['action'])}")
+        terminal.say(f"{each['name']}: {_said(each['name'], each['action'])}")
     return Status.FINE
+
+
+def _said(name: str, action: str) -> str:
+    if action not in _DONE:
+        return action
+    return f"{_DONE[action]} process" if ":" in name else f"{_DONE[action]} process group"
 
 
 def reload(terminal: Terminal, arguments: Arguments) -> Status:

@@ -81,7 +81,7 @@ def avail(terminal: Terminal, arguments: Arguments) -> Status:
         return Status.FINE
     for each in answer["programs"]:
         used, start = "in use" if each["in_use"] else "avail", "auto" if each["autostart"] else "manual"
-        terminal.say(f"{each['name']:<32} {used:<9} {start:<9} {each['priority']}:{each['priority']}")
+        terminal.say(f"{each['name']:<32} {used:<9} {start:<9} {each['group_priority']}:{each['priority']}")
     return Status.FINE
 
 

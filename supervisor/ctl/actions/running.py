@@ -1,15 +1,15 @@
 """Actions that make programs do something: start, stop, restart, signal, clear, checkpoint."""
 
-from typing import Any
+from collections.abc import Callable
 
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.actions.fleet import Order, Outcome, gather, give
-from supervisor.ctl.naming import ALL
+from supervisor.ctl.naming import ALL, Program, chosen, is_group
 from supervisor.ctl.terminal import Status, Terminal
 
-STARTED_CODES = (10, 20, 30)  # STARTING, RUNNING, BACKOFF: Supervisor's "running" states
-UP_CODES = (10, 20, 30, 40)  # and STOPPING: `stop` waits until it is down
+DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
+UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until it is down
 ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
 
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
@@ -22,25 +22,23 @@ def start(terminal: Terminal, arguments: Arguments) -> Status:
     """Returns when each program runs, a job: when it trains; or says why it doesn't."""
     if not arguments:
         raise Usage("Error: start requires a process name", Status.NO_NAME)
-    if ALL in arguments:
-        names = [each["name"] for each in _programs(terminal) if each["wire_code"] not in STARTED_CODES]
-        return give(terminal, Order("start", lambda _: "started", _RACE), names)
-    return give(terminal, Order("start", lambda _: "started"), arguments)
+    forgiven = _RACE if _is_many(arguments) else frozenset[str]()
+    return give(terminal, Order("start", lambda _: "started", forgiven), _chosen(terminal, arguments, DOWN_CODES))
 
 
 def stop(terminal: Terminal, arguments: Arguments) -> Status:
     """Returns when each program's process is gone; jobs flush before, all at once."""
     if not arguments:
         raise Usage("Error: stop requires a process name")
-    return give(terminal, _STOP, _or_all(terminal, arguments, UP_CODES))
+    return give(terminal, _STOP, _chosen(terminal, arguments, UP_CODES))
 
 
 def restart(terminal: Terminal, arguments: Arguments) -> Status:
     """Stops all that was named, then starts it; what was down is only started."""
     if not arguments:
         raise Usage("Error: restart requires a process name")
-    down, stopped = gather(terminal, _STOP, _or_all(terminal, arguments, UP_CODES))
-    up, started = gather(terminal, Order("start", lambda _: "started", _RACE), _or_all(terminal, arguments, None))
+    down, stopped = gather(terminal, _STOP, _chosen(terminal, arguments, UP_CODES))
+    up, started = gather(terminal, Order("start", lambda _: "started", _RACE), _chosen(terminal, arguments, None))
     if terminal.as_json:
         terminal.show({"stopped": stopped, "started": started})
     return max(down, up)
@@ -51,8 +49,8 @@ def send_signal(terminal: Terminal, arguments: Arguments) -> Status:
     if len(arguments) < 2:
         raise Usage("Error: signal requires a signal name and a process name")
     signal, *names = arguments
-    forgiven = _RACE if ALL in names else frozenset[str]()
-    chosen = _or_all(terminal, names, ALIVE_CODES)
+    forgiven = _RACE if _is_many(names) else frozenset[str]()
+    chosen = _chosen(terminal, names, ALIVE_CODES)
     return give(terminal, Order("signal", lambda _: "signalled", forgiven), chosen, signal=signal)
 
 
@@ -60,16 +58,14 @@ def clear(terminal: Terminal, arguments: Arguments) -> Status:
     """Empties the log files of each program, running or not."""
     if not arguments:
         raise Usage("Error: clear requires a process name")
-    return give(terminal, Order("clear", lambda _: "cleared"), _or_all(terminal, arguments, None))
+    return give(terminal, Order("clear", lambda _: "cleared"), _chosen(terminal, arguments, None))
 
 
 def checkpoint(terminal: Terminal, arguments: Arguments) -> Status:
     """Has each job write a checkpoint now and train on."""
     if not arguments:
         raise Usage("Error: checkpoint requires a process name")
-    names = arguments
-    if ALL in arguments:
-        names = [each["name"] for each in _programs(terminal) if each["job"] is not None and each["wire_code"] == 20]
+    names = _expanded(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
     return give(terminal, Order("checkpoint", _saved), names)
 
 
@@ -78,13 +74,23 @@ def _saved(outcome: Outcome) -> str:
     return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s)"
 
 
-def _or_all(terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None) -> Arguments:
-    """The names; for `all` those of the programs in one of these states (None: in any)."""
-    if ALL not in names:
+def _is_many(names: Arguments) -> bool:
+    """Whether one of the names stands for several programs."""
+    return ALL in names or any(map(is_group, names))
+
+
+def _chosen(terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None) -> Arguments:
+    """The names; for `all` and for groups those of the programs in one of these states (None: in any)."""
+    return _expanded(terminal, names, lambda program: codes is None or program["wire_code"] in codes)
+
+
+def _expanded(terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool]) -> Arguments:
+    """The names, and in the place of `all` or a group those of its programs that are meant; unknown ones stay."""
+    if not _is_many(names):
         return names
-    return [each["name"] for each in _programs(terminal) if codes is None or each["wire_code"] in codes]
-
-
-def _programs(terminal: Terminal) -> list[dict[str, Any]]:
-    programs: list[dict[str, Any]] = terminal.client.call("status")["programs"]
-    return programs
+    programs: list[Program] = terminal.client.call("status")["programs"]
+    expanded: Arguments = []
+    for name in [ALL] if ALL in names else names:
+        found, unknown = chosen([name], programs)
+        expanded += unknown or [each["name"] for each in found if is_meant(each) or not (name == ALL or is_group(name))]
+    return expanded

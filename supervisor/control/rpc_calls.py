@@ -1,0 +1,47 @@
+"""A command of our own table, or several side by side, with Supervisor's results and faults."""
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+from supervisor.control import groups
+from supervisor.control.asked import Daemon
+from supervisor.control.commands import TABLE
+from supervisor.control.errors import CommandError
+from supervisor.control.faults import FaultCode, RpcFault, fault_of
+from supervisor.runner.runner import Runner
+
+Struct = dict[str, Any]
+
+
+def runner_of(daemon: Daemon, name: str) -> Runner:
+    """The program of that name. Raises RpcFault."""
+    runner = groups.find(daemon.programs, name)
+    if runner is None:
+        raise RpcFault(FaultCode.BAD_NAME, name)
+    return runner
+
+
+async def do(daemon: Daemon, command: str, **arguments: object) -> Struct:
+    """The command of our own table. Raises RpcFault."""
+    try:
+        return await TABLE[command].act(daemon, arguments)
+    except CommandError as error:
+        raise fault_of(error) from error
+
+
+async def results(works: Iterable[tuple[Runner, Awaitable[object]]]) -> list[Struct]:
+    """Does all of it side by side; how each ended, in the order they ended."""
+    ended: list[Struct] = []
+
+    async def book(runner: Runner, work: Awaitable[object]) -> None:
+        status, text = FaultCode.SUCCESS, "OK"
+        try:
+            await work
+        except RpcFault as fault:
+            status, text = fault.code, str(fault)
+        config = runner.config
+        ended.append({"name": config.process, "group": config.group, "status": int(status), "description": text})
+
+    await asyncio.gather(*(book(runner, work) for runner, work in works))
+    return ended

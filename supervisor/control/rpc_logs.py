@@ -1,0 +1,76 @@
+"""What Supervisor's methods do with what programs print, and are told."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from supervisor.control import groups, log_reading
+from supervisor.control.asked import Daemon
+from supervisor.control.faults import FaultCode, RpcFault
+from supervisor.control.rpc_calls import Struct, do, results, runner_of
+from supervisor.runner.runner import Runner
+
+
+async def read_log(daemon: Daemon, offset: int, length: int) -> str:
+    """A piece of the daemon's log."""
+    return await asyncio.to_thread(log_reading.read, daemon.settings.logfile, offset, length)
+
+
+async def clear_log(daemon: Daemon) -> bool:
+    """Empties the daemon's log and deletes its backups."""
+    await asyncio.to_thread(log_reading.clear, daemon.settings.logfile)
+    return True
+
+
+async def read_stdout(daemon: Daemon, name: str, offset: int, length: int) -> str:
+    """A piece of the log of a program's standard output."""
+    return await asyncio.to_thread(log_reading.read, logfile(runner_of(daemon, name), "stdout"), offset, length)
+
+
+async def read_stderr(daemon: Daemon, name: str, offset: int, length: int) -> str:
+    """A piece of the log of a program's standard error."""
+    return await asyncio.to_thread(log_reading.read, logfile(runner_of(daemon, name), "stderr"), offset, length)
+
+
+async def tail_stdout(daemon: Daemon, name: str, offset: int, length: int) -> list[Any]:
+    """The end of the log of standard output: text, size of the file, whether it holds more than that."""
+    path = logfile(runner_of(daemon, name), "stdout")
+    return list(await asyncio.to_thread(log_reading.tail, path, offset, length))
+
+
+async def tail_stderr(daemon: Daemon, name: str, offset: int, length: int) -> list[Any]:
+    """The end of the log of standard error: text, size of the file, whether it holds more than that."""
+    path = logfile(runner_of(daemon, name), "stderr")
+    return list(await asyncio.to_thread(log_reading.tail, path, offset, length))
+
+
+async def clear_logs(daemon: Daemon, name: str) -> bool:
+    """Empties a program's logs and deletes their backups."""
+    await do(daemon, "clear", name=runner_of(daemon, name).name)
+    return True
+
+
+async def clear_all_logs(daemon: Daemon) -> list[Struct]:
+    """Empties every program's logs and deletes their backups."""
+    runners = groups.by_priority(daemon.programs.runners.values())
+    cleared = await results([(runner, do(daemon, "clear", name=runner.name)) for runner in runners])
+    order = [(runner.config.process, runner.config.group) for runner in runners]
+    return sorted(cleared, key=lambda result: order.index((result["name"], result["group"])))
+
+
+async def send_stdin(daemon: Daemon, name: str, chars: str) -> bool:
+    """Would write to a program's standard input, which is empty here: NO_FILE, as where a program has closed it."""
+    runner = runner_of(daemon, name)
+    if runner.acts.pid is None:
+        raise RpcFault(FaultCode.NOT_RUNNING, name)
+    raise RpcFault(FaultCode.NO_FILE, f"{name} is not read from: programs have no standard input here")
+
+
+async def send_event(daemon: Daemon, type: str, data: str) -> bool:
+    """Tells every event listener; there are none, so nobody hears it."""
+    return True
+
+
+def logfile(runner: Runner, channel: str) -> Path | None:
+    """The file that a channel (stdout or stderr) is kept in."""
+    return runner.config.stdout_logfile if channel == "stdout" else runner.config.stderr_logfile
