@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import getpass
 import os
 import signal
 import sys
@@ -15,8 +16,11 @@ import structlog
 
 from supervisor import __version__
 from supervisor.config import Config, ConfigError, find, load
+from supervisor.config.secret import hashed
 from supervisor.control.asked import Daemon
-from supervisor.control.server import ListenError, serve
+from supervisor.control.doors import open_doors
+from supervisor.control.listening import ListenError
+from supervisor.control.server import serve
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -131,24 +135,23 @@ class Supervisord:
 
     @contextlib.asynccontextmanager
     async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:
-        settings = self._config.unix_http_server
-        if settings is None:
-            log.warning("control.off", reason="there is no [unix_http_server]; supervisorctl can't reach this daemon")
-            yield
-            return
-        server = await serve(settings.file, settings.chmod, settings.owner, daemon)
-        ours = settings.file.stat().st_ino
-        try:
-            yield
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                if settings.file.stat().st_ino == ours:
-                    settings.file.unlink()
-            await server.cleanup()
+        with open_doors(self._config) as doors:
+            if not doors:
+                reason = (
+                    "there is no [unix_http_server] and no [inet_http_server]; supervisorctl can't reach this daemon"
+                )
+                log.warning("control.off", reason=reason)
+            server = await serve(doors, daemon)
+            try:
+                yield
+            finally:
+                await server.cleanup()
 
     def _server_url(self) -> str | None:
-        settings = self._config.unix_http_server
-        return f"unix://{settings.file}" if settings else None
+        if self._config.unix_http_server is not None:
+            return f"unix://{self._config.unix_http_server.file}"
+        inet = self._config.inet_http_server
+        return f"http://{inet.address[0] or 'localhost'}:{inet.address[1]}" if inet else None
 
     def _trap_signals(self, programs: Programs, logs: LogPump) -> None:
         loop = asyncio.get_running_loop()
@@ -194,6 +197,8 @@ async def _update(programs: Programs) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `supervisord`; gives its exit status."""
     options = _options().parse_args(arguments)
+    if options.hash_password:
+        return _hash_password()
     try:
         refuse_beside_supervisor()
         path = (options.configuration or find()).absolute()  # `directory` may move us
@@ -205,6 +210,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: good, {len(config.programs)} programs")  # noqa: T201 - the answer that was asked for
         return 0
     return _run(config, lambda: load(path, os.environ))
+
+
+def _hash_password() -> int:
+    is_typed = sys.stdin.isatty()
+    password = getpass.getpass("Password: ") if is_typed else sys.stdin.readline().rstrip("\n")
+    if not password or (is_typed and getpass.getpass("Again: ") != password):
+        return _refuse("the two are not the same, or empty; try again", 1)
+    print(hashed(password))  # noqa: T201 - the answer that was asked for
+    return 0
 
 
 def _run(config: Config, read: Callable[[], Config]) -> int:
@@ -282,6 +296,7 @@ def _options() -> argparse.ArgumentParser:
     add("-l", "--logfile", type=Path, metavar="FILE", help="the daemon's log")
     add("-e", "--loglevel", choices=list(LEVELS), metavar="LEVEL", help="critical, error, warn, info or debug")
     add("-j", "--pidfile", type=Path, metavar="FILE", help="where to write the pid")
+    add("--hash-password", action="store_true", help="read a password and print what to write for it in the file")
     add("-v", "--version", action="version", version=__version__)
     return parser
 

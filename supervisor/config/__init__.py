@@ -1,7 +1,15 @@
 """The configuration: INI text to frozen, validated models, checked once and completely."""
 
 from supervisor.config.load import load
-from supervisor.config.model import Config, CtlConfig, JobConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.model import (
+    Config,
+    CtlConfig,
+    InetServerConfig,
+    JobConfig,
+    ProgramConfig,
+    SupervisordConfig,
+    UnixServerConfig,
+)
 from supervisor.ini.find import find
 from supervisor.ini.problems import ConfigError, Problem
 
@@ -9,6 +17,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "CtlConfig",
+    "InetServerConfig",
     "JobConfig",
     "Problem",
     "ProgramConfig",

@@ -1,23 +1,33 @@
 """A configuration file to its model, or to the list of everything that is wrong with it."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.check import Checked
 from supervisor.config.groups import build_groups
-from supervisor.config.model import Config, CtlConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.model import (
+    Config,
+    CtlConfig,
+    InetServerConfig,
+    ProgramConfig,
+    SupervisordConfig,
+    UnixServerConfig,
+)
 from supervisor.config.program import Group, Surroundings, build_processes
 from supervisor.config.values import environment as parse_environment
 from supervisor.ini.expand import names
 from supervisor.ini.problems import ConfigError, Place, Problem, nearest
 from supervisor.ini.source import Section, Source, read
 
-_KINDS = {"supervisord", "unix_http_server", "supervisorctl", "include"}
+_KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include"}
 STATE_DIR = ".stepkeeper"
+
+Server = TypeVar("Server", UnixServerConfig, InetServerConfig)
 
 
 def load(path: Path, environment: Mapping[str, str]) -> Config:
@@ -49,7 +59,8 @@ class _Reading:
         for name, section in self.source.sections.items():
             self._refuse_foreign(name, section)
         daemon = self._supervisord()
-        server = self._unix_http_server()
+        server = self._server("unix_http_server", UnixServerConfig, relations.of_socket)
+        inet = self._server("inet_http_server", InetServerConfig, relations.of_address)
         ctl = self._supervisorctl()
         # a broken daemon section is no reason to keep quiet about the programs
         usable = daemon or SupervisordConfig.model_validate(_folders(self.source.folder / STATE_DIR))
@@ -61,6 +72,7 @@ class _Reading:
             path=self.source.path,
             supervisord=daemon,
             unix_http_server=server,
+            inet_http_server=inet,
             supervisorctl=ctl or CtlConfig(),
             programs={each.name: each for each in sorted(programs.values(), key=_by_start)},
         )
@@ -84,16 +96,17 @@ class _Reading:
             return early
         return checked.build(SupervisordConfig, _folders(early.state_dir))
 
-    def _unix_http_server(self) -> UnixServerConfig | None:
-        section = self.source.sections.get("unix_http_server")
+    def _server(self, name: str, model: type[Server], check: Callable[[Server, Checked], None]) -> Server | None:
+        section = self.source.sections.get(name)
         if section is None:
             return None
-        checked = self._checked(section)
-        checked.refuse_unknown(set(UnixServerConfig.ini_keys()), foreign.UNIX_HTTP_SERVER)
-        checked.expand(set(UnixServerConfig.ini_keys()), self._names())
-        server = checked.build(UnixServerConfig, {})
+        checked, keys = self._checked(section), set(model.ini_keys())
+        checked.refuse_unknown(keys, {})
+        checked.expand(keys, self._names())
+        server = checked.build(model, {})
         if server is not None:
-            relations.of_socket(server, checked)
+            check(server, checked)
+            relations.of_login(server, checked)
         return server
 
     def _supervisorctl(self) -> CtlConfig | None:

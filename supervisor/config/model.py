@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from supervisor.config import values
 from supervisor.config.check import explain
+from supervisor.config.secret import Secret
 from supervisor.config.section import INTERPRETER, OPTIONAL_PATH, PATH, Section, from_text, internal, key, required
 from supervisor.ini.problems import ConfigError, Place, Problem
 from supervisor.protocol.launch import Interval
@@ -30,6 +31,12 @@ User = Annotated[str, from_text(values.user)]
 FilePath = Annotated[Path, PATH]
 LogPath = Annotated[Path | None, OPTIONAL_PATH]
 
+Password = Annotated[Secret, from_text(Secret)]
+
+HOW_PASSWORDS_ARE_WRITTEN = (
+    "The password, best as `supervisord --hash-password` prints it (salted scrypt); Supervisor's `{SHA}HEX` and clear "
+    "text are accepted."
+)
 LOG_MAXBYTES = 50 << 20
 LOG_BACKUPS = 10
 JOB_STARTRETRIES = 10
@@ -114,6 +121,29 @@ class UnixServerConfig(Section):
         alias="chown",
     )
 
+    username: str | None = key(
+        None,
+        "User name a client must give. Set together with password; whoever knows both and can connect may change "
+        "things.",
+        shown="none: the kernel says who is at the other end",
+    )
+    password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
+
+
+class InetServerConfig(Section):
+    """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
+
+    address: Annotated[tuple[str | None, int], from_text(values.address)] = Field(
+        alias="port",
+        description="`HOST:PORT`; `*:PORT` or `PORT` alone is every interface. On any but the loopback interface "
+        "(127.0.0.1, ::1, localhost) username and password must be set.",
+        json_schema_extra={"required": True},
+    )
+    username: str | None = key(
+        None, "User name a client must give. Set together with password.", shown="none: everybody on this host"
+    )
+    password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
+
 
 class CtlConfig(Section):
     """What supervisorctl reads from the file; its options -s, -u and -p win over it."""
@@ -123,7 +153,7 @@ class CtlConfig(Section):
         "Where the daemon listens: `unix:///path` or `http://host:port`.",
         shown="the file of [unix_http_server], else `http://localhost:9001` as in Supervisor",
     )
-    username: str | None = key(None, "User name for a server that asks for one (stepkeeper's does not).", shown="none")
+    username: str | None = key(None, "User name for a server that asks for one.", shown="none")
     password: str | None = key(None, "Password that goes with it, in clear text.", shown="none")
     prompt: str = key("supervisor", "What the interactive shell shows before `> `. As in Supervisor.")
     history_file: FilePath | None = key(
@@ -302,6 +332,7 @@ class Config(Section):
     path: Path = internal("The file it was read from.")
     supervisord: SupervisordConfig = internal("Section [supervisord].")
     unix_http_server: UnixServerConfig | None = internal("Section [unix_http_server].", None)
+    inet_http_server: InetServerConfig | None = internal("Section [inet_http_server].", None)
     supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig())
     programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
 

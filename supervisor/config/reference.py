@@ -7,6 +7,7 @@ from supervisor.config import supervisor_keys as foreign
 from supervisor.config.model import (
     CtlConfig,
     GroupConfig,
+    InetServerConfig,
     JobConfig,
     ProcessesConfig,
     ProgramConfig,
@@ -22,6 +23,7 @@ TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[program:NAME], several processes", ProcessesConfig),
     ("[group:NAME]", GroupConfig),
     ("[unix_http_server]", UnixServerConfig),
+    ("[inet_http_server]", InetServerConfig),
     ("[supervisorctl]", CtlConfig),
 )
 """Heading of each table, and the model it shows."""
@@ -59,7 +61,6 @@ def unsupported() -> str:
     sections = (
         ("[program:NAME]", foreign.PROGRAM),
         ("[supervisord]", foreign.SUPERVISORD),
-        ("[unix_http_server]", foreign.UNIX_HTTP_SERVER),
     )
     rows = [
         f"| `{key}` in {section} | {f'`{known.harmless[0]}`' if known.harmless else 'none'} | {known.remedy} |"

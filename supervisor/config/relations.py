@@ -1,11 +1,12 @@
 """What must hold between keys: each one may be right and the set of them still wrong."""
 
+import ipaddress
 import os
 import pwd
 from collections.abc import Mapping
 
 from supervisor.config.check import Checked
-from supervisor.config.model import ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.model import InetServerConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
 
 MAX_SOCKET_PATH_BYTES = 98
 """sun_path holds 107 bytes and a NUL (unix(7)); the name it is bound under before the rename is up to 9 longer."""
@@ -61,6 +62,28 @@ def of_socket(server: UnixServerConfig, checked: Checked) -> None:
         checked.complain(f"{text}, such as /run/stepkeeper.sock", "file")
     if server.owner is not None and os.geteuid() != 0 and server.owner[0] != os.geteuid():
         checked.complain("chown gives the socket to another user, which only root can; take it out", "chown")
+
+
+def of_address(server: InetServerConfig, checked: Checked) -> None:
+    """Who reaches the address must know a password, but for this host's own users."""
+    if server.username is None and not is_loopback(server.address[0]):
+        text = "port can be reached from other hosts; set username and password, or listen on 127.0.0.1 only"
+        checked.complain(text, "port")
+
+
+def of_login(server: UnixServerConfig | InetServerConfig, checked: Checked) -> None:
+    """User name and password come together."""
+    if (server.username is None) != (server.password is None):
+        given, missing = ("username", "password") if server.password is None else ("password", "username")
+        checked.complain(f"has a {given} and no {missing}; add one, or take the {given} out", given)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether only this host's own users reach the address."""
+    try:
+        return host == "localhost" or (host is not None and ipaddress.ip_address(host).is_loopback)
+    except ValueError:
+        return False
 
 
 def between(daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:

@@ -20,7 +20,6 @@ _EVENTS = Unsupported(_OFF, "there are no event listeners; watch `supervisorctl 
 _CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), "there are no event listeners; take the line out")
 _SYSLOG = Unsupported(_OFF, "write to a file and let the system's log daemon read it")
 _LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
-_PASSWORD = Unsupported((), "the socket's mode and owner say who may connect: use chmod and chown")
 
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
@@ -38,10 +37,8 @@ SUPERVISORD: Mapping[str, Unsupported] = {
     "silent": Unsupported(_OFF, "send standard error where you want it: supervisord -n 2>/dev/null"),
     "strip_ansi": Unsupported(_OFF, "logs are kept as they were written; strip them when reading"),
 }
-UNIX_HTTP_SERVER: Mapping[str, Unsupported] = {"username": _PASSWORD, "password": _PASSWORD}
 
 SECTIONS: Mapping[str, str] = {
-    "inet_http_server": "use [unix_http_server], and ssh for other hosts",
     "eventlistener": "watch `supervisorctl status --json` instead",
     "fcgi-program": "run FastCGI programs under a web server's own process control",
     "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",

@@ -137,6 +137,15 @@ def names(text: str) -> tuple[str, ...]:
     return found
 
 
+def address(text: str) -> tuple[str | None, int]:
+    """`HOST:PORT`, `*:PORT` or `PORT`, both of which are every interface; an IPv6 address stands in brackets."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65535) or " " in host:
+        raise ValueError(f"is {text!r:.80}; write host:port, such as 127.0.0.1:9001, with a port from 1 to 65535")
+    return (None if host in ("", "*") else host.lower(), int(port))
+
+
 def stop_signal(text: str) -> signal.Signals:
     """A signal by its name, with or without SIG, or by its number."""
     name = text.upper()

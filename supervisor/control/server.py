@@ -1,4 +1,4 @@
-"""The control socket: HTTP on a unix socket; JSON for our own clients, XML-RPC for Supervisor's.
+"""The control server: HTTP on a unix socket and on TCP; JSON for our own clients, XML-RPC for Supervisor's.
 
 `POST /api/v1/COMMAND` with a JSON object gives `{"result": …}` or `{"error": {"code": …, "message": …}}`;
 `GET /api/v1/tail` gives the end of a log. What Supervisor's clients ask for is in supervisor_http.py.
@@ -6,16 +6,14 @@ Nothing changes by GET, and requests from a browser's page are refused.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
-import os
 import socket
-from collections.abc import Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from supervisor.control import access, supervisor_http, tail
 from supervisor.control.asked import Daemon
@@ -28,18 +26,32 @@ KEEP_ALIVE_S = 30.0  # how long a client may sit on an idle connection
 log = structlog.get_logger()
 
 DAEMON = web.AppKey("daemon", Daemon)
-OWNER = web.AppKey("owner", int)
+DOORS = web.AppKey("doors", dict[bool, "Door"])
 
 
-class ListenError(Exception):
-    """The control socket can't be opened; the text says why and what to do."""
+@dataclass(frozen=True, slots=True)
+class Door:
+    """A socket that clients come in by. `owner`: the uid that may change things besides root and the daemon's own.
+
+    With a `login`, whoever has it may do everything, and nobody else may come in. `hosts`: what a TCP client without
+    one may call us, so that no web page gets here by a name of its own that leads to this host; None: anything.
+    """
+
+    listener: socket.socket
+    owner: int
+    login: access.Login | None = None
+    hosts: frozenset[str] | None = None
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether the kernel says who is at the other end."""
+        return self.listener.family == socket.AF_UNIX
 
 
-async def serve(path: Path, mode: int, owner: tuple[int, int] | None, daemon: Daemon) -> web.AppRunner:
-    """Opens the socket with its mode and owner and answers on it until the runner's `cleanup`. Raises ListenError."""
-    listener = _listen(path, mode, owner)
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _refuse_web_pages])
-    app[DAEMON], app[OWNER] = daemon, owner[0] if owner else os.geteuid()
+async def serve(doors: Sequence[Door], daemon: Daemon) -> web.AppRunner:
+    """Answers at every door until the runner's `cleanup`; there is at most one of each kind."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _admit])
+    app[DAEMON], app[DOORS] = daemon, {door.is_unix: door for door in doors}
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
     supervisor_http.add_routes(app, daemon, _require_right)
@@ -53,46 +65,9 @@ async def serve(path: Path, mode: int, owner: tuple[int, int] | None, daemon: Da
         handler_cancellation=True,
     )
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    for door in doors:
+        await web.SockSite(runner, door.listener).start()
     return runner
-
-
-def _listen(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:
-    """Binds beside the final name, sets mode and owner, then renames: nobody can connect under a looser mode."""
-    if _answers(path):
-        raise ListenError(f"cannot listen on {path}: another program listens there; stop it, or use another file")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-        listener.bind(str(temporary))
-        temporary.chmod(mode)
-        if owner is not None:
-            os.chown(temporary, *owner)
-        listener.listen(128)
-        listener.setblocking(False)
-        temporary.rename(path)
-    except OSError as error:
-        listener.close()
-        raise ListenError(
-            f"cannot listen on {path}: {error.strerror or error}; "
-            f"[unix_http_server] file must be in a folder this user can write, and shorter than 100 bytes"
-        ) from error
-    return listener
-
-
-def _answers(path: Path) -> bool:
-    """Whether somebody listens on a socket file; one that a dead daemon left behind is nobody's."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-            return False
-        except OSError:
-            return path.is_socket()
-        return True
 
 
 async def _command(request: web.Request) -> web.Response:
@@ -111,19 +86,24 @@ async def _command(request: web.Request) -> web.Response:
 
 
 def _require_right(request: web.Request, command: str) -> None:
-    peer = _peer(request)
-    if not access.may_change(peer, request.app[OWNER]):
+    connection = _connection(request)
+    door = request.app[DOORS][connection.family == socket.AF_UNIX]
+    if not door.is_unix:
+        log.info("command.received", command=command, address=request.remote, user=door.login and door.login.username)
+        return
+    peer = access.peer_of(connection)
+    if door.login is None and not access.may_change(peer, door.owner):
         raise CommandError(
             Code.FORBIDDEN, f"uid {peer.uid} may look but not change things; use root or the socket's owner"
         )
     log.info("command.received", command=command, uid=peer.uid, peer_pid=peer.pid)
 
 
-def _peer(request: web.Request) -> access.Peer:
-    connection = request.transport.get_extra_info("socket") if request.transport else None
+def _connection(request: web.Request) -> socket.socket:
+    connection: socket.socket | None = request.transport.get_extra_info("socket") if request.transport else None
     if connection is None:
         raise CommandError(Code.FORBIDDEN, "the connection is gone")
-    return access.peer_of(connection)
+    return connection
 
 
 async def _arguments(request: web.Request) -> dict[str, object]:
@@ -142,12 +122,30 @@ async def _tail(request: web.Request) -> web.StreamResponse:
 
 
 @web.middleware
-async def _refuse_web_pages(
+async def _admit(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
+    """No web pages, and nobody without the login where there is one."""
     if "Origin" in request.headers:
         raise CommandError(Code.FORBIDDEN, "requests from web pages are refused")
+    door = request.app[DOORS][_connection(request).family == socket.AF_UNIX]
+    if door.hosts is not None and _host_of(request) not in door.hosts:
+        raise CommandError(Code.FORBIDDEN, f"this server is not called {_host_of(request)!r:.80}")
+    if door.login is None:
+        return await handler(request)
+    try:
+        admitted = await door.login.admits(request.headers.get(hdrs.AUTHORIZATION))
+    except access.Malformed as error:
+        raise CommandError(Code.BAD_ARGUMENTS, f"the Authorization header is not understood: {error}") from error
+    if not admitted:
+        raise CommandError(Code.UNAUTHORIZED, "a user name and a password are needed, and these are not they")
     return await handler(request)
+
+
+def _host_of(request: web.Request) -> str:
+    """The host a client called, without the port (RFC 9110, 7.2)."""
+    host = request.headers.get(hdrs.HOST, "")
+    return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0].lower()
 
 
 @web.middleware
@@ -157,7 +155,12 @@ async def _errors_as_json(
     try:
         return await handler(request)
     except CommandError as error:
-        return _error(error.code.http_status, error.code.name, str(error))
+        refused = _error(error.code.http_status, error.code.name, str(error))
+        if error.code is Code.UNAUTHORIZED:
+            log.warning("client.refused", address=request.remote, reason="wrong or no password")
+            refused.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="default"'  # Supervisor's realm
+            refused.force_close()
+        return refused
     except ConnectionResetError:  # the client went away while it was answered
         raise
     except web.HTTPException as error:

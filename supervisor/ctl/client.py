@@ -112,10 +112,11 @@ class Client:
         fault = content.get("error") if isinstance(content, dict) else None
         if answer.status == 200 and isinstance(result, dict):
             return result
+        if answer.status == 401:
+            remedy = "name user and password with -u and -p, or in [supervisorctl]"
+            raise Unreachable(f"Server requires authentication; {remedy}")
         if isinstance(fault, dict):
             raise Refusal(str(fault.get("code")), str(fault.get("message")))
-        if answer.status == 401:
-            raise Unreachable("Server requires authentication")
         if answer.status >= 500:
             raise Unreachable(
                 f"{self.url} failed to answer (HTTP {answer.status}); its log says why: supervisorctl maintail -10000"

@@ -306,3 +306,31 @@ def test_a_wrong_command_line_is_refused_like_a_wrong_file(read):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.conf: cannot read the configuration: No such file"):
         load(tmp_path / "none.conf", {})
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        ("port = *:9001", "port can be reached from other hosts; set username and password"),
+        ("port = 10.0.0.1:9001", "port can be reached from other hosts"),
+        ("port = 127.0.0.1:0", "port is '127.0.0.1:0'; write host:port, such as 127.0.0.1:9001"),
+        ("port = nine", "port is 'nine'"),
+        ("", "has no 'port', which it needs"),
+        ("port = 9001\nusername = a", "has a username and no password; add one, or take the username out"),
+        ("port = 127.0.0.1:9001\npassword = a", "has a password and no username"),
+        ("port = 9001\nusername = a\npassword = {SHA}12", "password begins with {SHA}, but what follows is not"),
+        ("port = 9001\nusername = a\npassword = {SCRYPT}12", "password begins with {SCRYPT}, but what follows is no"),
+    ],
+)
+def test_a_wrong_tcp_server_is_refused(complaints, lines, text):
+    (found,) = complaints(f"{DAEMON}[inet_http_server]\n{lines}\n")
+
+    assert text in found
+
+
+@pytest.mark.parametrize(
+    ("port", "address"),
+    [("127.0.0.1:9001", ("127.0.0.1", 9001)), ("[::1]:9001", ("::1", 9001)), ("localhost:1", ("localhost", 1))],
+)
+def test_a_loopback_address_needs_no_password(read, port, address):
+    assert read(f"{DAEMON}[inet_http_server]\nport = {port}\n").inet_http_server.address == address

@@ -8,7 +8,7 @@ import pytest
 from supervisor.config import load
 from supervisor.config.reference import TABLES, blocks
 from supervisor.config.section import Section
-from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD, UNIX_HTTP_SERVER
+from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/configuration.md").read_text()
@@ -22,7 +22,7 @@ def test_the_page_holds_the_generated_tables(heading):
 
 
 def test_the_page_names_no_key_that_is_not_there():
-    known = {*SECTIONS, *PROGRAM, *SUPERVISORD, *UNIX_HTTP_SERVER}.union(*(model.ini_keys() for _, model in TABLES))
+    known = {*SECTIONS, *PROGRAM, *SUPERVISORD}.union(*(model.ini_keys() for _, model in TABLES))
     in_tables = re.findall(r"^\| `(\w+)`", PAGE, re.MULTILINE)
 
     assert set(in_tables) <= known

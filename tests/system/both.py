@@ -218,7 +218,7 @@ class Side:
         return self.masked(value) if isinstance(value, str) else value
 
     def masked(self, text: str) -> str:
-        """The text without what differs between any two runs, pids, times, where things are; and how AUTO calls logs."""
+        """The text without what differs between any two runs, pids, times, where things are; how AUTO calls logs."""
         text = text.replace(str(self.folder), "DIR")
         text = re.sub(r"(\w+\.)?(\w+)-(stdout|stderr)(---supervisor-\w+)?\.log", r"\2-\3.log", text)
         text = re.sub(r"\bpid \d+, uptime \d+:\d\d:\d\d", "pid N, uptime T", text)

@@ -36,6 +36,7 @@ class Daemon:
         self.socket = folder / "s.sock"
         self.settings = settings
         self.environment = {**os.environ, **(environment or {})}
+        self.headers: dict[str, str] = {}  # of every request
         self.process: subprocess.Popen[bytes] | None = None
         self.write(programs)
 
@@ -89,7 +90,7 @@ class Daemon:
         connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connection.sock.connect(str(self.socket))
-            connection.request("POST", f"/api/v1/{command}", json.dumps(arguments))
+            connection.request("POST", f"/api/v1/{command}", json.dumps(arguments), self.headers)
             answer = json.loads(connection.getresponse().read())
         finally:
             connection.close()

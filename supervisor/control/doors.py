@@ -1,0 +1,60 @@
+"""From the configuration to the sockets that clients come in by."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import structlog
+
+from supervisor.config import Config, InetServerConfig, UnixServerConfig
+from supervisor.control import listening
+from supervisor.control.access import Login
+from supervisor.control.server import Door
+
+LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+log = structlog.get_logger()
+
+
+@contextlib.contextmanager
+def open_doors(config: Config) -> Iterator[tuple[Door, ...]]:
+    """Every configured socket, open; in the end the one in the file system is taken away. Raises ListenError."""
+    with contextlib.ExitStack() as close:
+        doors = []
+        if config.unix_http_server is not None:
+            doors.append(_on_file(config.unix_http_server, close))
+        if config.inet_http_server is not None:
+            doors.append(_on_address(config.inet_http_server, close))
+        yield tuple(doors)
+
+
+def _on_file(settings: UnixServerConfig, close: contextlib.ExitStack) -> Door:
+    listener = listening.on_file(settings.file, settings.chmod, settings.owner)
+    close.callback(listener.close)
+    ours = settings.file.stat().st_ino
+
+    def take_away() -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if settings.file.stat().st_ino == ours:
+                settings.file.unlink()
+
+    close.callback(take_away)
+    return Door(listener, settings.owner[0] if settings.owner else os.geteuid(), _login(settings))
+
+
+def _on_address(settings: InetServerConfig, close: contextlib.ExitStack) -> Door:
+    host, port = settings.address
+    listener = listening.on_address(host, port)
+    close.callback(listener.close)
+    login = _login(settings)
+    if login is None:
+        log.warning(
+            "control.open_to_all", address=f"{host}:{port}", remedy="set username and password in [inet_http_server]"
+        )
+    return Door(listener, os.geteuid(), login, None if login else LOCAL | {host or "localhost"})
+
+
+def _login(settings: UnixServerConfig | InetServerConfig) -> Login | None:
+    if settings.username is None or settings.password is None:
+        return None
+    return Login(settings.username, settings.password)

@@ -1,0 +1,169 @@
+"""Coming in by TCP and by password: with a real daemon, and clients that are not ours."""
+
+import base64
+import contextlib
+import http.client
+import json
+import random
+import socket
+import subprocess
+import sys
+import xmlrpc.client
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench import peer
+from supervisor.config.secret import Secret, hashed
+from supervisor.control.access import Malformed, _credentials
+from tests.system.both import PEER_ENVIRONMENT
+from tests.system.harness import Daemon, Refused
+
+SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100\n"
+
+
+def free_port() -> int:
+    """Below the range that outgoing connections take theirs from, so that none takes it meanwhile."""
+    for port in random.sample(range(12_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("every port is taken")
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory):
+    """The port of a daemon that asks for a login."""
+    folder, port = tmp_path_factory.mktemp("doors"), free_port()
+    inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword={hashed('let: me in')}\n"
+    with Daemon(folder, SLEEPER + inet) as daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        yield port
+
+
+def ask(port: int, path: str = "/api/v1/status", **headers: str) -> tuple[int, http.client.HTTPResponse, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("POST", path, b"{}", headers)
+    answer = connection.getresponse()
+    return answer.status, answer, answer.read()
+
+
+def basic(username: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()
+
+
+def test_the_login_admits_to_everything(locked):
+    status, _, body = ask(locked, Authorization=basic("ann", "let: me in"))
+    changed, _, _ = ask(locked, "/api/v1/reread", Authorization=basic("ann", "let: me in"))
+
+    assert (status, json.loads(body)["result"]["programs"][0]["name"], changed) == (200, "sleeper", 200)
+
+
+@pytest.mark.parametrize("header", [None, basic("ann", "no"), basic("bob", "let: me in"), basic("", "")])
+@pytest.mark.parametrize("path", ["/api/v1/status", "/RPC2", "/elsewhere"])
+def test_without_the_login_nothing_is_told(locked, header, path):
+    status, answer, body = ask(locked, path, **({"Authorization": header} if header else {}))
+
+    assert (status, answer.getheader("WWW-Authenticate")) == (401, 'Basic realm="default"')
+    assert answer.getheader("Connection") == "close"
+    assert b"sleeper" not in body
+
+
+@pytest.mark.parametrize("header", ["Basic !!!", "Basic", "Bearer x", f"Basic {base64.b64encode(b'nocolon').decode()}"])
+def test_a_header_that_is_no_login_is_a_bad_request(locked, header):
+    status, _, body = ask(locked, Authorization=header)
+
+    assert (status, json.loads(body)["error"]["code"]) == (400, "BAD_ARGUMENTS")
+
+
+def test_xmlrpc_client_comes_in_by_its_url(locked):
+    with xmlrpc.client.ServerProxy(f"http://ann:let%3A%20me%20in@127.0.0.1:{locked}/RPC2") as server:
+        assert server.supervisor.getProcessInfo("sleeper")["statename"] == "RUNNING"  # type: ignore[index]
+
+
+def test_supervisorctl_comes_in_and_is_told_when_it_does_not(locked):
+    def ctl(*login: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "supervisor.ctl.main", "-s", f"http://127.0.0.1:{locked}", *login]
+        return subprocess.run([*command, "status"], capture_output=True, text=True, timeout=60, check=False)
+
+    good, bad = ctl("-u", "ann", "-p", "let: me in"), ctl()
+
+    assert "RUNNING" in good.stdout
+    assert "Server requires authentication; name user and password with -u and -p" in bad.stdout + bad.stderr
+    assert bad.returncode != 0
+
+
+def test_the_stock_client_comes_in_by_tcp(locked):
+    try:
+        binaries = peer.binaries()
+    except peer.NotInstalled as error:
+        pytest.skip(str(error))
+    command = [binaries / "supervisorctl", "-s", f"http://127.0.0.1:{locked}", "-u", "ann", "-p", "let: me in"]
+
+    asked = subprocess.run(
+        [*command, "status"], env=PEER_ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert asked.stdout.startswith("sleeper                          RUNNING")
+
+
+@pytest.mark.parametrize("written", ["plain", "{SHA}68c46e84d76d2e7e686e5158bf598909abd4e45b"])
+def test_a_login_on_the_unix_socket_is_asked_of_its_owner_too(tmp_path: Path, written: str):
+    daemon = Daemon(tmp_path, f"{SLEEPER}[unix_http_server]\nusername=ann\npassword={written}\n")
+    daemon.headers = {"Authorization": basic("ann", "plain")}
+
+    with daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        daemon.headers = {}
+        with pytest.raises(Refused, match="UNAUTHORIZED"):
+            daemon.call("status")
+
+
+def test_without_a_login_only_names_of_this_host_are_served(tmp_path: Path):
+    port = free_port()
+
+    with Daemon(tmp_path, f"{SLEEPER}[inet_http_server]\nport=127.0.0.1:{port}\n"):
+        statuses = [
+            ask(port, Host=host)[0] for host in (f"localhost:{port}", "127.0.0.1", "[::1]:1", "rebound.example")
+        ]
+
+    assert statuses == [200, 200, 200, 403]
+
+
+def test_an_address_that_is_taken_is_named(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        daemon = Daemon(tmp_path, f"[inet_http_server]\nport={port}\nusername=a\npassword=b\n")
+        with pytest.raises(AssertionError, match="exited with 71"):
+            daemon.start()
+
+    assert f"cannot listen on *:{port}: Address already in use; stop what listens there" in daemon.errors()
+
+
+@given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: "Basic " + base64.b64encode(raw).decode()))
+def test_any_header_is_a_login_or_malformed(header):
+    with contextlib.suppress(Malformed):
+        assert len(_credentials(header)) == 2
+
+
+@given(st.text(max_size=12), st.sampled_from(["{SCRYPT}", "{SHA}", ""]))
+def test_any_text_is_a_password_or_refused(text, form):
+    with contextlib.suppress(ValueError):
+        assert repr(Secret(form + text)) == "Secret(…)"
+
+
+def test_a_hashed_password_is_itself_and_no_other():
+    secret = Secret(hashed("grün"))
+
+    assert secret.matches("grün")
+    assert not secret.matches("grun")
+    assert hashed("grün") != hashed("grün")
+
+
+def test_supervisord_hashes_what_it_is_given():
+    command = [sys.executable, "-m", "supervisor.daemon", "--hash-password"]
+
+    made = subprocess.run(command, input="secret\n", capture_output=True, text=True, timeout=60, check=True)
+
+    assert Secret(made.stdout.strip()).matches("secret")
