@@ -5,7 +5,7 @@ import os
 import socket
 from pathlib import Path
 
-QUEUE = 128  # connections that wait to be accepted; 1,000 programs may be asked about at once, each for moments
+QUEUE = socket.SOMAXCONN  # `supervisorctl stop all` connects once for each program, all at once
 
 
 class ListenError(Exception):

@@ -5,6 +5,7 @@ import errno
 import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 CONNECT_TIMEOUT_S = 10.0  # a daemon that is alive accepts at once; a listen queue that is full clears sooner
 ANSWER_TIMEOUT_S = 60.0  # for what needs no waiting; a host that swaps heavily still answers within it
+CONNECT_PAUSE_S = 0.02
 DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
 
@@ -44,7 +46,14 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        patience = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            try:
+                return self.sock.connect(self._path)
+            except BlockingIOError:  # the daemon's queue is full; a unix socket doesn't wait for room (connect(2))
+                if time.monotonic() > patience:
+                    raise TimeoutError from None
+                time.sleep(CONNECT_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)

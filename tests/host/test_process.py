@@ -44,12 +44,16 @@ async def test_an_exit_status_that_somebody_else_took_is_unknown(start: Start) -
 
 
 async def test_an_exit_is_noticed_while_nothing_else_happens_in_the_loop(start: Start) -> None:
-    spawned = start("sleep", "100")
-    began = time.monotonic()
-    spawned.process.send(signal.SIGKILL, group=False)
-    await spawned.exit()
+    took = []
+    for _ in range(5):
+        spawned = start("sleep", "100")
+        began = time.monotonic()
+        spawned.process.send(signal.SIGKILL, group=False)
+        await spawned.exit()
+        took.append(time.monotonic() - began)
 
-    assert time.monotonic() - began < 0.1  # what polls once a second would take half a second on average
+    # what polls once a second takes half a second on average; the best three of five leave room for a busy machine
+    assert sum(sorted(took)[:3]) < 0.3
 
 
 async def test_the_worker_leads_a_session_and_a_group_of_its_own(start: Start) -> None:

@@ -132,6 +132,11 @@ class Daemon:
         found: dict[str, Any] = self.until(look, f"{name} reaches step {step}", patience_s)
         return found
 
+    def events(self, *names: str) -> list[str]:
+        """Which of these happened, in order, by the daemon's log."""
+        lines = (self.folder / "daemon.log").read_text().splitlines()
+        return [each["event"] for each in map(json.loads, lines) if each["event"] in names]
+
     def errors(self) -> str:
         return (self.folder / "daemon.err").read_text(errors="replace")[-4000:]
 
