@@ -16,6 +16,7 @@ import structlog
 
 from supervisor import __version__
 from supervisor.config import Config, ConfigError, find, load
+from supervisor.config.migrate import Fate, judge
 from supervisor.config.secret import hashed
 from supervisor.control.asked import Daemon
 from supervisor.control.doors import open_doors
@@ -199,6 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options().parse_args(arguments)
     if options.hash_password:
         return _hash_password()
+    if options.migrate is not None:
+        return _migrate(options.migrate)
     try:
         refuse_beside_supervisor()
         path = (options.configuration or find()).absolute()  # `directory` may move us
@@ -210,6 +213,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{path}: good, {len(config.programs)} programs")  # noqa: T201 - the answer that was asked for
         return 0
     return _run(config, lambda: load(path, os.environ))
+
+
+def _migrate(path: Path) -> int:
+    try:
+        judged = judge(path, os.environ)
+    except ConfigError as error:
+        return _refuse(str(error), EXIT_CONFIG)
+    print(*judged, sep="\n")  # noqa: T201 - the answer that was asked for
+    refused = sum(each.fate is Fate.REFUSED for each in judged)
+    print(  # noqa: T201
+        f"{path}: {refused} to change before stepkeeper can use it" if refused else f"{path}: can be used as it is"
+    )
+    return EXIT_CONFIG if refused else 0
 
 
 def _hash_password() -> int:
@@ -296,6 +312,7 @@ def _options() -> argparse.ArgumentParser:
     add("-l", "--logfile", type=Path, metavar="FILE", help="the daemon's log")
     add("-e", "--loglevel", choices=list(LEVELS), metavar="LEVEL", help="critical, error, warn, info or debug")
     add("-j", "--pidfile", type=Path, metavar="FILE", help="where to write the pid")
+    add("--migrate", type=Path, metavar="FILE", help="say of every line of Supervisor's FILE what becomes of it here")
     add("--hash-password", action="store_true", help="read a password and print what to write for it in the file")
     add("-v", "--version", action="version", version=__version__)
     return parser
