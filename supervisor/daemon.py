@@ -39,6 +39,8 @@ EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can
 
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2})
+
 log = structlog.get_logger()
 
 
@@ -120,9 +122,11 @@ class Supervisord:
 
     async def _end(self, programs: Programs) -> None:
         """Flushes and stops everything, and has systemd wait for it: every program's own limits bound how long."""
-        log.info("daemon.leaving", programs=len(programs.runners))
-        if not self._reload:  # for systemd the service goes on
-            self._systemd.stopping("flushing and stopping all programs")
+        log.info("daemon.leaving", programs=len(programs.runners), reload=self._reload)
+        if self._reload:  # the workers don't notice: the next daemon takes them over
+            programs.hand_over()
+            return
+        self._systemd.stopping("flushing and stopping all programs")
         leaving = asyncio.create_task(programs.leave())
         while not (await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S))[0]:
             self._systemd.extend(2 * EXTEND_EVERY_S)
@@ -160,6 +164,7 @@ class Supervisord:
             loop.add_signal_handler(number, partial(self._asked_to_leave, number, programs))
         loop.add_signal_handler(signal.SIGHUP, self._start_update, programs)
         loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs, logs)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
         again = self._leave.is_set()
@@ -267,6 +272,7 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
 def _begin_anew(configuration: Path) -> NoReturn:
     """Becomes a fresh daemon with the same options, its configuration named by the full path: we may have moved."""
     named = ["-c", str(configuration)]
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who asks to stop meanwhile must not kill what can't flush yet
     options = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *options])  # noqa: S606 - no shell
 

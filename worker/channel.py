@@ -9,13 +9,18 @@ import os
 import select
 import sys
 import threading
+import time
 from collections import deque
+from dataclasses import replace
 
 from supervisor import __version__
 from supervisor.protocol import codec, layout
 from supervisor.protocol.launch import Control
 from supervisor.protocol.messages import (
     PROTOCOL,
+    Committed,
+    Done,
+    Failed,
     Flush,
     Flushing,
     FromWorker,
@@ -23,8 +28,11 @@ from supervisor.protocol.messages import (
     Hello,
     Identify,
     Message,
+    Phase,
     Progress,
     Restored,
+    SaveFailed,
+    Standing,
     Then,
 )
 from worker.requests import Asked, Requests
@@ -47,7 +55,11 @@ class Channel:
         self._waiting: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
         self._latest: Progress | None = None  # not sent yet; a newer one takes its place
         self._unsent = b""  # rest of a line that did not fit into the pipe
-        self._told: Restored | Progress | None = None  # where training stands, for `identify`
+        self._pipes = control.pipes
+        self._restored: Restored | None = None  # what `identify` asks for, this and the next three
+        self._committed: tuple[Committed, float] | None = None  # the newest, and when (monotonic)
+        self._progress: Progress | None = None
+        self._done: Done | None = None
         self._go: Go | None = None
         self._go_heard = threading.Event()
         self._closed = False
@@ -59,8 +71,7 @@ class Channel:
         """Queues what must arrive; kept in memory while the daemon is away."""
         if self._closed:
             return
-        if isinstance(message, Restored):
-            self._told = message
+        self._note(message)
         self._waiting.append(codec.encode(message))
         self._rouse()
 
@@ -68,7 +79,7 @@ class Channel:
         """Offers what is worth knowing only while it is new: dropped for a newer one if the pipe is full."""
         if self._closed:
             return
-        self._told = self._latest = message
+        self._progress = self._latest = message
         self._rouse()
 
     def remark(self, text: str) -> None:
@@ -99,6 +110,28 @@ class Channel:
         self._thread.join()
         for descriptor in (self._incoming, self._outgoing, self._wake):
             os.close(descriptor)
+
+    def _note(self, message: FromWorker) -> None:
+        """Keeps what a daemon that comes later has to know."""
+        match message:
+            case Restored():
+                self._restored = message
+            case Committed():
+                self._committed = message, time.monotonic()
+                self._requests.answered(message.flushes)
+            case SaveFailed():
+                self._requests.answered(message.flushes)
+            case Done() | Failed():
+                self._done = message if isinstance(message, Done) else self._done
+                self._leave_behind(message)
+
+    def _leave_behind(self, message: Done | Failed) -> None:
+        """Beside the pipes, for a daemon that comes when this process is gone: what is in a pipe goes with us."""
+        try:
+            with (self._pipes / layout.LAST_WORDS).open("ab") as file:
+                file.write(codec.encode(message))
+        except OSError as error:  # the pipe has it too, for the daemon that lives
+            self.remark(f"cannot leave a note in {self._pipes}: {error}")
 
     def _rouse(self) -> None:
         os.eventfd_write(self._wake, 1)
@@ -161,6 +194,36 @@ class Channel:
                 self.say(Flushing(self.attempt, message.id, self._requests.step))
                 self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
             case Identify():
-                self.say(self._hello())
-                if self._told is not None:
-                    self.say(self._told)
+                self._identify()
+
+    def _identify(self) -> None:
+        """All that a daemon which has just begun needs to know; the newest of each kind stands for those before."""
+        self.say(self._hello())
+        if self._restored is not None:
+            self.say(self._restored)
+        if (last := self._committed) is not None:
+            self._waiting.append(codec.encode(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
+        if self._progress is not None:
+            self._waiting.append(codec.encode(self._progress))
+        if self._done is not None:
+            self._waiting.append(codec.encode(self._done))
+        self.say(self._standing())
+
+    def _standing(self) -> Standing:
+        requests, restored = self._requests, self._restored
+        if self._done is not None:
+            phase = Phase.DONE
+        elif restored is not None:
+            phase = Phase.TRAINING
+        else:
+            phase = Phase.WAITING if self._go is None else Phase.RESTORING
+        return Standing(
+            self.attempt,
+            os.getpid(),
+            phase,
+            None if restored is None else max(restored.step, requests.step),
+            None if restored is None else restored.checkpoint,
+            tuple(sorted(requests.unanswered.copy())),
+            requests.last_flush,
+            Then.STOP if requests.stops else Then.GO_ON,
+        )

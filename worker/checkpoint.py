@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest, ManifestError
 from supervisor.protocol.retention import Kept, RetentionPolicy
 from worker import exact, snapshot
+from worker.lock import Overtaken
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
 
@@ -70,12 +71,20 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, tracked: tf.train.Checkpoint, directory: Path, origin: Origin, policy: RetentionPolicy, replicas: int
+        self,
+        tracked: tf.train.Checkpoint,
+        directory: Path,
+        origin: Origin,
+        policy: RetentionPolicy,
+        replicas: int,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        """`check` is called before each commit; what it raises passes through `write`."""
         self._directory = directory
         self._origin = origin
         self._policy = policy
         self._replicas = replicas
+        self._check = check
         self._hidden = exact.hidden_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
@@ -112,11 +121,14 @@ class CheckpointWriter:
             raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
 
     def write(self, taken: Taken) -> Manifest:
-        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error."""
+        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken."""
         partial = self._directory / taken.name.partial
         try:
             self._write_files(partial, taken)
             return self._commit(partial, taken.name, taken.host.metrics)
+        except Overtaken:
+            self._take_back(taken.name)
+            raise
         except (OSError, tf.errors.OpError) as error:
             self._take_back(taken.name)
             raise SaveError(f"cannot save {taken.name}: {_cause(error)}; earlier checkpoints are untouched") from error
@@ -152,6 +164,7 @@ class CheckpointWriter:
             metrics=metrics,
         )
         durable.write_file(partial / layout.MANIFEST, proof.to_bytes())
+        self._check()
         durable.commit_folder(partial, self._directory / str(name), names)
         return proof
 

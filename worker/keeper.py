@@ -17,6 +17,7 @@ from worker import devices
 from worker.attempt import Attempt, Leaving
 from worker.cadence import DEFAULT_INTERVAL, Cadence
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
+from worker.lock import Overtaken
 from worker.opening import Opened, open_directory
 from worker.restore import Found, Unfit, build, restore
 from worker.saving import Last, Save
@@ -132,6 +133,7 @@ class Keeper:
             Origin(self._attempt.launch.job, self._attempt.number, _versions(), devices.topology(self._strategy)),
             self._attempt.launch.retention,
             devices.replica_count(self._strategy),
+            opened.lock.check,
         )
         return found
 
@@ -180,7 +182,7 @@ class Keeper:
         del taken  # the save alone holds the copy, and lets it go when it is written
         if goes_on:
             self._in_flight = save, self._beside.submit(save.run)
-        error = None if goes_on else self._absorb(save.run())
+        error = None if goes_on else self._absorb(self._outcome(save.run, figures.step))
         self._cadence.begun(figures.step, time.monotonic())
         self.stalled_s += time.monotonic() - started
         return error
@@ -192,9 +194,16 @@ class Keeper:
         (save, future), self._in_flight = self._in_flight, None
         started = time.monotonic()
         save.wait_from(started)
-        outcome = future.result()
+        outcome = self._outcome(future.result, save.step)
         self.stalled_s += time.monotonic() - started
         self._absorb(outcome)
+
+    def _outcome(self, ask: Callable[[], Last | SaveError], step: int) -> Last | SaveError:
+        """How a save ended. Leaves the process where a newer attempt writes into the directory."""
+        try:
+            return ask()
+        except Overtaken as error:
+            self._attempt.give_up(WorkerExit.LOCKED, str(error), step)
 
     def _absorb(self, outcome: Last | SaveError) -> str | None:
         if isinstance(outcome, SaveError):

@@ -23,10 +23,23 @@ class Requests:
         self._waiting: deque[Asked] = deque()
         self.step = 0
         """The last step done, for whoever answers a request before it is served."""
+        self.unanswered: set[int] = set()
+        """Flush ids that were heard, and of which nobody has said yet what became of them."""
+        self.last_flush = 0
+        self.stops = False
+        """Whether somebody wants this process to save and leave."""
 
     def ask(self, asked: Asked) -> None:
         """Remembers a request until the loop takes it."""
+        self.unanswered.update(asked.flushes)
+        if asked.flushes:  # a signal handler brings none, and must not write back what it read a moment before
+            self.last_flush = max(self.last_flush, *asked.flushes)
+        self.stops = self.stops or asked.stop
         self._waiting.append(asked)
+
+    def answered(self, flushes: tuple[int, ...]) -> None:
+        """These were committed, or can't be."""
+        self.unanswered.difference_update(flushes)
 
     def take(self) -> Asked | None:
         """All that was asked since the last time, as one; None if nothing was."""

@@ -73,7 +73,9 @@ def _start_error(runner: Runner) -> CommandError:
 async def stop(daemon: Daemon, arguments: Arguments) -> Result:
     """Flushes and stops a program; with `wait` (the default) returns when its process is gone."""
     runner = program_in(daemon, arguments)
-    wait, attempt = flag_in(arguments, "wait", True), runner.attempt
+    wait = flag_in(arguments, "wait", True)
+    await runner.looked_back.wait()
+    attempt = runner.attempt
     runs = runner.state in ALIVE or runner.state is State.BACKOFF
     runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
     await runner.taken_up.wait()
@@ -247,7 +249,7 @@ async def remove(daemon: Daemon, arguments: Arguments) -> Result:
 
 
 async def reload(daemon: Daemon, arguments: Arguments) -> Result:
-    """Stops everything and starts the daemon anew, with its configuration read again."""
+    """Starts the daemon anew, with its configuration read again; what is configured as before runs on."""
     await reread(daemon, arguments)  # an unusable file must not end what runs
     daemon.reload()
     return {}

@@ -16,6 +16,7 @@ from supervisor.runner.runner import Runner
 _WIRE: dict[State, tuple[str, int]] = {
     State.STOPPED: ("STOPPED", 0),
     State.STARTING: ("STARTING", 10),
+    State.ADOPTING: ("STARTING", 10),
     State.RUNNING: ("RUNNING", 20),
     State.FLUSHING: ("RUNNING", 20),
     State.STOPPING: ("STOPPING", 40),
@@ -75,7 +76,7 @@ def wire_state(runner: Runner) -> tuple[str, int]:
 def describe(runner: Runner) -> str:
     """The third column of `status`."""
     if not runner.taken_up.is_set():
-        return "being taken up; a worker that an earlier daemon left behind has to leave first"
+        return "being taken up; what an earlier daemon left behind has to leave first"
     match runner.state:
         case State.RUNNING | State.FLUSHING:
             return ", ".join(
@@ -83,6 +84,8 @@ def describe(runner: Runner) -> str:
             )
         case State.STARTING if runner.config.job is not None:
             return f"pid {runner.acts.pid}, {_starting(runner)}"
+        case State.ADOPTING:
+            return f"pid {runner.acts.pid}, of an earlier daemon; asked where it stands"
         case State.BACKOFF | State.FAILED:
             return runner.reason or "unknown error"
         case State.STOPPED | State.SUCCEEDED | State.EXITED:

@@ -28,6 +28,13 @@ class SendGo:
 
 
 @dataclass(frozen=True, slots=True)
+class Identify:
+    """Ask a worker of an earlier daemon where it stands; answer with WorkerIdentified."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequestFlush:
     """Ask the worker for a checkpoint, and what to do then. `deadline_s`: seconds it has."""
 
@@ -75,4 +82,6 @@ class RecordEnd:
     text: str
 
 
-Effect = Spawn | SelectCheckpoint | SendGo | RequestFlush | Terminate | Abort | Kill | RememberWanted | RecordEnd
+Effect = (
+    Spawn | SelectCheckpoint | SendGo | Identify | RequestFlush | Terminate | Abort | Kill | RememberWanted | RecordEnd
+)

@@ -6,6 +6,8 @@ attempt than the present one are dropped at the door (`job.Job.handle`).
 
 from dataclasses import dataclass
 
+from supervisor.protocol.messages import Phase, Then
+
 
 @dataclass(frozen=True, slots=True)
 class StartRequested:
@@ -124,11 +126,55 @@ class FailureSaid:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """The process is gone: exit status, or the signal that killed it; exactly one is known."""
+    """The process is gone: exit status, or the signal that killed it; neither, where the kernel does not say."""
 
     attempt: int
     code: int | None = None
     signal: int | None = None
+
+
+# --- an attempt that an earlier daemon began ---
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFound:
+    """Its process lives and can be supervised. `age_s`: seconds since it was started.
+
+    `outdated`: it was started from another configuration than the present one.
+    """
+
+    attempt: int
+    age_s: float
+    outdated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentified:
+    """It said where it stands. `phase` and `then` as in `messages.Standing`; `restored`: it began from a checkpoint.
+
+    `flush`: id of the latest flush that is not answered yet; `last_flush`: the highest that was ever asked of it.
+    """
+
+    attempt: int
+    phase: Phase
+    step: int | None = None
+    restored: bool = False
+    flush: int | None = None
+    last_flush: int = 0
+    then: Then = Then.GO_ON
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptLost:
+    """It ended while no daemon was there. `done`: it had said so; `error`: its last words if it failed.
+
+    `committed_step`: the highest step of its checkpoints.
+    """
+
+    attempt: int
+    done: bool = False
+    error: str | None = None
+    committed_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +199,8 @@ Event = (
     | DoneSaid
     | FailureSaid
     | WorkerExited
+    | AttemptFound
+    | WorkerIdentified
+    | AttemptLost
     | DeadlinePassed
 )

@@ -20,9 +20,10 @@ class State(StrEnum):
     SUCCEEDED = "SUCCEEDED"  # ended as it should
     EXITED = "EXITED"  # a plain program ended as it should not, and is not to be restarted
     FAILED = "FAILED"  # given up, with the reason
+    ADOPTING = "ADOPTING"  # a live worker of an earlier daemon was found and has not said yet where it stands
 
 
-ALIVE = frozenset({State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING, State.KILLING})
+ALIVE = frozenset({State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING, State.KILLING, State.ADOPTING})
 """States in which a process exists."""
 
 KILL_AGAIN_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
@@ -82,6 +83,7 @@ class Facts:
     moved: bool = False  # it did a step, or outlived startsecs
     restoring: bool = False  # it begins from a checkpoint, not from nothing
     step: int | None = None
+    outdated: bool = False  # adopted, and its configuration has changed since it was started
     flush: Flush | None = None
     done_said: bool = False
     last_words: str | None = None

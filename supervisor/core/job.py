@@ -6,6 +6,16 @@ TABLE has a cell for every state and event; a test says so. Nothing changes a pr
 from collections.abc import Mapping
 
 from supervisor.core import events
+from supervisor.core.actions.adopting import (
+    close_unidentified,
+    committed_unseen,
+    found,
+    identified,
+    lost,
+    silent_too_long,
+    stirred,
+    stop_unidentified,
+)
 from supervisor.core.actions.base import Action, ignore
 from supervisor.core.actions.beginning import (
     first_step,
@@ -52,6 +62,7 @@ _ = ignore
 COLUMNS = (
     State.STOPPED, State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING,
     State.KILLING, State.BACKOFF, State.SUCCEEDED, State.EXITED, State.FAILED,
+    State.ADOPTING,
 )
 
 _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
@@ -59,73 +70,107 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     events.StartRequested: (
         start,               want,                want,                want,                want,
         want,                start,               start,               start,               start,
+        want,
     ),
     events.StopRequested: (
         unwant,              stop_starting,       stop_running,        stop_flushing,       unwant,
         unwant,              rest,                unwant,              unwant,              unwant,
+        stop_unidentified,
     ),
     events.Closed: (
         close,               close_starting,      close_running,       close_flushing,      close,
         close,               close_waiting,       close,               close,               close,
+        close_unidentified,
     ),
     events.Hurried: (
         _,                   _,                   _,                   terminate,           kill,
         kill,                _,                   _,                   _,                   _,
+        terminate,
     ),
     events.FlushRequested: (
         _,                   _,                   flush,               _,                   _,
         _,                   _,                   _,                   _,                   _,
+        _,
     ),
     # the way up
     events.SpawnSucceeded: (
         _,                   spawned,             _,                   _,                   _,
         _,                   _,                   _,                   _,                   _,
+        _,
     ),
     events.SpawnFailed: (
         _,                   spawn_failed,        _,                   _,                   spawn_failed,
         spawn_failed,        _,                   _,                   _,                   _,
+        _,
     ),
     events.CheckpointSelected: (
         _,                   selected,            _,                   _,                   _,
         _,                   _,                   _,                   _,                   _,
+        _,
     ),
     events.SelectionFailed: (
         _,                   selection_failed,    _,                   _,                   _,
         _,                   selection_failed_late,    _,                   _,                   _,
+        _,
     ),
     events.TrainingRestored: (
         _,                   restored,            restored,            restored,            _,
         _,                   _,                   _,                   _,                   _,
+        restored,
     ),
     # training
     events.StepsDone: (
         _,                   first_step,          step_done,           note_step,           note_step,
         note_step,           _,                   _,                   _,                   _,
+        stirred,
     ),
     events.CheckpointCommitted: (
         _,                   committed,           committed_in_training, committed_in_flush,    committed,
         committed,           committed,           committed,           committed,           committed,
+        committed_unseen,
     ),
     events.SaveFailed: (
         _,                   _,                   save_failed_in_training, save_failed_in_flush,    _,
         _,                   _,                   _,                   _,                   _,
+        _,
     ),
     events.DoneSaid: (
         _,                   done_said,           done_said,           done_said,           done_said,
         done_said,           _,                   _,                   _,                   _,
+        done_said,
     ),
     events.FailureSaid: (
         _,                   failure_said,        failure_said,        failure_said,        failure_said,
         failure_said,        _,                   _,                   _,                   _,
+        failure_said,
     ),
-    # the end, and time
+    # the end
     events.WorkerExited: (
         _,                   exited,              exited,              exited,              exited,
         exited,              _,                   _,                   _,                   _,
+        exited,
     ),
+    # an attempt that an earlier daemon began
+    events.AttemptFound: (
+        found,               _,                   _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
+        _,
+    ),
+    events.WorkerIdentified: (
+        _,                   _,                   _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
+        identified,
+    ),
+    events.AttemptLost: (
+        lost,                _,                   _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
+        _,
+    ),
+    # time
     events.DeadlinePassed: (
         _,                   starting_too_long,    hung,                flush_too_long,      kill,
         kill,                relaunch,            _,                   _,                   _,
+        silent_too_long,
     ),
 }
 # fmt: on

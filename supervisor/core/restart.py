@@ -28,6 +28,7 @@ class Cause(StrEnum):
     SPAWN = "spawn"  # the process could not be created
     SETUP = "setup"  # a person has to change something first
     BUSY = "busy"  # another live worker holds the checkpoint directory
+    LOST = "lost"  # it ended, and nobody can say how: no daemon was there, or the kernel keeps no exit status for us
 
 
 @dataclass(slots=True)
@@ -72,6 +73,8 @@ def describe_exit(code: int | None, signal: int | None) -> str:
     """How a process ended, in words: "exit status 3", "terminated by SIGKILL", "exit status 74 (save failed)"."""
     if signal is not None:
         return f"terminated by {_signal_name(signal)}"
+    if code is None:
+        return "exit status not known"
     known = next((each for each in WorkerExit if each == code and each > 1), None)
     return f"exit status {code}" + (f" ({known.name.lower().replace('_', ' ')})" if known else "")
 

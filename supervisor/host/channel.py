@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -23,7 +25,8 @@ REPORTED_EVERY_S = 10.0  # a worker that talks nonsense is reported, not its eve
 class Channel:
     """Two named pipes in `folder`, opened at both ends by each side so that neither side's death closes them.
 
-    Creating it removes whatever an earlier daemon left at `folder`. `owner`: uid and gid the pipes are given to.
+    Creating it removes whatever an earlier daemon left at `folder`; `found`: its pipes are opened instead, with what is
+    still in them. `owner`: uid and gid the pipes are given to.
     `on_message` gets every whole message of this attempt, `on_error` a text about what was not one, rate-limited;
     both are called from the running loop. Raises OSError, with nothing left behind.
     """
@@ -35,6 +38,7 @@ class Channel:
         owner: tuple[int, int] | None,
         on_message: Callable[[FromWorker], None],
         on_error: Callable[[str], None],
+        found: bool = False,
     ) -> None:
         self._folder = folder
         self._attempt = attempt
@@ -45,17 +49,21 @@ class Channel:
         self._unsent: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as undo:
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
-            _create(folder, owner)
+            if not found:
+                undo.callback(shutil.rmtree, folder, ignore_errors=True)
+                _create(folder, owner)
             self._writing = _open(folder / layout.TO_WORKER)
             undo.callback(os.close, self._writing)
             self._reading = _open(folder / layout.FROM_WORKER)
             undo.callback(os.close, self._reading)
-            if owner is not None:
+            if owner is not None and not found:
                 os.chown(folder, *owner)  # last: from here on its owner can change what is in it
             undo.pop_all()
         self._is_open = True
         self._loop.add_reader(self._reading, self._read)
+        if found:
+            self._unsent.append(b"\n")  # ends the line that an earlier daemon may have died in
+            self._loop.add_writer(self._writing, self._write)
 
     def send(self, message: ToWorker) -> bool:
         """Sends without waiting; False if the worker has not read for so long that no more is kept for it."""
@@ -80,6 +88,20 @@ class Channel:
         os.close(self._reading)
         os.close(self._writing)
         shutil.rmtree(self._folder, ignore_errors=True)  # only empty pipes; the next daemon removes what remains
+
+    def last_words(self) -> list[FromWorker]:
+        """What the worker wrote beside the pipes for a daemon that missed its end."""
+        return last_words(self._folder, self._attempt)
+
+    def let_go(self) -> None:
+        """Closes this end; the pipes stay, with what is in them, for the next daemon."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._loop.remove_reader(self._reading)
+        self._loop.remove_writer(self._writing)
+        os.close(self._reading)
+        os.close(self._writing)
 
     def _write(self) -> None:
         while self._unsent:
@@ -173,8 +195,44 @@ def _create(folder: Path, owner: tuple[int, int] | None) -> None:
             os.chown(folder / name, *owner, follow_symlinks=False)
 
 
+def tell(folder: Path, message: ToWorker) -> bool:
+    """Says one thing to a worker whose pipes nobody else speaks through; False if it has none, or they are full."""
+    try:
+        writing = _open(folder / layout.TO_WORKER)
+    except OSError:
+        return False
+    try:
+        return os.write(writing, b"\n" + encode(message)) > 0
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(writing)
+
+
+def last_words(folder: Path, attempt: int) -> list[FromWorker]:
+    """What a worker that is gone wrote beside its pipes for a daemon that missed its end."""
+    items = islice(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
+    return [item for item in items if isinstance(item, FromWorker) and item.attempt == attempt]
+
+
+def _read_file(path: Path) -> bytes:
+    """At most READ_BYTES of a file that the job's user wrote; nothing if it isn't one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return b""
+    try:
+        return os.read(descriptor, READ_BYTES) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+    finally:
+        os.close(descriptor)
+
+
 def _open(fifo: Path) -> int:
-    return os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    descriptor = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):  # its folder belongs to the job's user
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a named pipe", str(fifo))
+    return descriptor
 
 
 def _read_some(descriptor: int) -> bytes:

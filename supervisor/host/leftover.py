@@ -55,6 +55,18 @@ async def _end_worker(pid: int, patience_s: float, stop_signal: signal.Signals) 
         os.close(descriptor)
 
 
+async def leaves(pid: int, start_time: int, patience_s: float) -> bool:
+    """Whether the process, told so before, ends within `patience_s`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return identity(pid) != start_time or await _dead(descriptor, patience_s)
+    finally:
+        os.close(descriptor)
+
+
 def _leads(pid: int) -> bool:
     try:
         return os.getsid(pid) == pid

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
+CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was started from
 
 
 def mark(state_dir: Path, program: str, attempt: int) -> str:
@@ -28,6 +29,11 @@ def attempt_of(value: str) -> int:
     """The attempt in a mark, 0 if somebody tampered with it."""
     text = value.rsplit(":", 1)[-1]
     return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def configuration_of(pid: int) -> str | None:
+    """The digest of the configuration a process was started from; None if it does not say."""
+    return _read(pid, CONFIGURATION)
 
 
 def of_attempt(value: str) -> list[psutil.Process]:
@@ -52,9 +58,9 @@ def _marked() -> Iterable[tuple[str, psutil.Process]]:
                 yield value, psutil.Process(pid)
 
 
-def _read(pid: int) -> str | None:
+def _read(pid: int, variable: str = VARIABLE) -> str | None:
     """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
-    wanted = f"{VARIABLE}=".encode()
+    wanted = f"{variable}=".encode()
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

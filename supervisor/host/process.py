@@ -1,4 +1,4 @@
-"""Starts a worker, notices its end through its pidfd, and kills it together with everything it started."""
+"""Starts a worker or takes one over, notices its end through its pidfd, and kills it with everything it started."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from supervisor.host import tree
+from supervisor.host import exit_status, tree
+from supervisor.host.exit_status import Exit
 from supervisor.host.spawning import Credentials, SpawnError, SpawnErrorKind, credentials, explain, find_command
 from supervisor.host.tree import identity
 
@@ -21,10 +22,14 @@ __all__ = [
     "SpawnError",
     "SpawnErrorKind",
     "SpawnRequest",
+    "adopt",
     "credentials",
     "identity",
     "spawn",
 ]
+
+REAPED_WITHIN_S = 2.0  # an adopted process is reaped by init, at once; some containers' first process never does
+ASK_AGAIN_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +51,6 @@ class SpawnRequest:
     group_ends_with_it: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended: `code` or `signal`; both None where the kernel no longer says."""
-
-    code: int | None
-    signal: int | None
-
-
 def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     """Starts the process, as leader of its own session and process group, in the running loop.
 
@@ -71,7 +68,24 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
         child.kill()
         child.wait()
         _refuse(request, command, error)
-    return Process(child, pidfd, request.group_ends_with_it, on_exit)
+    start_time = identity(child.pid) or 0  # an unreaped child always has one
+    return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit, child)
+
+
+def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]) -> "Process | None":
+    """Takes over a process that an earlier daemon started; None if it is gone. `on_exit` as for `spawn`.
+
+    It may be our child still (the daemon executed itself anew) or not, and a zombie already; its exit status is had
+    where the kernel gives it.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if identity(pid) != start_time:
+        os.close(pidfd)
+        return None
+    return Process(pid, start_time, pidfd, group_ends_with_it, on_exit)
 
 
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
@@ -97,16 +111,22 @@ def _refuse(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:
 
 
 class Process:
-    """One process that was started here. Its identity is `pid` and `start_time` together; pids are used again.
+    """One process of a program. Its identity is `pid` and `start_time` together; pids are used again.
 
     `start_time`: kernel ticks after boot, as in field 22 of /proc/PID/stat.
     """
 
     def __init__(
-        self, child: subprocess.Popen[bytes], pidfd: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]
+        self,
+        pid: int,
+        start_time: int,
+        pidfd: int,
+        group_ends_with_it: bool,
+        on_exit: Callable[[Exit], None],
+        child: subprocess.Popen[bytes] | None = None,
     ) -> None:
-        self.pid = child.pid
-        self.start_time = identity(child.pid) or 0  # an unreaped child always has one
+        self.pid = pid
+        self.start_time = start_time
         self.exit: Exit | None = None
         self._child = child
         self._pidfd = pidfd
@@ -120,7 +140,7 @@ class Process:
         if self.exit is not None:
             return False
         try:
-            if group:
+            if group and identity(self.pid) == self.start_time:
                 os.killpg(self.pid, signal)  # safe: until the leader is reaped, nobody else can have its number
             else:
                 signals.pidfd_send_signal(self._pidfd, signal)
@@ -149,25 +169,36 @@ class Process:
         """
         return tree.kill_session(self.pid, self.start_time)
 
+    def let_go(self) -> None:
+        """Watches it no longer; it lives on, and `on_exit` is not called any more."""
+        if self._pidfd >= 0:
+            self._stop_watching()
+
     def _ended(self) -> None:
-        if self._group_ends_with_it:
+        if self._group_ends_with_it and identity(self.pid) in (None, self.start_time):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signals.SIGKILL)
-        try:
-            info = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
-        except ChildProcessError:  # somebody else in this process took the exit status
-            self._finish(Exit(None, None))
-            return
-        if info is None:
-            return
-        if info.si_code == os.CLD_EXITED:
-            self._finish(Exit(info.si_status, None))
-        else:
-            self._finish(Exit(None, info.si_status))
+        self._loop.remove_reader(self._pidfd)  # it stays readable for ever
+        self._ask_how(self._loop.time() + REAPED_WITHIN_S)
 
-    def _finish(self, exit_: Exit) -> None:
+    def _ask_how(self, until: float) -> None:
+        """Asks how it ended; again later while whoever is to reap it has not."""
+        if self._pidfd < 0:
+            return
+        exit_ = exit_status.of(self._pidfd, self.pid, self.start_time)
+        if exit_ is None and self._loop.time() < until:
+            self._loop.call_later(ASK_AGAIN_S, self._ask_how, until)
+            return
+        self._finish(exit_ or Exit(None, None))
+
+    def _stop_watching(self) -> None:
         self._loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._child.returncode = 0 if exit_.code is None else exit_.code  # tells Popen that it is reaped
+        self._pidfd = -1
+
+    def _finish(self, exit_: Exit) -> None:
+        self._stop_watching()
+        if self._child is not None:
+            self._child.returncode = 0 if exit_.code is None else exit_.code  # tells Popen that it is reaped
         self.exit = exit_
         self._on_exit(exit_)

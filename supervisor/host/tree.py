@@ -20,6 +20,15 @@ def identity(pid: int) -> int | None:
     return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22; the name before it may hold blanks and brackets
 
 
+def is_zombie(pid: int) -> bool:
+    """Whether the process is dead and not reaped yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat[stat.rindex(b")") + 2 :].split()[0] == b"Z"
+
+
 def freeze(pid: int, start_time: int) -> list[psutil.Process]:
     """Stops the process and everything it started, and lists all but itself.
 

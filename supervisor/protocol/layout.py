@@ -14,6 +14,7 @@ PARTIAL = ".partial"
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
+LAST_WORDS = "last-words"  # beside the pipes: `done` and `failed` once more, for a daemon that comes after the end
 
 _NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")
 _COUNTER = re.compile(r"\.[0-9]+$")

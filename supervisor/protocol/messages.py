@@ -19,6 +19,15 @@ class Then(StrEnum):
     STOP = "stop"
 
 
+class Phase(StrEnum):
+    """What a worker is at."""
+
+    WAITING = "waiting"  # for `go`
+    RESTORING = "restoring"  # `go` was heard, the state is not in place yet
+    TRAINING = "training"
+    DONE = "done"  # `done` was said; it is about to exit
+
+
 # --- daemon to worker -------------------------------------------------------------------------------------------
 
 
@@ -43,7 +52,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Say `hello` again, and where training stands."""
+    """Repeat what a daemon that has just begun may have missed, and end that with `standing`."""
 
     attempt: int
 
@@ -101,7 +110,8 @@ class Flushing:
 class Committed:
     """A checkpoint is on the disk. `flushes`: the ids of the flush requests it answers.
 
-    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync.
+    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `ago_s`: how long ago
+    that was, where this repeats it for a new daemon.
     """
 
     attempt: int
@@ -111,6 +121,7 @@ class Committed:
     save_s: float
     stall_s: float
     flushes: tuple[int, ...] = ()
+    ago_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +153,24 @@ class Failed:
     traceback: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """End of the answer to `identify`. `flushes`: ids that were heard and are not answered yet; `last_flush`: the
+    highest id ever heard, 0 if none was. `then`: what it does once they are answered; `stop` also if a signal said so.
+    """
+
+    attempt: int
+    pid: int
+    phase: Phase
+    step: int | None = None
+    restored: str | None = None
+    flushes: tuple[int, ...] = ()
+    last_flush: int = 0
+    then: Then = Then.GO_ON
+
+
 ToWorker = Go | Flush | Identify
-FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Done | Failed
+FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Done | Failed | Standing
 Message = ToWorker | FromWorker
 
 TYPES: Mapping[str, type[Message]] = {
@@ -158,4 +185,5 @@ TYPES: Mapping[str, type[Message]] = {
     "save-failed": SaveFailed,
     "done": Done,
     "failed": Failed,
+    "standing": Standing,
 }

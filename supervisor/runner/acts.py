@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import time
@@ -23,16 +22,15 @@ from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
-from supervisor.host.process import Exit, Process, SpawnError, spawn
+from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
-from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
+from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
+from supervisor.runner.selecting import select
 from supervisor.runner.training import Training
 
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
-PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
-"""Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,7 @@ class Attempt:
     number: int
     process: Process
     channel: Channel | None
+    is_adopted: bool = False
 
 
 class Acts:
@@ -72,6 +71,7 @@ class Acts:
         self._services = services
         self._post = post
         self._attempt: Attempt | None = None
+        self._spoke_last = False  # it said `done` or `failed`
         self._tasks: set[asyncio.Task[object]] = set()
         self._log = structlog.get_logger().bind(program=config.name)
 
@@ -84,6 +84,41 @@ class Acts:
         """Sends a signal to the worker (not to its group); False if there is none."""
         return self._attempt is not None and self._attempt.process.send(number, group=False)
 
+    def take_over(self, found: LeftWorker) -> bool:
+        """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
+        number, channel, is_job = found.attempt, None, self._config.job is not None
+        self._begin()
+        try:
+            if is_job:
+                channel = self._open_channel(number, found=True)
+        except SpawnError as error:
+            self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
+            return False
+        process = adopt(found.pid, found.start_time, is_job, partial(self._exited, number))
+        if process is None:
+            if channel is not None:
+                channel.let_go()
+            return False
+        self._attempt = Attempt(number, process, channel, is_adopted=True)
+        self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
+        self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
+        return True
+
+    def let_go(self) -> None:
+        """Leaves the worker, as it is, to the next daemon."""
+        if self._attempt is not None:
+            self._attempt.process.let_go()
+            if self._attempt.channel is not None:
+                self._attempt.channel.let_go()
+            self._attempt = None
+        for task in self._tasks:
+            task.cancel()
+
+    def _begin(self) -> None:
+        self.training.begin()
+        self._spoke_last = False
+        self.spawn_error = self.last_exit = None
+
     # --- effects out --------------------------------------------------------------------------------------------------
 
     @singledispatchmethod
@@ -93,8 +128,7 @@ class Acts:
 
     @perform.register
     def _(self, effect: order.Spawn) -> None:
-        self.training.begin()
-        self.spawn_error = self.last_exit = None
+        self._begin()
         try:
             self._attempt = self._spawn(effect.attempt)
         except OSError as error:
@@ -149,14 +183,14 @@ class Acts:
             undo.pop_all()
         return Attempt(number, process, channel)
 
-    def _open_channel(self, number: int) -> Channel:
+    def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
         owner = owner_of(self._config)
         try:
-            return Channel(folder, number, owner, self._heard, partial(self._misheard, number))
+            return Channel(folder, number, owner, self._heard, partial(self._misheard, number), found)
         except OSError as error:
             raise SpawnError(
-                f"cannot create the control pipes in {folder}: {error.strerror}; "
+                f"cannot {'open' if found else 'create'} the control pipes in {folder}: {error.strerror}; "
                 f"make runtime_dir writable, or point it elsewhere",
                 permanent=False,
             ) from error
@@ -169,6 +203,10 @@ class Acts:
     @perform.register
     def _(self, effect: order.SendGo) -> None:
         self._say(messages.Go(effect.attempt, effect.restore))
+
+    @perform.register
+    def _(self, effect: order.Identify) -> None:
+        self._say(messages.Identify(effect.attempt))
 
     @perform.register
     def _(self, effect: order.RequestFlush) -> None:
@@ -214,25 +252,10 @@ class Acts:
     # --- what comes back ----------------------------------------------------------------------------------------------
 
     async def _select(self, attempt: int, directory: Path) -> None:
-        try:
-            selection = await self._services.checkpoints.select(directory)
-        except NoValidCheckpoint as error:
-            self._book_refused(attempt, error.refused)
-            self._post(fact.SelectionFailed(attempt, str(error), permanent=True))
-            return
-        except OSError as error:
-            text = f"cannot look for checkpoints in {directory}: {error.strerror}; make it readable for the daemon"
-            self._post(fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING))
-            return
-        self._book_refused(attempt, selection.refused)
-        step = selection.manifest.step if selection.manifest else None
-        path = str(selection.path) if selection.path else None
-        self._post(fact.CheckpointSelected(attempt, path, step))
-
-    def _book_refused(self, attempt: int, refused: tuple[Refused, ...]) -> None:
-        for each in refused:
-            self._log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
-            self._services.ledger.checkpoint_refused(self._config.name, attempt, each.name, each.reason, time.time())
+        services = self._services
+        self._post(
+            await select(self._config.name, attempt, directory, services.checkpoints, services.ledger, self._log)
+        )
 
     def _exited(self, number: int, exit_: Exit) -> None:
         """The process is gone: hear its last words, then tell the core."""
@@ -240,7 +263,10 @@ class Acts:
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
         if attempt.channel is not None:
+            words = attempt.channel.last_words() if attempt.is_adopted else []
             attempt.channel.close()
+            for message in words if not self._spoke_last else ():
+                self._heard(message)
         self._attempt = None
         now = time.time()
         self.last_exit, self.ended_wall_at = exit_, now
@@ -269,10 +295,11 @@ class Acts:
 
     def _heard(self, message: messages.FromWorker) -> None:
         self.training.note(message)
+        self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         book(message, self._config.name, self._services.ledger, self._log)
-        event = event_of(message)
+        event = event_of(message, self.answers)
         if event is not None:
             self._post(event)
 

@@ -1,6 +1,7 @@
 """What a worker's message means: the event it is for the core, and what of it is written down."""
 
 import time
+from collections.abc import Iterable
 
 from structlog.typing import FilteringBoundLogger
 
@@ -9,8 +10,11 @@ from supervisor.host.ledger import Ledger
 from supervisor.protocol import messages
 
 
-def event_of(message: messages.FromWorker) -> fact.Event | None:
-    """The event for the core, or None where a message decides nothing."""
+def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact.Event | None:
+    """The event for the core, or None where a message decides nothing.
+
+    `answered`: flushes whose end was heard; a worker may say that while it puts together where it stands.
+    """
     match message:
         case messages.Restored(attempt, step):
             return fact.TrainingRestored(attempt, step)
@@ -24,6 +28,16 @@ def event_of(message: messages.FromWorker) -> fact.Event | None:
             return fact.DoneSaid(attempt)
         case messages.Failed():
             return fact.FailureSaid(message.attempt, message.error)
+        case messages.Standing():
+            return fact.WorkerIdentified(
+                message.attempt,
+                message.phase,
+                step=message.step,
+                restored=message.restored is not None,
+                flush=max(set(message.flushes) - set(answered), default=None),
+                last_flush=message.last_flush,
+                then=message.then,
+            )
         case _:
             return None
 
@@ -54,7 +68,7 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
                 message.size_bytes,
                 message.save_s,
                 message.stall_s,
-                time.time(),
+                time.time() - (message.ago_s or 0.0),
             )
             log.info(
                 "checkpoint.committed",
@@ -64,6 +78,8 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
                 save_s=round(message.save_s, 3),
                 stall_s=round(message.stall_s, 3),
             )
+        case messages.Standing():
+            log.info("worker.identified", attempt=attempt, pid=message.pid, phase=str(message.phase), step=message.step)
         case messages.SaveFailed():
             log.error("checkpoint.not_saved", attempt=attempt, step=message.step, error=message.error)
         case messages.Done():

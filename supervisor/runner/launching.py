@@ -1,5 +1,7 @@
 """From a program's configuration to what the core and the process need of it."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +55,7 @@ def spawn_request(
         environment={
             **launch.without_launch(environment),
             marks.VARIABLE: mark,
+            marks.CONFIGURATION: digest_of(config),
             "SUPERVISOR_ENABLED": "1",
             "SUPERVISOR_PROCESS_NAME": config.process,
             "SUPERVISOR_GROUP_NAME": config.group,
@@ -66,6 +69,16 @@ def spawn_request(
         stdout=stdout,
         stderr=stderr,
     )
+
+
+def digest_of(config: ProgramConfig) -> str:
+    """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
+    said = config.model_dump(exclude_defaults=True)
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    return sorted(map(str, value)) if isinstance(value, frozenset) else str(value)
 
 
 def owner_of(config: ProgramConfig) -> tuple[int, int] | None:

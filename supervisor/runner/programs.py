@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-import psutil
 import structlog
 
 from supervisor.config import Config, ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
+from supervisor.core.restart import Cause
 from supervisor.host import leftover, marks
 from supervisor.protocol import layout
+from supervisor.runner import adopting
 from supervisor.runner.acts import Services
+from supervisor.runner.adopting import Left
 from supervisor.runner.runner import Runner
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
@@ -30,14 +32,6 @@ class Changes:
     added: tuple[str, ...]
     changed: tuple[str, ...]
     removed: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What an earlier daemon left of one program: live processes, and the attempt whose end was never written."""
-
-    processes: tuple[psutil.Process, ...] = ()
-    attempt: int | None = None
 
 
 class Programs:
@@ -57,27 +51,34 @@ class Programs:
         return self._configured
 
     async def begin(self) -> None:
-        """Takes up every configured program, side by side; what was wanted before, or starts by itself, is started."""
+        """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
+        wanted before, or starts by itself, is started.
+        """
+        try:
+            await self._begin()
+        finally:
+            for runner in self.runners.values():
+                runner.looked_back.set()
+
+    async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, last, unfinished, strays = await asyncio.gather(
+        wanted, last, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted),
             asyncio.to_thread(ledger.last_attempts),
             asyncio.to_thread(ledger.unfinished),
             asyncio.to_thread(marks.of_daemon, self._services.state_dir),
         )
-        for value in strays:  # the ledger may have missed an attempt that was just beginning
+        for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             last[name] = max(last.get(name, 0), marks.attempt_of(value))
-        open_attempts = {each.program: each.attempt for each in unfinished}
+        left = await asyncio.to_thread(adopting.sort, unfinished, marked)
         for name, runner in self.runners.items():
             runner.preset(wanted.get(name, runner.config.autostart))
         async with asyncio.TaskGroup() as group:
             for name, runner in self.runners.items():  # in the order of their priority
-                left = Left(_of(name, strays), open_attempts.pop(name, None))
-                group.create_task(self._take_up(runner, left, last.get(name, 0)))
-            for name in {*open_attempts, *map(marks.program_of, strays)} - self.runners.keys():
-                left = Left(_of(name, strays), open_attempts.get(name))
-                group.create_task(self._end_left(name, left, FORGOTTEN_PATIENCE_S, signal.SIGTERM))
+                group.create_task(self._take_up(runner, left.get(name, Left()), last.get(name, 0)))
+            for name in left.keys() - self.runners.keys():
+                group.create_task(self._see_out(name, left[name]))
 
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
@@ -116,8 +117,15 @@ class Programs:
         """Flushes and stops all programs side by side; returns when no process is left."""
         self.closing = True
         for runner in self.runners.values():
+            await runner.looked_back.wait()  # who has a worker has to flush it
             runner.taken_up.set()  # what stands in the way of a start is no longer of interest
         await asyncio.gather(*(runner.retire("shutdown") for runner in self.runners.values()))
+
+    def hand_over(self) -> None:
+        """Leaves all that runs, as it is, to the daemon that this one is about to become."""
+        self.closing = True
+        for runner in self.runners.values():
+            runner.hand_over()
 
     def hurry(self) -> None:
         """Somebody asked a second time: every program takes the next harder way to stop."""
@@ -150,31 +158,59 @@ class Programs:
         return ["added"] if old is None else ["stopped", "updated"]
 
     async def _take_up(self, runner: Runner, left: Left, last_attempt: int) -> None:
-        """Sees an earlier daemon's processes out, then starts the program if it is wanted."""
-        gone = await self._end_left(runner.name, left, runner.patience_s, runner.config.stopsignal)
+        """Goes on with an earlier daemon's worker, or sees its processes out and starts the program if it is wanted."""
         await runner.learn_attempts(last_attempt)
+        adopted = left.worker is not None and runner.take_over(left.worker)
+        runner.looked_back.set()
+        ended_here = left.worker is not None and not adopted
+        if adopted:
+            runner.taken_up.set()
+        else:
+            left = left.without_worker()
+        gone = await self._end_left(runner.name, left, runner.patience_s, runner.config.stopsignal)
+        booked = False
+        for attempt in left.open_attempts if gone else ():
+            if not (adopted and attempt == runner.attempt):
+                booked = await self._close_book(runner, attempt, ended_here)
         runner.taken_up.set()
-        if gone and runner.wanted and not self.closing:
+        if gone and runner.wanted and not (adopted or booked or self.closing):
             runner.post(fact.StartRequested())
 
+    async def _close_book(self, runner: Runner, attempt: int, ended_here: bool) -> bool:
+        """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""
+        if not ended_here and await runner.book_lost(attempt):
+            return True
+        text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
+        await self._forget_attempt(runner.name, attempt, text)
+        return False
+
+    async def _forget_attempt(self, name: str, attempt: int, text: str) -> None:
+        folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        self._services.ledger.attempt_ended(name, attempt, Cause.LOST, text, None, None, None, time.time())
+
+    async def _see_out(self, name: str, left: Left) -> None:
+        """The program is configured no more: what is left of it flushes and leaves."""
+        told = False
+        if left.worker is not None:
+            told = adopting.tell_to_leave(
+                self._services.runtime_dir, name, left.worker.attempt, FORGOTTEN_PATIENCE_S
+            ) and await leftover.leaves(left.worker.pid, left.worker.start_time, FORGOTTEN_PATIENCE_S)
+        if await self._end_left(name, left.without_worker(), FORGOTTEN_PATIENCE_S, signal.SIGTERM):
+            text = "configured no more; flushed and left" if told else "configured no more; ended"
+            for attempt in left.open_attempts:
+                await self._forget_attempt(name, attempt, text)
+
     async def _end_left(self, name: str, left: Left, patience_s: float, stop_signal: signal.Signals) -> bool:
-        """Whether nothing of an earlier daemon runs any more: two workers for one job must never be."""
+        """Whether nothing else of an earlier daemon runs any more: two workers for one job must never be."""
         try:
-            text = await leftover.end(left.processes, patience_s, stop_signal)
+            text = await leftover.end(left.strays, patience_s, stop_signal)
         except OSError as error:
-            pids = [each.pid for each in left.processes]
+            pids = [each.pid for each in left.strays]
             log.error(
                 "worker.left_over", program=name, pids=pids, error=str(error), remedy="end them by hand, then start"
             )
             return False
-        if left.processes:
-            log.warning("worker.left_over", program=name, attempt=left.attempt, how=text)
-        if left.attempt is not None:
-            folder = layout.attempt_folder(self._services.runtime_dir, name, left.attempt)
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            self._services.ledger.attempt_ended(name, left.attempt, "daemon-lost", text, None, None, None, time.time())
+        if left.strays:
+            log.warning("worker.left_over", program=name, pids=[each.pid for each in left.strays], how=text)
         return True
-
-
-def _of(name: str, strays: Mapping[str, list[psutil.Process]]) -> tuple[psutil.Process, ...]:
-    return tuple(each for value, found in strays.items() if marks.program_of(value) == name for each in found)

@@ -17,9 +17,11 @@ from supervisor.core import events as fact
 from supervisor.core.effects import Effect
 from supervisor.core.facts import ALIVE, Flush, State
 from supervisor.core.job import Job
+from supervisor.host import marks
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
-from supervisor.runner.launching import policy_of
+from supervisor.runner.adopting import LeftWorker, look_back
+from supervisor.runner.launching import digest_of, policy_of
 
 Found = TypeVar("Found")
 
@@ -33,6 +35,9 @@ class Runner:
         self.config = config
         self.taken_up = asyncio.Event()
         """Set once nothing of an earlier daemon stands in the way of a start."""
+        self.looked_back = asyncio.Event()
+        """Set once a worker of an earlier daemon, if there is one, is taken over."""
+        self._handed_over = False
         self.acts = Acts(config, services, self.post)
         self._services = services
         self._job = Job(policy_of(config))
@@ -110,6 +115,36 @@ class Runner:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
         self._job.facts.wanted = wanted
 
+    def take_over(self, found: LeftWorker) -> bool:
+        """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
+        if found.attempt != self.attempt or not self.acts.take_over(found):
+            return False
+        digest = marks.configuration_of(found.pid)
+        outdated = digest is not None and digest != digest_of(self.config)
+        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated))
+        return True
+
+    async def book_lost(self, attempt: int) -> bool:
+        """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last."""
+        services = self._services
+        lost, words = await look_back(self.config, attempt, services.runtime_dir, services.checkpoints)
+        for message in words:
+            self.acts.training.note(message)
+        if lost.committed_step is not None:
+            services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
+        if attempt != self.attempt:
+            return False
+        self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
+        self.post(lost)
+        return True
+
+    def hand_over(self) -> None:
+        """Supervises no more: the worker trains on, and the next daemon takes it over."""
+        self._handed_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.acts.let_go()
+
     async def retire(self, reason: str) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
@@ -118,6 +153,8 @@ class Runner:
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
+        if self._handed_over:
+            return
         self._mailbox.append(event)
         if not self._draining:
             self._drain()

@@ -49,7 +49,11 @@ class Training:
             case messages.Committed():
                 self.step, self.save_error = max(message.step, self.step or 0), None
                 self.checkpoint = LastCheckpoint(
-                    message.checkpoint, message.step, message.size_bytes, message.save_s, time.time()
+                    message.checkpoint,
+                    message.step,
+                    message.size_bytes,
+                    message.save_s,
+                    time.time() - (message.ago_s or 0.0),
                 )
             case messages.SaveFailed():
                 self.save_error = message.error

@@ -1,10 +1,11 @@
 """A job without TensorFlow: counts steps, checkpoints the count, speaks the control pipe. For tests of the daemon.
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
-FLUSH_S (how long a save takes), FAIL ("import", "hang", "exit-0", "ignore-term"), GRANDCHILD (start one that ignores
-SIGTERM and leaves the session).
+FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
+"ignore-term"), GRANDCHILD (start one that ignores SIGTERM and leaves the session).
 """
 
+import fcntl
 import os
 import select
 import signal
@@ -26,9 +27,12 @@ from supervisor.protocol.messages import (
     FromWorker,
     Go,
     Hello,
+    Identify,
     Message,
+    Phase,
     Progress,
     Restored,
+    Standing,
     Then,
 )
 
@@ -36,27 +40,76 @@ STEPS = int(os.environ.get("STEPS", "100"))
 STEP_S = float(os.environ.get("STEP_S", "0.01"))
 EVERY = int(os.environ.get("EVERY", "20"))
 FLUSH_S = float(os.environ.get("FLUSH_S", "0"))
+LOAD_S = float(os.environ.get("LOAD_S", "0"))
 FAIL = os.environ.get("FAIL", "")
 STATE = "count"
 
 
 class Pipes:
+    """Both pipes, without a thread: it hears between two steps and while it saves."""
+
     def __init__(self, control: launch.Control) -> None:
         self.attempt = control.attempt
+        self._folder = control.pipes
         self._in = os.open(control.pipes / layout.TO_WORKER, os.O_RDWR | os.O_NONBLOCK)
-        self._out = os.open(control.pipes / layout.FROM_WORKER, os.O_RDWR)
+        self._out = os.open(control.pipes / layout.FROM_WORKER, os.O_RDWR | os.O_NONBLOCK)
         self._decoder = Decoder()
+        self._unsent: list[FromWorker] = []  # the pipe was full: no daemon reads
+        self._flushes: list[Flush] = []  # heard and not taken
+        self._newest: dict[type[FromWorker], FromWorker] = {}
+        self._last_flush = 0
+        self.phase = Phase.WAITING
+        self.asked: list[Flush] = []  # taken and not answered
 
     def say(self, message: FromWorker) -> None:
-        os.write(self._out, encode(message))
+        self._newest[type(message)] = message
+        if isinstance(message, Done | Failed):
+            with (self._folder / layout.LAST_WORDS).open("ab") as file:
+                file.write(encode(message))
+        self._unsent.append(message)
+        while self._unsent:
+            try:
+                os.write(self._out, encode(self._unsent[0]))
+            except BlockingIOError:
+                self._unsent = [each for each in self._unsent if not isinstance(each, Progress)]
+                return
+            del self._unsent[0]
 
     def hear(self, patience_s: float) -> list[Message]:
+        """Waits so long for words; flushes are kept, an order to identify itself is answered, the rest is given."""
         if not select.select([self._in], [], [], patience_s)[0]:
             return []
-        return [each for each in self._decoder.feed(os.read(self._in, 65536)) if not isinstance(each, ValueError)]
+        others: list[Message] = []
+        for each in self._decoder.feed(os.read(self._in, 65536)):
+            if isinstance(each, Identify):
+                self._identify()
+            elif isinstance(each, Flush) and FAIL != "deaf":
+                self._flushes.append(each)
+                self._last_flush = max(self._last_flush, each.id)
+                self.say(Flushing(self.attempt, each.id, 0))
+            elif not isinstance(each, ValueError):
+                others.append(each)
+        return others
+
+    def take(self) -> list[Flush]:
+        self.asked, self._flushes = self._flushes, []
+        return self.asked
+
+    def _identify(self) -> None:
+        for kind in (Hello, Restored, Committed, Progress, Done):
+            if kind in self._newest:
+                self.say(self._newest[kind])
+        restored, progress = self._newest.get(Restored), self._newest.get(Progress)
+        known = [*self.asked, *self._flushes]
+        then = Then.STOP if any(each.then is Then.STOP for each in known) else Then.GO_ON
+        step = progress.step if isinstance(progress, Progress) else None
+        name = restored.checkpoint if isinstance(restored, Restored) else None
+        ids = tuple(each.id for each in known)
+        self.say(Standing(self.attempt, os.getpid(), self.phase, step, name, ids, self._last_flush, then))
 
 
-def save(directory: Path, job: str, attempt: int, step: int, flushes: tuple[int, ...]) -> Committed:
+def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
+    attempt, flushes = pipes.attempt, tuple(each.id for each in pipes.asked)
     name = layout.CheckpointName(step, attempt)
     final = directory / str(name)
     began = time.monotonic()
@@ -64,7 +117,9 @@ def save(directory: Path, job: str, attempt: int, step: int, flushes: tuple[int,
         partial = directory / name.partial
         partial.mkdir(parents=True)
         (partial / STATE).write_text(f"{step}\n")
-        time.sleep(FLUSH_S)
+        until = began + FLUSH_S
+        while (left := until - time.monotonic()) > 0:
+            pipes.hear(left)
         files = manifest.record(partial, (STATE,))
         whole = manifest.Manifest(job=job, attempt=attempt, step=step, created_wall_at=time.time(), files=files)
         durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
@@ -77,12 +132,19 @@ def save(directory: Path, job: str, attempt: int, step: int, flushes: tuple[int,
 def main() -> int:
     told = launch.from_environment(os.environ)
     assert told.control is not None and told.checkpoint_dir is not None
+    time.sleep(LOAD_S)
     pipes, attempt = Pipes(told.control), told.control.attempt
     try:
         told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         pipes.say(Failed(attempt, None, f"cannot use {told.checkpoint_dir}: {error.strerror}"))
         return WorkerExit.DIRECTORY_UNUSABLE
+    lock = os.open(told.checkpoint_dir / layout.LOCK, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
+        return WorkerExit.LOCKED
     checkpoints.sweep_partials(told.checkpoint_dir)
     if FAIL == "ignore-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -96,6 +158,7 @@ def main() -> int:
     go: Go | None = None
     while go is None:
         go = next((each for each in pipes.hear(60) if isinstance(each, Go)), None)
+    pipes.phase = Phase.TRAINING
     step = int(Path(go.restore, STATE).read_text()) if go.restore else 0
     pipes.say(Restored(attempt, step, Path(go.restore).name if go.restore else None, 0.0, STEPS))
     while step < STEPS:
@@ -104,15 +167,17 @@ def main() -> int:
         time.sleep(STEP_S)
         step += 1
         pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}))
-        asked = [each for each in pipes.hear(0) if isinstance(each, Flush)] if FAIL != "deaf" else []
-        for each in asked:
-            pipes.say(Flushing(attempt, each.id, step))
+        pipes.hear(0)
+        asked = pipes.take()
         if asked or step % EVERY == 0 or step == STEPS:
-            pipes.say(save(told.checkpoint_dir, told.job, attempt, step, tuple(each.id for each in asked)))
+            committed = save(pipes, told.checkpoint_dir, told.job, step)
+            pipes.asked = []
+            pipes.say(committed)
         if any(each.then is Then.STOP for each in asked):
             return WorkerExit.STOPPED
         if FAIL == "exit-0" and step == 10:
             return 0
+    pipes.phase = Phase.DONE
     pipes.say(Done(attempt, step, {"accuracy": 1.0}))
     return WorkerExit.DONE
 

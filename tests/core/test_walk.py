@@ -9,6 +9,7 @@ from supervisor.core.effects import Kill, Spawn
 from supervisor.core.facts import ALIVE, AutoRestart, Policy, State
 from supervisor.core.job import TABLE, Job
 from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, delay
+from supervisor.protocol.messages import Phase, Then
 
 ATTEMPTS = st.integers(-1, 0)  # the present attempt, or the one before
 STEPS = st.integers(0, 50)
@@ -28,6 +29,16 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "path": st.sampled_from([None, "/c/step-0000000001.a1"]),
                 "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 143]),
                 "signal": st.sampled_from([None, 6, 9]),
+                "age_s": st.floats(0, 100),
+                "outdated": st.booleans(),
+                "phase": st.sampled_from(Phase),
+                "restored": st.booleans(),
+                "flush": st.sampled_from([None, 1, 4]),
+                "last_flush": st.integers(0, 4),
+                "then": st.sampled_from(Then),
+                "done": st.booleans(),
+                "error": st.sampled_from([None, "words"]),
+                "committed_step": st.sampled_from([None, 3]),
             }.get(name, st.just("words"))
         )
     return kind, values, draw(ATTEMPTS)
@@ -59,6 +70,8 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
         spawning = job.state in {State.STARTING, State.STOPPING, State.KILLING}
         if isinstance(event, events.SpawnFailed) and not stale and not spawning:
             continue  # spawning is over before anything else is heard of the process
+        if isinstance(event, events.AttemptFound) and not stale and job.state is State.STOPPED:
+            alive = True  # what is found lives
         before, attempt = job.state, job.facts.attempt
 
         effects = job.handle(event, now)
@@ -77,7 +90,7 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
             alive = True
         assert job.state is before or job.state in TARGETS.get(TABLE[before, kind], ())
         assert (job.state in ALIVE) == alive
-        waits = {State.STARTING, State.FLUSHING, State.STOPPING, State.KILLING, State.BACKOFF}
+        waits = {State.STARTING, State.FLUSHING, State.STOPPING, State.KILLING, State.BACKOFF, State.ADOPTING}
         assert (job.deadline() is not None) >= (job.state in waits)
         if job.state not in ALIVE and job.state is not State.BACKOFF:
             assert job.deadline() is None

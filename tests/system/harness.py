@@ -62,13 +62,17 @@ class Daemon:
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
 
     def start(self) -> "Daemon":
+        self.launch()
+        self.until(self._answers, "the daemon answers")
+        return self
+
+    def launch(self) -> None:
+        """Starts it and waits for nothing."""
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
         with (self.folder / "daemon.err").open("ab") as errors:
             self.process = subprocess.Popen(
                 command, cwd=self.folder, env=self.environment, stdout=errors, stderr=errors
             )
-        self.until(self._answers, "the daemon answers")
-        return self
 
     def _answers(self) -> bool:
         assert self.process is not None

@@ -64,7 +64,7 @@ def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp
     assert "environment of its own" in started.stderr
 
 
-def test_reload_starts_everything_anew_with_the_configuration_read_again(tmp_path: Path):
+def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_path: Path):
     with Daemon(tmp_path, "[program:old]\ncommand=/bin/sleep 100\n") as daemon:
         old = daemon.until_state("old", "RUNNING")["pid"]
         daemon.write("[program:new]\ncommand=/bin/sleep 100\n")
@@ -78,7 +78,7 @@ def test_reload_starts_everything_anew_with_the_configuration_read_again(tmp_pat
                 return False
 
         daemon.until(renewed, "the new configuration is in force")
-        assert not alive(old)
+        daemon.until(lambda: not alive(old), "what is not configured any more is ended")
 
 
 def test_output_is_captured_and_the_log_survives_its_removal(tmp_path: Path):

@@ -136,21 +136,6 @@ def test_what_was_wanted_runs_again_and_what_was_stopped_stays_stopped(tmp_path:
         assert [each["lost_steps"] for each in history(daemon, "on")] == [0, None]
 
 
-def test_worker_left_by_a_killed_daemon_is_ended_before_the_next_one_starts(tmp_path: Path):
-    with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
-        first = daemon.until_step("count", 5)["pid"]
-        daemon.stop(signal.SIGKILL)
-        assert alive(first)
-
-        daemon.start()
-        second = daemon.until_step("count", 6)
-
-        assert not alive(first)
-        assert second["pid"] != first
-        assert second["job"]["attempt"] == 2
-        assert history(daemon, "count")[0]["cause"] == "daemon-lost"
-
-
 def test_second_daemon_is_refused_and_the_first_goes_on(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
         pid = daemon.until_step("count", 1)["pid"]

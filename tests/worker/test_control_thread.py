@@ -6,17 +6,22 @@ from collections.abc import Iterator
 
 import pytest
 
+from supervisor.host.channel import last_words
 from supervisor.protocol.messages import (
     PROTOCOL,
     Committed,
+    Done,
+    Failed,
     Flush,
     Flushing,
     Go,
     Hello,
     Identify,
+    Phase,
     Progress,
     Restored,
     SaveFailed,
+    Standing,
     Then,
 )
 from tests.worker.daemon_end import DaemonEnd
@@ -147,3 +152,77 @@ def _taken(requests: Requests) -> Asked | None:
     while (asked := requests.take()) is None and time.monotonic() < deadline:
         os.sched_yield()
     return asked
+
+
+def test_identify_repeats_what_a_new_daemon_may_have_missed_and_ends_with_where_it_stands(
+    daemon: DaemonEnd, channel: Channel, requests: Requests
+) -> None:
+    daemon.send(Go(1, "/c/step-0000000100.a1"))
+    channel.wait_for_go()
+    channel.say(Restored(1, step=100, checkpoint="step-0000000100.a1", restore_s=0.1))
+    channel.say(_committed(step=110))
+    channel.progress(Progress(1, step=112))
+    requests.step = 113
+    daemon.send(Flush(1, id=4, reason="operator", then=Then.STOP))
+    daemon.wait_for(Flushing)
+    daemon.heard.clear()
+
+    daemon.send(Identify(1))
+
+    standing = daemon.wait_for(Standing)
+    assert [type(each) for each in daemon.heard] == [Hello, Restored, Committed, Progress, Standing]
+    assert daemon.wait_for(Committed).ago_s is not None
+    assert standing == Standing(1, os.getpid(), Phase.TRAINING, 113, "step-0000000100.a1", (4,), 4, Then.STOP)
+
+
+@pytest.mark.parametrize("answer", [Committed, SaveFailed])
+def test_flush_that_was_answered_is_not_open_any_more(
+    daemon: DaemonEnd, channel: Channel, answer: type[Committed] | type[SaveFailed]
+) -> None:
+    daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
+    daemon.wait_for(Flushing)
+    channel.say(_committed(step=5, flushes=(4,)) if answer is Committed else SaveFailed(1, 5, "disk full", (4,)))
+    daemon.send(Identify(1))
+
+    standing = daemon.wait_for(Standing)
+
+    assert (standing.flushes, standing.last_flush) == ((), 4)
+
+
+def test_phase_follows_what_was_heard_and_said(daemon: DaemonEnd, channel: Channel) -> None:
+    def phase() -> Phase:
+        daemon.heard.clear()
+        daemon.send(Identify(1))
+        return daemon.wait_for(Standing).phase
+
+    phases = [phase()]
+    daemon.send(Go(1, None))
+    channel.wait_for_go()
+    phases.append(phase())
+    channel.say(Restored(1, step=0, checkpoint=None, restore_s=0.0))
+    phases.append(phase())
+    channel.say(Done(1, step=9))
+    phases.append(phase())
+
+    assert phases == [Phase.WAITING, Phase.RESTORING, Phase.TRAINING, Phase.DONE]
+
+
+def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(daemon: DaemonEnd, channel: Channel) -> None:
+    channel.say(Done(1, step=9))
+    channel.say(Failed(1, 9, "ValueError: no"))
+
+    assert last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
+
+
+def test_what_must_arrive_reaches_a_daemon_that_comes_later(daemon: DaemonEnd, channel: Channel) -> None:
+    for step in range(1, 901):  # several pipes full
+        channel.say(_committed(step))
+        channel.progress(Progress(1, step))
+
+    daemon.wait_for(Committed, among=lambda committed: committed.step == 900)
+
+    assert [each.step for each in daemon.all_of(Committed)] == list(range(1, 901))
+
+
+def _committed(step: int, flushes: tuple[int, ...] = ()) -> Committed:
+    return Committed(1, step, f"step-{step:010d}.a1", 10, 0.1, 0.0, flushes)

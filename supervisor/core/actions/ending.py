@@ -33,7 +33,8 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
 
 
 def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
-    if facts.done_said and event.code == 0:
+    unknown = event.code is None and event.signal is None  # an adopted worker's, on a kernel that does not tell
+    if facts.done_said and (event.code == 0 or unknown):
         return Cause.DONE, "done"
     text = restart.describe_exit(event.code, event.signal)
     if facts.last_words is not None:
@@ -41,6 +42,8 @@ def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
     if facts.ending is not None:
         cause, decided = facts.ending
         return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
+    if facts.state is State.ADOPTING and event.code == WorkerExit.STOPPED:
+        return Cause.STOPPED, "stopped (told so before this daemon came)"
     if not facts.policy.is_job:
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
     if restart.is_permanent(event.code):
@@ -49,6 +52,8 @@ def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
         return Cause.BUSY, text
     if event.code == 0:
         text = "exit status 0 without having said that training is done"
+    if unknown and facts.moved and facts.last_words is None:
+        return Cause.LOST, text
     return Cause.CRASH, text
 
 
@@ -92,6 +97,8 @@ def _follow_job(facts: Facts, event: WorkerExited, cause: Cause, text: str, now:
         and facts.last_words is not None
         and not (facts.restoring or facts.ever_moved)
     )
+    if cause is Cause.LOST:  # nobody can say that it failed
+        return launch(facts, now)
     if script_is_broken:
         return fail(facts, f"failed before its first step: {text}")
     return retry(facts, cause, text, now)

@@ -33,7 +33,7 @@ def launch(facts: Facts, now: float) -> Effects:
     policy = facts.policy
     facts.attempt += 1
     facts.started_at = facts.progressed_at = now
-    facts.moved = facts.done_said = facts.restoring = False
+    facts.moved = facts.done_said = facts.restoring = facts.outdated = False
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = None
     if not policy.is_job:
         enter(facts, State.STARTING, now + policy.startsecs)

@@ -65,6 +65,13 @@ def flush_too_long(facts: Facts, event: Event, now: float) -> Effects:
     return terminate(facts, event, now)
 
 
+def stop_now(facts: Facts, reason: str, now: float) -> Effects:
+    """From any state in which it runs: flush first, unless it is a plain program, did not train, or is done."""
+    if facts.state is State.FLUSHING:
+        return _stop_after_flush(facts, reason, now)
+    return _stop(facts, reason, now)
+
+
 def _stop(facts: Facts, reason: str, now: float) -> Effects:
     facts.ending = (Cause.STOPPED, f"stopped ({reason})")
     if not facts.policy.is_job or facts.done_said:

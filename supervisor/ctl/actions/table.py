@@ -83,7 +83,12 @@ TABLE: Mapping[str, Action] = {
     ),
     "reload": Action(
         daemon.reload,
-        (("reload", "Flush and stop everything, and start the daemon anew with the configuration as it is now."),),
+        (
+            (
+                "reload",
+                "Start the daemon anew with the configuration as it is now; what did not change runs on.",
+            ),
+        ),
         question="Really restart the remote supervisord process y/N? ",
     ),
     "reread": Action(

@@ -1,0 +1,155 @@
+"""An attempt that an earlier daemon began: taken over where it stands, or booked where it ended unseen."""
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import abort, enter, launch, retry, run, terminate
+from supervisor.core.actions.stopping import stop_now
+from supervisor.core.actions.training import committed, note_step
+from supervisor.core.actions.wishes import unwant
+from supervisor.core.effects import Identify, RecordEnd, SelectCheckpoint
+from supervisor.core.events import (
+    AttemptFound,
+    AttemptLost,
+    CheckpointCommitted,
+    Closed,
+    Event,
+    StepsDone,
+    WorkerIdentified,
+)
+from supervisor.core.facts import Facts, Flush, State
+from supervisor.core.restart import Cause
+from supervisor.protocol.messages import Phase, Then
+
+ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at once; one without a thread, between two
+
+
+@leads_to(State.ADOPTING, State.STARTING, State.RUNNING, State.STOPPING)
+def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
+    """A job's worker is asked where it stands; a plain program's age says it.
+
+    The worker may still be importing what its control thread needs, so it has as long as a new one.
+    """
+    facts.started_at, facts.progressed_at = now - event.age_s, now
+    facts.outdated = event.outdated
+    if facts.policy.is_job:
+        enter(facts, State.ADOPTING, now + facts.policy.startup_timeout)
+        return [Identify(facts.attempt)]
+    young_until = facts.started_at + facts.policy.startsecs
+    if now < young_until:
+        enter(facts, State.STARTING, young_until)
+    else:
+        run(facts)
+    return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
+
+
+@leads_to(State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING)
+def identified(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
+    """It goes on where it stands; one that nobody needs (so) any more flushes and stops."""
+    facts.flushes_asked = max(facts.flushes_asked, event.last_flush)
+    facts.restoring = event.restored
+    facts.step = event.step if event.step is not None else facts.step
+    facts.progressed_at = now
+    facts.done_said = facts.done_said or event.phase is Phase.DONE
+    if event.phase in (Phase.WAITING, Phase.RESTORING) or not (facts.moved or facts.done_said):
+        return _go_on_starting(facts, event, now)
+    if event.then is Then.STOP:
+        return _let_it_leave(facts, event, now)
+    run(facts)
+    if event.flush is not None:
+        facts.flush = Flush(event.flush, Then.GO_ON)
+        enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
+    return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
+
+
+@leads_to(State.RUNNING, State.FLUSHING, State.STOPPING)
+def silent_too_long(facts: Facts, event: Event, now: float) -> Effects:
+    """No answer: one that does steps is supervised like any other, one that does nothing is ended."""
+    if facts.moved or facts.done_said:
+        run(facts)
+        return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
+    if _is_unneeded(facts):
+        facts.ending = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
+        return terminate(facts, event, now)
+    limit = f"{facts.policy.startup_timeout:g} s (startup_timeout)"
+    facts.ending = (Cause.STARTUP_TIMEOUT, f"did not say within {limit} where it stands, to the daemon that found it")
+    return abort(facts, now)
+
+
+def stirred(facts: Facts, event: StepsDone, now: float) -> Effects:
+    """It trains, so its answer can't be far."""
+    note_step(facts, event, now)
+    _answer_by(facts, now + ANSWER_S)
+    return []
+
+
+def committed_unseen(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+    """A checkpoint is proof of steps, whether or not anybody heard of them."""
+    facts.moved = facts.ever_moved = True
+    return committed(facts, event, now)
+
+
+def stop_unidentified(facts: Facts, event: Event, now: float) -> Effects:
+    """Whether there is something to flush is known once it answers; it has as long as a flush."""
+    _answer_by(facts, now + facts.policy.flush_timeout)
+    return unwant(facts, event, now)
+
+
+def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
+    """As above, and it stays wanted."""
+    facts.closing = True
+    _answer_by(facts, now + facts.policy.flush_timeout)
+    return []
+
+
+@leads_to(State.STARTING, State.BACKOFF, State.SUCCEEDED, State.FAILED)
+def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
+    """Books the end that nobody saw, and starts the next attempt at once; later only if this one brought nothing."""
+    if event.done:
+        enter(facts, State.SUCCEEDED)
+        return [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"), *unwant(facts, event, now)]
+    text = "ended while no daemon was there, exit status not known"
+    if event.error is not None:
+        text = f"{event.error} ({text})"
+    cause = Cause.LOST if event.error is None else Cause.CRASH
+    record = RecordEnd(facts.attempt, cause, text)
+    if facts.closing or not facts.wanted:
+        return [record]
+    facts.best_step = event.committed_step
+    facts.moved = facts.ever_moved = event.committed_step is not None
+    if not facts.policy.is_job or (facts.moved and event.error is None):
+        return [record, *launch(facts, now)]
+    return [record, *retry(facts, Cause.CRASH, text, now)]
+
+
+def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
+    """It has not trained: it has as long for it as a new one, because nobody knows when it was told to go."""
+    if _is_unneeded(facts) or event.then is Then.STOP:
+        facts.ending = (Cause.STOPPED, f"stopped while starting ({_why_not(facts)})")
+        return terminate(facts, event, now)
+    enter(facts, State.STARTING, now + facts.policy.startup_timeout)
+    return [SelectCheckpoint(facts.attempt)] if event.phase is Phase.WAITING else []
+
+
+def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
+    """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
+    facts.ending = (Cause.STOPPED, "stopped (told so before this daemon came)")
+    if event.flush is None:
+        enter(facts, State.STOPPING, now + facts.policy.flush_timeout)
+        return []
+    facts.flush = Flush(event.flush, Then.STOP)
+    enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
+    return []
+
+
+def _answer_by(facts: Facts, limit: float) -> None:
+    if facts.deadline_at is None or limit < facts.deadline_at:
+        facts.deadline_at = limit
+
+
+def _is_unneeded(facts: Facts) -> bool:
+    return facts.closing or not facts.wanted or facts.outdated
+
+
+def _why_not(facts: Facts) -> str:
+    if facts.closing:
+        return "shutdown"
+    return "update" if facts.wanted else "stop"

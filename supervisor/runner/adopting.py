@@ -1,0 +1,112 @@
+"""What an earlier daemon left of each program: a worker to take over, processes to end, attempts without an end."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from supervisor.config import ProgramConfig
+from supervisor.core.events import AttemptLost
+from supervisor.host import channel, marks, tree
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import OpenAttempt
+from supervisor.protocol import layout, messages
+from supervisor.protocol.messages import Flush, Then
+
+SLOW_DISK_S = 5.0  # how long the end of an attempt waits for a checkpoint directory's listing
+REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so that no answer can be mistaken
+
+
+@dataclass(frozen=True, slots=True)
+class LeftWorker:
+    """A process that the ledger knows as an attempt's worker, and whose mark says the same. `start_time` in ticks."""
+
+    attempt: int
+    pid: int
+    start_time: int
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was started, time asleep included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What there is of one program.
+
+    `worker`: its newest attempt's process, alive; `with_it`: what belongs to that attempt besides. `strays`: what other
+    attempts left. `open_attempts`: those whose end was never written, the worker's among them.
+    """
+
+    worker: LeftWorker | None = None
+    with_it: tuple[psutil.Process, ...] = ()
+    strays: tuple[psutil.Process, ...] = ()
+    open_attempts: tuple[int, ...] = ()
+
+    def without_worker(self) -> "Left":
+        """The same, where the worker can't be taken over: all of it has to end."""
+        return Left(None, (), self.strays + self.with_it, self.open_attempts)
+
+
+def sort(unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> dict[str, Left]:
+    """What an earlier daemon left, by program; reads /proc."""
+    opened: dict[str, list[OpenAttempt]] = {}
+    for each in unfinished:
+        opened.setdefault(each.program, []).append(each)
+    names = {*opened, *(marks.program_of(value) for value in marked)}
+    return {name: _left_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked) for name in names}
+
+
+def _left_of(name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> Left:
+    by_attempt = {marks.attempt_of(value): found for value, found in marked.items() if marks.program_of(value) == name}
+    newest = max([*by_attempt, *(each.attempt for each in opened)])
+    worker = _worker(opened[-1], by_attempt.get(newest, [])) if opened and opened[-1].attempt == newest else None
+    strays = [each for attempt, found in by_attempt.items() for each in found if worker is None or attempt != newest]
+    with_it = by_attempt.get(newest, []) if worker is not None else []
+    return Left(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened))
+
+
+def _worker(opened: OpenAttempt, marked: list[psutil.Process]) -> LeftWorker | None:
+    """The ledger's process, if pid, start time and mark agree; a zombie has no mark any more, but an exit status."""
+    if tree.identity(opened.pid) != opened.start_time or opened.pid <= 0:
+        return None
+    if all(each.pid != opened.pid for each in marked) and not tree.is_zombie(opened.pid):
+        return None
+    return LeftWorker(opened.attempt, opened.pid, opened.start_time)
+
+
+async def look_back(
+    config: ProgramConfig, attempt: int, runtime_dir: Path, checkpoints: CheckpointStore
+) -> tuple[AttemptLost, list[messages.FromWorker]]:
+    """How an attempt ended that nobody saw: from its last words, which are given too, and from its checkpoints.
+
+    A checkpoint directory that does not answer is not waited for.
+    """
+    folder = layout.attempt_folder(runtime_dir, config.name, attempt)
+    words = await asyncio.to_thread(channel.last_words, folder, attempt)
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    done = any(isinstance(each, messages.Done) for each in words)
+    error = next((each.error for each in words if isinstance(each, messages.Failed)), None)
+    return AttemptLost(attempt, done, error, await _committed_step(config, attempt, checkpoints)), words
+
+
+async def _committed_step(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> int | None:
+    if config.job is None:
+        return None
+    with contextlib.suppress(TimeoutError, OSError):
+        listing = await asyncio.wait_for(checkpoints.listing(config.job.checkpoint_dir, verify=False), SLOW_DISK_S)
+        return max((each.step for each in listing if each.attempt == attempt and not each.quarantined), default=None)
+    return None
+
+
+def tell_to_leave(runtime_dir: Path, name: str, attempt: int, patience_s: float) -> bool:
+    """Asks the worker of a program that nobody configures any more to flush and leave; False if it can't hear."""
+    folder = layout.attempt_folder(runtime_dir, name, attempt)
+    return channel.tell(folder, Flush(attempt, REMOVED_FLUSH_ID, "update", Then.STOP, patience_s))

@@ -1,0 +1,39 @@
+"""Finds the checkpoint an attempt begins from, and writes down those that are damaged."""
+
+import errno
+import time
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.core import events as fact
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import Ledger
+from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
+
+PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+"""Errors of reading a checkpoint directory that a later attempt may not meet again."""
+
+
+async def select(
+    program: str, attempt: int, directory: Path, checkpoints: CheckpointStore, ledger: Ledger, log: FilteringBoundLogger
+) -> fact.CheckpointSelected | fact.SelectionFailed:
+    """What the core is told: the newest whole checkpoint, or why there is nothing to begin from."""
+
+    def book(refused: tuple[Refused, ...]) -> None:
+        for each in refused:
+            log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
+            ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
+
+    try:
+        selection = await checkpoints.select(directory)
+    except NoValidCheckpoint as error:
+        book(error.refused)
+        return fact.SelectionFailed(attempt, str(error), permanent=True)
+    except OSError as error:
+        text = f"cannot look for checkpoints in {directory}: {error.strerror}; make it readable for the daemon"
+        return fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING)
+    book(selection.refused)
+    step = selection.manifest.step if selection.manifest else None
+    path = str(selection.path) if selection.path else None
+    return fact.CheckpointSelected(attempt, path, step)

@@ -1,0 +1,275 @@
+"""What becomes of an attempt that an earlier daemon began."""
+
+import pytest
+
+from supervisor.core.effects import (
+    Abort,
+    Identify,
+    RecordEnd,
+    RememberWanted,
+    RequestFlush,
+    SelectCheckpoint,
+    Spawn,
+    Terminate,
+)
+from supervisor.core.events import (
+    AttemptFound,
+    AttemptLost,
+    CheckpointCommitted,
+    Closed,
+    FailureSaid,
+    FlushRequested,
+    StepsDone,
+    StopRequested,
+    WorkerExited,
+    WorkerIdentified,
+)
+from supervisor.core.facts import AutoRestart, Policy, State
+from supervisor.core.job import Job
+from supervisor.protocol.messages import Phase, Then
+
+JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)
+PLAIN = Policy(name="web", is_job=False, startsecs=5, stop_timeout=10)
+
+
+def taken_up(policy: Policy = JOB, wanted: bool = True) -> Job:
+    """Before anything happened: attempt 7 is the ledger's last."""
+    job = Job(policy)
+    job.facts.wanted = wanted
+    job.skip_attempts(7)
+    return job
+
+
+def found(policy: Policy = JOB, wanted: bool = True, outdated: bool = False) -> Job:
+    job = taken_up(policy, wanted)
+    job.handle(AttemptFound(7, age_s=100.0, outdated=outdated), 1000.0)
+    return job
+
+
+def training(wanted: bool = True, outdated: bool = False, **said: object) -> tuple[Job, list[object]]:
+    job = found(wanted=wanted, outdated=outdated)
+    job.handle(StepsDone(7, 40), 1001.0)
+    return job, list(job.handle(WorkerIdentified(7, Phase.TRAINING, step=41, **said), 1002.0))  # type: ignore[arg-type]
+
+
+def test_worker_that_is_found_is_asked_where_it_stands_and_has_time_to_import_what_it_needs_for_that():
+    job = taken_up()
+
+    assert job.handle(AttemptFound(7, age_s=100.0), 1000.0) == [Identify(7)]
+    assert (job.state, job.deadline()) == (State.ADOPTING, 1060.0)
+
+
+def test_worker_that_trains_goes_on():
+    job, effects = training()
+
+    assert effects == []
+    assert (job.state, job.facts.step, job.facts.attempt) == (State.RUNNING, 41, 7)
+
+
+def test_worker_that_waits_for_go_gets_its_checkpoint():
+    job = found()
+
+    effects = job.handle(WorkerIdentified(7, Phase.WAITING), 1002.0)
+
+    assert effects == [SelectCheckpoint(7)]
+    assert (job.state, job.deadline()) == (State.STARTING, 1062.0)
+
+
+@pytest.mark.parametrize("phase", [Phase.RESTORING, Phase.TRAINING])
+def test_worker_that_did_no_step_yet_is_starting_and_is_not_told_to_go_again(phase: Phase):
+    job = found()
+
+    assert job.handle(WorkerIdentified(7, phase, step=40), 1002.0) == []
+    assert job.state is State.STARTING
+
+
+def test_flush_that_is_not_answered_is_waited_for():
+    job, _ = training(flush=3, last_flush=3)
+
+    assert (job.state, job.deadline()) == (State.FLUSHING, 1022.0)
+    job.handle(CheckpointCommitted(7, 42, flushes=(3,)), 1003.0)
+    assert job.state is State.RUNNING
+
+
+def test_ids_of_flushes_go_on_counting():
+    job, _ = training(last_flush=8)
+
+    assert job.handle(FlushRequested("operator"), 1003.0) == [RequestFlush(7, 9, "operator", Then.GO_ON, 20)]
+
+
+def test_worker_that_was_told_to_stop_is_stopped_and_started_again_where_it_is_wanted():
+    job, effects = training(flush=3, last_flush=3, then=Then.STOP)
+    job.handle(CheckpointCommitted(7, 42, flushes=(3,)), 1003.0)
+
+    assert effects == []
+    record, *following = job.handle(WorkerExited(7, code=143), 1004.0)
+    assert isinstance(record, RecordEnd)
+    assert record.cause == "stopped"
+    assert following == [Spawn(8), SelectCheckpoint(8)]
+
+
+def test_worker_that_a_signal_told_to_stop_has_as_long_as_a_flush():
+    job, _ = training(then=Then.STOP)
+
+    assert (job.state, job.deadline()) == (State.STOPPING, 1022.0)
+
+
+def test_worker_that_leaves_as_told_before_it_said_so_was_stopped():
+    job = found(wanted=False)
+
+    effects = job.handle(WorkerExited(7, code=143), 1001.0)
+
+    assert effects == [RecordEnd(7, "stopped", "stopped (told so before this daemon came)")]
+    assert job.state is State.STOPPED
+
+
+def test_worker_that_nobody_wants_flushes_and_stops():
+    job, effects = training(wanted=False)
+
+    assert effects == [RequestFlush(7, 1, "stop", Then.STOP, 20)]
+    assert job.state is State.FLUSHING
+
+
+def test_worker_of_another_configuration_flushes_and_is_started_anew():
+    job, effects = training(outdated=True)
+    job.handle(CheckpointCommitted(7, 42, flushes=(1,)), 1003.0)
+
+    assert effects == [RequestFlush(7, 1, "update", Then.STOP, 20)]
+    assert job.handle(WorkerExited(7, code=143), 1004.0)[1:] == [Spawn(8), SelectCheckpoint(8)]
+    assert not job.facts.outdated
+
+
+def test_worker_that_nobody_wants_and_that_waits_for_go_is_only_terminated():
+    job = found(wanted=False)
+
+    assert job.handle(WorkerIdentified(7, Phase.WAITING), 1002.0) == [Terminate(7)]
+
+
+def test_stop_waits_for_the_answer_no_longer_than_for_a_flush():
+    job = found()
+
+    assert job.handle(StopRequested(), 1010.0) == [RememberWanted(False)]
+    assert (job.state, job.deadline()) == (State.ADOPTING, 1030.0)
+    assert job.expire(1030.0) == [Terminate(7)]
+
+
+def test_leaving_daemon_flushes_a_worker_once_it_has_said_where_it_stands():
+    job = found()
+    job.handle(StepsDone(7, 40), 1001.0)
+    job.handle(Closed("shutdown"), 1002.0)
+
+    assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=40), 1003.0) == [
+        RequestFlush(7, 1, "shutdown", Then.STOP, 20)
+    ]
+
+
+def test_worker_that_does_steps_and_never_answers_is_supervised_like_any_other():
+    job = found()
+    job.handle(StepsDone(7, 40), 1001.0)
+
+    assert job.expire(1011.0) == []
+    assert job.state is State.RUNNING
+
+
+def test_worker_that_says_and_does_nothing_is_ended_as_one_that_does_not_start():
+    job = found()
+
+    assert job.expire(1060.0) == [Abort(7)]
+    assert job.state is State.STOPPING
+
+
+def test_plain_program_is_as_old_as_its_process():
+    old, young = taken_up(PLAIN), taken_up(PLAIN)
+    old.handle(AttemptFound(7, age_s=100.0), 1000.0)
+    young.handle(AttemptFound(7, age_s=2.0), 1000.0)
+
+    assert old.state is State.RUNNING
+    assert (young.state, young.deadline()) == (State.STARTING, 1003.0)
+
+
+def test_plain_program_that_nobody_wants_is_stopped():
+    job = taken_up(PLAIN, wanted=False)
+
+    assert job.handle(AttemptFound(7, age_s=100.0), 1000.0) == [Terminate(7)]
+
+
+def test_done_counts_where_the_exit_status_is_not_known():
+    job = found()
+    job.handle(WorkerIdentified(7, Phase.DONE, step=100), 1002.0)
+
+    assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "done", "done"), RememberWanted(False)]
+    assert job.state is State.SUCCEEDED
+
+
+def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():
+    job, _ = training()
+
+    record, *following = job.handle(WorkerExited(7), 1003.0)
+
+    assert record == RecordEnd(7, "lost", "exit status not known")
+    assert following == [Spawn(8), SelectCheckpoint(8)]
+    assert job.facts.failures.by_cause == {}
+
+
+def test_end_that_nobody_can_explain_is_a_crash_if_it_brought_nothing():
+    job = found()
+
+    assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "crash", "exit status not known")]
+    assert job.state is State.BACKOFF
+
+
+def test_job_that_is_not_to_be_restarted_is_not():
+    job = found(Policy(name="once", is_job=True, autorestart=AutoRestart.NEVER))
+    job.handle(StepsDone(7, 40), 1001.0)
+
+    job.handle(WorkerExited(7), 1003.0)
+
+    assert job.state is State.EXITED
+
+
+def test_last_words_say_more_than_no_exit_status():
+    job, _ = training()
+    job.handle(FailureSaid(7, "ValueError: no"), 1003.0)
+
+    assert job.handle(WorkerExited(7), 1004.0)[0] == RecordEnd(7, "crash", "ValueError: no (exit status not known)")
+
+
+def test_attempt_that_was_done_while_no_daemon_was_there_has_succeeded():
+    job = taken_up()
+
+    effects = job.handle(AttemptLost(7, done=True), 1000.0)
+
+    assert effects == [RecordEnd(7, "done", "done, while no daemon was there"), RememberWanted(False)]
+    assert job.state is State.SUCCEEDED
+
+
+def test_attempt_that_was_lost_after_a_checkpoint_is_followed_at_once_and_counts_against_nothing():
+    job = taken_up()
+
+    record, *following = job.handle(AttemptLost(7, committed_step=40), 1000.0)
+
+    assert isinstance(record, RecordEnd)
+    assert record.cause == "lost"
+    assert following == [Spawn(8), SelectCheckpoint(8)]
+    assert job.facts.failures.by_cause == {}
+
+
+def test_attempt_that_was_lost_and_brought_nothing_counts():
+    job = taken_up()
+
+    job.handle(AttemptLost(7), 1000.0)
+
+    assert job.state is State.BACKOFF
+
+
+def test_lost_attempt_of_what_nobody_wants_is_only_booked():
+    job = taken_up(wanted=False)
+
+    effects = job.handle(AttemptLost(7, committed_step=40), 1000.0)
+
+    assert [type(each) for each in effects] == [RecordEnd]
+    assert job.state is State.STOPPED
+
+
+def test_lost_plain_program_is_started_again():
+    assert taken_up(PLAIN).handle(AttemptLost(7), 1000.0)[1:] == [Spawn(8)]

@@ -1,0 +1,382 @@
+"""The daemon dies or is reloaded: its workers go on, and the next daemon goes on with them."""
+
+import contextlib
+import ctypes
+import os
+import random
+import signal
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.protocol import checkpoints, layout
+from tests.system.harness import Daemon, Refused, alive, job
+
+ENDLESS = 100_000
+KILLS = int(os.environ.get("DAEMON_KILLS", "20"))
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture(autouse=True)
+def orphans() -> Iterator[Callable[[int], int]]:
+    """Workers of a dead daemon become this process' children, which reaps them when the test says so.
+
+    So it doesn't depend on whether the first process of a container reaps anybody. Gives what reaps one.
+    """
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield lambda pid: os.waitpid(pid, 0)[1]
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    for child in psutil.Process().children():
+        if child.status() == psutil.STATUS_ZOMBIE:
+            os.waitpid(child.pid, 0)
+
+
+def history(daemon: Daemon, name: str) -> list[dict[str, Any]]:
+    return list(daemon.call("history", name=name)["attempts"])
+
+
+def causes(daemon: Daemon, name: str) -> list[str | None]:
+    return [each["cause"] for each in history(daemon, name)]
+
+
+def die(daemon: Daemon) -> None:
+    assert daemon.stop(signal.SIGKILL) == -signal.SIGKILL
+
+
+def committed(daemon: Daemon, name: str) -> list[int]:
+    return [each.step for each in checkpoints.committed(daemon.folder / name)]
+
+
+def ask_in_background(daemon: Daemon, command: str, **arguments: object) -> None:
+    """The daemon is going to die with the command unanswered."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, ValueError, Refused):
+            daemon.call(command, **arguments)
+
+    threading.Thread(target=ask, daemon=True).start()
+
+
+def until_answering(daemon: Daemon) -> None:
+    def answers() -> bool:
+        try:
+            return bool(daemon.call("status"))
+        except OSError:
+            return False
+
+    daemon.until(answers, "it answers")
+
+
+# --- the daemon dies --------------------------------------------------------------------------------------------------
+
+
+def test_worker_trains_on_without_a_daemon_and_the_next_one_goes_on_with_it(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=50)) as daemon:
+        before = daemon.until_step("count", 5)
+        die(daemon)
+        daemon.until(lambda: committed(daemon, "count")[:1] > [50], "it has committed meanwhile")
+
+        daemon.start()
+
+        after = daemon.until_state("count", "RUNNING")
+        assert after["pid"] == before["pid"]
+        assert after["job"]["step"] > 50
+        assert abs(after["started_wall_at"] - before["started_wall_at"]) < 1.0
+        daemon.until_step("count", after["job"]["step"] + 1)
+        (attempt,) = history(daemon, "count")
+        assert attempt["cause"] is None
+        assert attempt["checkpoints"] >= 2
+
+
+def test_adopted_worker_is_stopped_with_a_flush_and_its_exit_status_is_known(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
+        daemon.until_step("count", 5)
+        die(daemon)
+        daemon.start()
+
+        daemon.call("stop", name="count")
+
+        (attempt,) = history(daemon, "count")
+        assert (attempt["cause"], attempt["exit_code"]) == ("stopped", 143)
+        assert committed(daemon, "count") == [attempt["to_step"]]
+
+
+def test_adopted_worker_that_is_done_has_succeeded(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=300)) as daemon:
+        daemon.until_step("count", 5)
+        die(daemon)
+        daemon.start()
+
+        done = daemon.until_state("count", "SUCCEEDED")
+
+        assert (done["exit_code"], done["job"]["step"], done["job"]["metrics"]) == (0, 300, {"accuracy": 1.0})
+        assert causes(daemon, "count") == ["done"]
+
+
+def test_adopted_worker_that_dies_is_followed_at_once_from_its_checkpoint(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=10)) as daemon:
+        first = daemon.until_step("count", 25)["pid"]
+        die(daemon)
+        daemon.start()
+        daemon.until_state("count", "RUNNING")
+
+        os.kill(first, signal.SIGKILL)
+
+        second = daemon.until(
+            lambda: (found := daemon.status("count"))["pid"] not in (None, first) and found, "there is a new worker"
+        )
+        daemon.until_state("count", "RUNNING")
+        assert second["job"]["attempt"] == 2
+        assert [(each["cause"], each["signal"]) for each in history(daemon, "count")] == [("crash", 9), (None, None)]
+
+
+def test_worker_that_was_still_loading_gets_its_go_from_the_next_daemon(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, LOAD_S=4)) as daemon:
+        first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
+        die(daemon)  # `go` went into a pipe that nobody has opened yet, and is gone with the daemon
+
+        daemon.start()
+
+        assert daemon.until_state("count", "ADOPTING", "STARTING")["wire_state"] == "STARTING"
+        assert daemon.until_step("count", 3)["pid"] == first
+        assert daemon.status("count")["state"] == "RUNNING"
+        assert causes(daemon, "count") == [None]
+
+
+def test_flush_that_was_asked_for_is_waited_for_by_the_next_daemon(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS, FLUSH_S=2)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        ask_in_background(daemon, "checkpoint", name="count")
+        daemon.until(lambda: list((tmp_path / "count").glob("*.partial")), "it is saving")
+        die(daemon)
+
+        daemon.start()
+
+        assert daemon.until_state("count", "FLUSHING", "RUNNING")["pid"] == first
+        daemon.until(lambda: daemon.status("count")["job"]["checkpoint"], "the flush is committed")
+        daemon.until_state("count", "RUNNING")
+        assert history(daemon, "count")[0]["checkpoints"] == 1
+        assert daemon.call("checkpoint", name="count")["step"] > committed(daemon, "count")[-1]
+
+
+def test_stop_is_completed_by_the_next_daemon(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS, FLUSH_S=3)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        ask_in_background(daemon, "stop", name="count")
+        daemon.until(lambda: list((tmp_path / "count").glob("*.partial")), "it is saving")
+        die(daemon)
+
+        daemon.start()
+
+        daemon.until(lambda: not alive(first), "it has left")
+        daemon.until(lambda: causes(daemon, "count") != [None], "its end is booked")
+        assert daemon.status("count")["state"] == "STOPPED"
+        assert causes(daemon, "count") == ["stopped"]
+        assert len(history(daemon, "count")) == 1
+        assert len(committed(daemon, "count")) == 1
+
+
+def test_save_in_progress_is_committed_and_told_to_the_next_daemon(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=20, FLUSH_S=1.5)) as daemon:
+        first = daemon.until_step("count", 19)["pid"]
+        daemon.until(lambda: list((tmp_path / "count").glob("*.partial")), "it is saving")
+        die(daemon)
+
+        daemon.start()
+
+        daemon.until(lambda: history(daemon, "count")[0]["checkpoints"], "the commit is in the history")
+        found = daemon.status("count")
+        assert (found["pid"], found["job"]["attempt"]) == (first, 1)
+        assert found["job"]["checkpoint"]["step"] >= 20
+
+
+def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp_path: Path):
+    keys = "flush_timeout=1\nstopwaitsecs=1"
+    with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=ENDLESS, EVERY=10)) as daemon:
+        first = daemon.until_step("count", 25)["pid"]
+        os.kill(first, signal.SIGSTOP)
+        die(daemon)
+        daemon.start()
+
+        daemon.call("stop", name="count")
+
+        assert not alive(first)
+        assert daemon.status("count")["state"] == "STOPPED"
+        assert causes(daemon, "count") == ["stopped"]
+
+
+def test_plain_program_is_adopted_too(tmp_path: Path):
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\n") as daemon:
+        first = daemon.until_state("sleeper", "RUNNING")["pid"]
+        die(daemon)
+
+        daemon.start()
+
+        assert daemon.until_state("sleeper", "RUNNING")["pid"] == first
+        os.kill(first, signal.SIGKILL)
+        second = daemon.until(
+            lambda: (found := daemon.status("sleeper"))["pid"] not in (None, first) and found, "it was started again"
+        )
+        assert second["pid"] != first
+
+
+def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
+    """`DAEMON_KILLS=200` for a longer walk."""
+    steps, every = 90 * KILLS, 25
+    chance = random.Random(11)
+    with Daemon(tmp_path, job("count", tmp_path, "startsecs=0", STEPS=steps, EVERY=every, FLUSH_S=0.02)) as daemon:
+        first = daemon.until_step("count", 1)["pid"]
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0, 1.0))
+            die(daemon)
+            assert alive(first) or committed(daemon, "count")[0] == steps
+            daemon.launch()
+        until_answering(daemon)
+
+        daemon.until(lambda: causes(daemon, "count") != [None], "its end is booked", patience_s=20 + 0.2 * steps)
+
+        (attempt,) = history(daemon, "count")
+        assert (attempt["cause"], attempt["from_step"], attempt["to_step"]) == ("done", 0, steps)
+        assert committed(daemon, "count")[0] == steps
+        assert not [each for each in (tmp_path / "count").iterdir() if layout.is_partial(each.name)]
+
+
+# --- the worker ends while no daemon is there -------------------------------------------------------------------------
+
+
+def test_worker_that_was_done_while_no_daemon_was_there_has_succeeded(tmp_path: Path, orphans: Callable[[int], int]):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=100)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        die(daemon)
+        assert orphans(first) == 0
+
+        daemon.start()
+
+        daemon.until_state("count", "SUCCEEDED")
+        (attempt,) = history(daemon, "count")
+        assert (attempt["cause"], attempt["to_step"]) == ("done", 100)
+        die(daemon)
+        daemon.start()
+        assert daemon.until_state("count", "STOPPED")["pid"] is None
+
+
+def test_worker_that_was_killed_while_no_daemon_was_there_is_followed_at_once(
+    tmp_path: Path, orphans: Callable[[int], int]
+):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=10)) as daemon:
+        first = daemon.until_step("count", 25)["pid"]
+        die(daemon)
+        os.kill(first, signal.SIGKILL)
+        orphans(first)
+        newest = committed(daemon, "count")[0]
+
+        daemon.start()
+
+        daemon.until_step("count", newest + 1)
+        lost, following = history(daemon, "count")
+        assert (lost["cause"], lost["to_step"]) == ("lost", newest)
+        assert following["from_step"] == newest
+
+
+def test_exit_status_of_a_worker_that_nobody_has_reaped_is_read(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=10)) as daemon:
+        first = daemon.until_step("count", 25)["pid"]
+        die(daemon)
+        os.kill(first, signal.SIGKILL)
+        daemon.until(lambda: not alive(first), "it is dead")
+
+        daemon.start()
+
+        daemon.until(lambda: len(history(daemon, "count")) == 2, "there is a second attempt")
+        assert (history(daemon, "count")[0]["cause"], history(daemon, "count")[0]["signal"]) == ("crash", 9)
+
+
+def test_error_of_a_worker_that_failed_while_no_daemon_was_there_is_told(tmp_path: Path, orphans: Callable[[int], int]):
+    with Daemon(tmp_path, job("count", tmp_path, "autorestart=false", FAIL="import", LOAD_S=1.5)) as daemon:
+        first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
+        die(daemon)
+        assert os.waitstatus_to_exitcode(orphans(first)) == 1
+
+        daemon.start()
+
+        daemon.until(lambda: causes(daemon, "count")[0], "its end is booked")
+        assert history(daemon, "count")[0]["cause"] == "crash"
+        assert "No module named 'trian'" in history(daemon, "count")[0]["text"]
+
+
+# --- reload, and other configurations ---------------------------------------------------------------------------------
+
+
+def reload(daemon: Daemon) -> None:
+    daemon.call("reload")
+    daemon.until(lambda: (daemon.folder / "daemon.log").read_text().count('"event": "daemon.ready"') >= 2, "it is back")
+    until_answering(daemon)
+
+
+def test_reload_keeps_what_runs(tmp_path: Path):
+    sections = job("count", tmp_path, STEPS=ENDLESS) + "[program:sleeper]\ncommand=/bin/sleep 1000\n"
+    with Daemon(tmp_path, sections) as daemon:
+        trains = daemon.until_step("count", 5)
+        sleeps = daemon.until_state("sleeper", "RUNNING")
+        served_by = daemon.call("pid")["pid"]
+
+        reload(daemon)
+
+        assert daemon.call("pid")["pid"] == served_by
+        assert daemon.until_state("count", "RUNNING")["pid"] == trains["pid"]
+        assert daemon.until_state("sleeper", "RUNNING")["pid"] == sleeps["pid"]
+        daemon.call("stop", name="count")
+        assert [(each["cause"], each["exit_code"]) for each in history(daemon, "count")] == [("stopped", 143)]
+
+
+def test_reload_flushes_and_starts_anew_what_is_configured_otherwise(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        daemon.write(job("count", tmp_path, "stopwaitsecs=9", STEPS=ENDLESS, EVERY=ENDLESS))
+
+        reload(daemon)
+
+        second = daemon.until(
+            lambda: (
+                (found := daemon.status("count"))["pid"] not in (None, first) and found["state"] == "RUNNING" and found
+            ),
+            "it trains with the new configuration",
+        )
+        assert second["job"]["attempt"] == 2
+        left, _ = history(daemon, "count")
+        assert left["cause"] == "stopped"
+        assert left["lost_steps"] == 0
+
+
+def test_worker_of_a_program_that_is_not_configured_any_more_flushes_and_leaves(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        die(daemon)
+        daemon.write("[program:other]\ncommand=/bin/sleep 1000\n")
+
+        daemon.start()
+
+        daemon.until(lambda: not alive(first), "it has left")
+        assert len(committed(daemon, "count")) == 1
+
+
+def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        die(daemon)
+        with sqlite3.connect(tmp_path / "state" / "ledger.sqlite3") as ledger:
+            ledger.execute("INSERT OR REPLACE INTO programs VALUES ('count', 0)")
+
+        daemon.start()
+
+        daemon.until(lambda: not alive(first), "it has left")
+        daemon.until(lambda: causes(daemon, "count") == ["stopped"], "its end is booked")
+        assert daemon.status("count")["state"] == "STOPPED"
+        assert len(committed(daemon, "count")) == 1
