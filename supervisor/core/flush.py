@@ -6,7 +6,7 @@ measures is this job on this disk; the margin is `notice_margin` of the configur
 does not know how long a save takes asks at once.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ RECENT = 8  # saves and steps that are remembered: enough to meet a slow one, fe
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """One save that reached the disk: when it ended (monotonic seconds), and how long it took."""
+    """One save that reached the disk: when it ended (monotonic seconds; -inf: long ago), and how long it took."""
 
     ended_at: float
     save_s: float
@@ -44,6 +44,8 @@ def alone_s(save: Saved, others: Iterable[Saved]) -> float:
     Saves that go on at the same time are taken to share the disk evenly: while n of them write, each gets 1/n.
     """
     among = [each for each in others if each.ended_at > save.began_at and each.began_at < save.ended_at]
+    if not among:
+        return save.save_s
     edges = sorted({save.began_at, save.ended_at, *(_within(at, save) for each in among for at in _ends(each))})
     total = 0.0
     for begin, end in pairwise(edges):
@@ -64,14 +66,14 @@ def _within(at: float, save: Saved) -> float:
     return min(max(at, save.began_at), save.ended_at)
 
 
-def expected_s(name: str, saves: Mapping[str, Sequence[Saved]], finishing: Iterable[str]) -> float | None:
-    """How long the next save of `name` takes if those of `finishing` save at the same time; None: never measured.
+def expected_s(saves: Mapping[str, Sequence[Saved]], finishing: Collection[str]) -> dict[str, float]:
+    """How long the next save of each job takes if those of `finishing` save at the same time; measured jobs only.
 
-    `saves`: recent saves on the same disk by job. With even shares a job waits for each other one no longer than that
-    one's save, nor longer than its own.
+    `saves`: recent saves on one disk by job. With even shares a job waits for each other one no longer than that
+    one's save takes, nor longer than its own.
     """
     alone = {job: max(alone_s(each, _others(job, saves)) for each in own) for job, own in saves.items() if own}
-    if name not in alone:
-        return None
-    own_s = alone[name]
-    return SPREAD * (own_s + sum(min(own_s, alone.get(job, own_s)) for job in set(finishing) - {name}))
+    return {
+        name: SPREAD * (own_s + sum(min(own_s, alone.get(job, own_s)) for job in set(finishing) - {name}))
+        for name, own_s in alone.items()
+    }

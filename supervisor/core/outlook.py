@@ -1,6 +1,6 @@
 """What the host's fate means for one job: when its flushes are due, and whether a start is still worth its while."""
 
-from supervisor.core.facts import Facts
+from supervisor.core.facts import ALIVE, Facts, State
 from supervisor.core.flush import latest_ask
 from supervisor.core.notices import Certainty, Notice
 from supervisor.core.restart import Cause
@@ -76,6 +76,20 @@ def not_before(facts: Facts, now: float) -> float | None:
     needed_s = startup_s + step_s(facts) + (save_s(facts) or 0.0) + policy.notice_margin
     over_at = end + policy.notice_grace
     return over_at if end - now < needed_s and now < over_at else None
+
+
+def can_flush(facts: Facts) -> bool:
+    """Whether there is a training process that a notice makes save."""
+    return facts.policy.is_job and facts.state in (State.RUNNING, State.FLUSHING)
+
+
+def has_nothing_to_lose(facts: Facts) -> bool:
+    """Whether the host may go at once, as far as this program goes: all is on the disk that was to be."""
+    if not facts.policy.is_job or facts.state not in ALIVE:
+        return True
+    if facts.state is State.RUNNING:
+        return facts.last_flush_asked and facts.flush_again_at is None
+    return facts.state is State.STARTING and not facts.moved
 
 
 def cause_of_stop(facts: Facts) -> Cause:
