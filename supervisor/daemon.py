@@ -24,7 +24,9 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import LEVELS, DaemonLog
 from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.host.logs import LogPump
+from supervisor.host.notices.choose import UnknownSourceError, sources
 from supervisor.host.notices.drill import Drills
+from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 from supervisor.host.process import SpawnError, credentials
 from supervisor.host.systemd import Systemd, without_notify
@@ -202,7 +204,13 @@ class Supervisord:
 
 
 def _sources(settings: SupervisordConfig) -> tuple[Source, ...]:
-    return ()
+    """Where notices of this host come from. Raises UnknownSourceError."""
+    told = NoticeSettings(
+        notice_dir=settings.notice_dir,
+        azure_acknowledge=settings.azure_acknowledge,
+        google_preemption_notice_s=settings.google_preemption_notice,
+    )
+    return sources(settings.notices, told)
 
 
 async def _update(programs: Programs) -> None:
@@ -225,7 +233,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_beside_supervisor()
         path = (options.configuration or find()).absolute()  # `directory` may move us
         config = _with_overrides(load(path, os.environ), options)
-    except (ConfigError, NotAlone) as error:
+        _sources(config.supervisord)
+    except (ConfigError, NotAlone, UnknownSourceError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - before there is a log
         return EXIT_CONFIG
     if options.check_config:
@@ -300,7 +309,7 @@ def _options() -> argparse.ArgumentParser:
         description="Keeps training jobs and other programs running; see supervisorctl for talking to it.",
         epilog="Exit status: 0 after a shutdown, 78 for a bad configuration, 75 where another supervisord is running, "
         "71 where a needed file or socket can't be had. Signals: TERM, INT, QUIT flush and stop all programs (twice: "
-        "in a hurry); PWR: the same within power_timeout; HUP reads the configuration again, changes what differs; USR2 "
+        "in a hurry); PWR: the same within power_timeout; HUP reads the configuration and changes what differs; USR2 "
         "reopens log files.",
     )
     add = parser.add_argument

@@ -97,6 +97,19 @@ class SupervisordConfig(Section):
         "network; `off`; or sources by name, separated by commas.",
         shown="auto",
     )
+    notice_dir: FilePath = required(
+        "Folder that the source `file` watches: whoever may write there announces that this host goes away, or takes "
+        "that back, with a file.",
+        shown="`notices` in state_dir",
+    )
+    azure_acknowledge: Boolean = key(
+        False,
+        "Whether Azure is told that it need not wait once all is on the disk. Off, as it then takes the host at once.",
+    )
+    google_preemption_notice: Seconds = key(
+        0.0,
+        "Seconds of warning that a Google host was created with (120, where that was asked for). As is their default.",
+    )
     notice_grace: Seconds = key(
         60.0,
         "Seconds after a notice's deadline in which jobs that stopped for it still wait. Then the host has come to "

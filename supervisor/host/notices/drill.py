@@ -23,7 +23,7 @@ class Drills:
         loop = asyncio.get_running_loop()
         id, deadline_at = str(next(self._numbers)), loop.time() + in_s
         whom = f" for {program}" if program else ""
-        notice = Notice(NAME, id, kind, certainty, deadline_at, is_cancellable=True, text=f"a drill{whom}")
+        notice = Notice(NAME, id, kind, certainty, deadline_at, is_cancellable=True, text=f"somebody practises{whom}")
         self._ends[id] = (program, loop.call_at(deadline_at, self._end, id))
         self._receive(notice, program)
         return notice
