@@ -142,6 +142,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"cannot use the ledger {path}: a newer stepkeeper wrote it (version {version}, this one reads {SCHEMA}); "
             f"install that version again, or set another state_dir"
         )
+    if version < 0:
+        raise _Damaged(f"version {version}")
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise _Damaged(state)
