@@ -96,6 +96,7 @@ def standing(runner: Runner, now: float) -> dict[str, Any] | None:
         "deadline_wall_at": wall(notice, now),
         "last_flush_s": None if last_at is None else round(last_at - now, 3),
         "waits": runner.facts.held,
+        "doing": next(iter(words(runner, now)), None),
     }
 
 
