@@ -34,6 +34,7 @@ class Provider:
     def __init__(self) -> None:
         self.sink: asyncio.Future[Sink] = asyncio.get_running_loop().create_future()
         self.acknowledged = asyncio.Event()
+        self.answered: list[str] = []
         self.breaks = False
 
     async def watch(self, sink: Sink) -> None:
@@ -43,12 +44,13 @@ class Provider:
         await asyncio.Event().wait()
 
     async def acknowledge(self, id: str) -> None:
+        self.answered.append(id)
         self.acknowledged.set()
 
 
-def notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN) -> Notice:
+def notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN, id: str = "1") -> Notice:
     deadline_at = asyncio.get_running_loop().time() + in_s
-    return Notice("provider", "1", Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="")
+    return Notice("provider", id, Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="")
 
 
 @pytest.fixture
@@ -126,16 +128,21 @@ async def test_a_provider_waits_in_vain_while_a_job_trains_on_with_time_left(
     await noticing.end()
 
 
-async def test_a_possible_notice_is_not_answered(tmp_path: Path, programs: Callable[[str], Programs]):
+async def test_a_possible_notice_is_not_answered_until_it_is_certain(
+    tmp_path: Path, programs: Callable[[str], Programs]
+):
     made = programs(job("count", tmp_path, "autostart = false"))
     noticing, sink = await listen(made, provider := Provider())
 
-    sink.received(notice(certainty=Certainty.POSSIBLE))
-    await asyncio.sleep(0)
-    assert not provider.acknowledged.is_set()
-
-    sink.received(notice())
+    sink.received(notice(certainty=Certainty.POSSIBLE, id="hint"))
+    sink.received(notice(id="sure"))
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+    assert provider.answered == ["sure"]
+
+    provider.acknowledged.clear()
+    sink.received(notice(id="hint"))
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+    assert provider.answered == ["sure", "hint"]
     await noticing.end()
 
 
