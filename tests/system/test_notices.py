@@ -48,20 +48,20 @@ def until_saved(daemon: Daemon, name: str, count: int) -> list[dict[str, Any]]:
 
 def test_eight_jobs_are_all_durable_before_the_deadline_having_trained_on(tmp_path: Path):
     names = [f"job{number}" for number in range(8)]
-    keys = "notice_margin = 3.5"  # what a machine busy with other tests may stand still
+    keys = "notice_margin = 5.5"  # what a machine busy with other tests may stand still
     jobs = [job(name, tmp_path, keys, FLUSH_S=0.1, STEP_S=0.02, **ENDLESS) for name in names]
     with Daemon(tmp_path, "".join(jobs)) as daemon:
         for name in names:
             daemon.until_step(name, 2, patience_s=60)
         told_at = time.time()
 
-        daemon.call("drill", name="all", in_s=6)
+        daemon.call("drill", name="all", in_s=8)
 
         daemon.until(lambda: all(attempts(daemon, name)[0]["ended_wall_at"] for name in names), "all have left", 60)
         for name in names:
             first, last = checkpoints(daemon, name)
             assert last["step"] > first["step"]
-            assert told_at + 1 < last["created_wall_at"] < told_at + 6, "late, but before the deadline"
+            assert told_at + 1 < last["created_wall_at"] < told_at + 8, "late, but before the deadline"
             ended = attempts(daemon, name)[0]
             assert (ended["cause"], ended["to_step"]) == ("preemption", last["step"])
             daemon.until_step(name, last["step"] + 1, patience_s=60)
