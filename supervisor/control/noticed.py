@@ -120,7 +120,8 @@ def _fate(notice: Notice, now: float) -> str:
 def _doing(runner: Runner, now: float) -> str:
     facts, last_at = runner.facts, outlook.last_flush_at(runner.facts)
     if runner.is_stopping:
-        return "its last flush is under way, then it waits"
+        committed = runner.flush is not None and runner.flush.committed
+        return "all is on the disk, its worker leaves" if committed else "its last flush is under way, then it leaves"
     flushing = "flushes and trains on" if runner.state is State.FLUSHING else "trains on"
     if last_at is not None:
         return f"{flushing}, last flush in {max(0, math.floor(last_at - now))} s"
