@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import groups, wire
+from supervisor.control import groups, noticed, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -31,9 +31,13 @@ class Command:
 
 async def status(daemon: Daemon, arguments: Arguments) -> Result:
     """Every program, by group and name."""
-    troubles = daemon.logs.troubles
+    troubles, durable_s = daemon.logs.troubles, daemon.noticing.durable_s()
+    warnings = {name: noticed.too_slow(takes_s, daemon.noticing.shortest_s) for name, takes_s in durable_s.items()}
     return {
-        "programs": [wire.standing(runner, troubles) for runner in groups.in_order(daemon.programs.runners.values())],
+        "programs": [
+            {**wire.standing(each, troubles, warnings.get(each.name)), "durable_s": durable_s.get(each.name)}
+            for each in groups.in_order(daemon.programs.runners.values())
+        ],
         "ledger_error": daemon.ledger.last_error,
     }
 
@@ -267,7 +271,9 @@ TABLE: Mapping[str, Command] = {
     "checkpoint": Command(checkpoint, changes=True),
     "checkpoints": Command(checkpoints, changes=False),
     "clear": Command(clear, changes=True),
+    "drill": Command(noticed.drill, changes=True),
     "history": Command(history, changes=False),
+    "notices": Command(noticed.notices, changes=False),
     "pid": Command(pid, changes=False),
     "reload": Command(reload, changes=True),
     "remove": Command(remove, changes=True),

@@ -6,6 +6,7 @@ attempt than the present one are dropped at the door (`job.Job.handle`).
 
 from dataclasses import dataclass
 
+from supervisor.core.notices import Notice
 from supervisor.protocol.messages import Phase, Then
 
 
@@ -85,10 +86,11 @@ class TrainingRestored:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """The training loop reached `step`."""
+    """The training loop reached `step`. `step_s`: mean seconds a step since the last time, if it was told."""
 
     attempt: int
     step: int
+    step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,13 +170,40 @@ class WorkerIdentified:
 class AttemptLost:
     """It ended while no daemon was there. `done`: it had said so; `error`: its last words if it failed.
 
-    `committed_step`: the highest step of its checkpoints.
+    `committed_step`: the highest step of its checkpoints. `host_left`: the host was started anew since it began.
     """
 
     attempt: int
     done: bool = False
     error: str | None = None
     committed_step: int | None = None
+    host_left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeReceived:
+    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeChanged:
+    """The gravest notice says another time now, or a graver one was withdrawn and this one remains."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeEnded:
+    """No notice holds any more: withdrawn, or its deadline passed and the host still stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavesMeasured:
+    """`save_s`: what a save of this job is going to take while all others that must save do so too."""
+
+    save_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,5 +231,9 @@ Event = (
     | AttemptFound
     | WorkerIdentified
     | AttemptLost
+    | NoticeReceived
+    | NoticeChanged
+    | NoticeEnded
+    | SavesMeasured
     | DeadlinePassed
 )

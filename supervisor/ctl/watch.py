@@ -115,6 +115,8 @@ def _remark(program: dict[str, Any], job: dict[str, Any] | None) -> str:
         return render.one_line(program["description"])
     if job["save_error"]:
         return render.one_line(f"last save failed: {job['save_error']}")
+    if (notice := program.get("notice")) and notice["doing"]:
+        return render.one_line(notice["doing"])
     if program["reason"]:
         return render.one_line(program["reason"])
     return " ".join(f"{name}={value:.4g}" for name, value in job["metrics"].items())

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
+from supervisor.runner.saves import Saves
 from supervisor.runner.selecting import select
 from supervisor.runner.training import Training
 
@@ -44,6 +45,8 @@ class Services:
     runtime_dir: Path
     environment: Mapping[str, str]
     server_url: str | None
+    saves: Saves = field(default_factory=Saves)
+    notice_grace: float = 60.0
 
 
 @dataclass(slots=True)
@@ -298,6 +301,9 @@ class Acts:
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
+        if isinstance(message, messages.Committed) and self._config.job is not None:
+            now = asyncio.get_running_loop().time()
+            self._services.saves.note(self._config.name, self._config.job.checkpoint_dir, message.save_s, now)
         book(message, self._config.name, self._services.ledger, self._log)
         event = event_of(message, self.answers)
         if event is not None:

@@ -42,17 +42,19 @@ class Left:
     """What there is of one program.
 
     `worker`: its newest attempt's process, alive; `with_it`: what belongs to that attempt besides. `strays`: what other
-    attempts left. `open_attempts`: those whose end was never written, the worker's among them.
+    attempts left. `open_attempts`: those whose end was never written, the worker's among them; `cut_off`: those of
+    them that the host took with it.
     """
 
     worker: LeftWorker | None = None
     with_it: tuple[psutil.Process, ...] = ()
     strays: tuple[psutil.Process, ...] = ()
     open_attempts: tuple[int, ...] = ()
+    cut_off: frozenset[int] = frozenset()
 
     def without_worker(self) -> "Left":
         """The same, where the worker can't be taken over: all of it has to end."""
-        return Left(None, (), self.strays + self.with_it, self.open_attempts)
+        return Left(None, (), self.strays + self.with_it, self.open_attempts, self.cut_off)
 
 
 def sort(unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> dict[str, Left]:
@@ -70,12 +72,13 @@ def _left_of(name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psu
     worker = _worker(opened[-1], by_attempt.get(newest, [])) if opened and opened[-1].attempt == newest else None
     strays = [each for attempt, found in by_attempt.items() for each in found if worker is None or attempt != newest]
     with_it = by_attempt.get(newest, []) if worker is not None else []
-    return Left(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened))
+    cut_off = frozenset(each.attempt for each in opened if not each.of_this_boot)
+    return Left(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off)
 
 
 def _worker(opened: OpenAttempt, marked: list[psutil.Process]) -> LeftWorker | None:
     """The ledger's process, if pid, start time and mark agree; a zombie has no mark any more, but an exit status."""
-    if tree.identity(opened.pid) != opened.start_time or opened.pid <= 0:
+    if not opened.of_this_boot or opened.pid <= 0 or tree.identity(opened.pid) != opened.start_time:
         return None
     if all(each.pid != opened.pid for each in marked) and not tree.is_zombie(opened.pid):
         return None
@@ -83,7 +86,7 @@ def _worker(opened: OpenAttempt, marked: list[psutil.Process]) -> LeftWorker | N
 
 
 async def look_back(
-    config: ProgramConfig, attempt: int, runtime_dir: Path, checkpoints: CheckpointStore
+    config: ProgramConfig, attempt: int, host_left: bool, runtime_dir: Path, checkpoints: CheckpointStore
 ) -> tuple[AttemptLost, list[messages.FromWorker]]:
     """How an attempt ended that nobody saw: from its last words, which are given too, and from its checkpoints.
 
@@ -94,7 +97,8 @@ async def look_back(
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     done = any(isinstance(each, messages.Done) for each in words)
     error = next((each.error for each in words if isinstance(each, messages.Failed)), None)
-    return AttemptLost(attempt, done, error, await _committed_step(config, attempt, checkpoints)), words
+    step = await _committed_step(config, attempt, checkpoints)
+    return AttemptLost(attempt, done, error, step, host_left), words
 
 
 async def _committed_step(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> int | None:

@@ -40,10 +40,13 @@ class Programs:
     def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
         self.runners = {name: Runner(each, services) for name, each in config.programs.items()}
         self.closing = False
+        self.on_new: Callable[[Runner], None] = lambda runner: None
+        """Called with every program that an update takes into use, before it starts."""
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._read = read
         self._services = services
         self._updating = asyncio.Lock()
+        self._begun = False
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:
@@ -54,6 +57,7 @@ class Programs:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
         wanted before, or starts by itself, is started.
         """
+        self._begun = True
         try:
             await self._begin()
         finally:
@@ -117,7 +121,8 @@ class Programs:
         """Flushes and stops all programs side by side; returns when no process is left."""
         self.closing = True
         for runner in self.runners.values():
-            await runner.looked_back.wait()  # who has a worker has to flush it
+            if self._begun:
+                await runner.looked_back.wait()  # who has a worker has to flush it
             runner.taken_up.set()  # what stands in the way of a start is no longer of interest
         await asyncio.gather(*(runner.retire("shutdown") for runner in self.runners.values()))
 
@@ -154,6 +159,7 @@ class Programs:
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
         runner.preset(old.wanted if old is not None else config.autostart)
+        self.on_new(runner)
         await self._take_up(runner, Left(), last_attempt)
         return ["added"] if old is None else ["stopped", "updated"]
 
@@ -171,23 +177,24 @@ class Programs:
         booked = False
         for attempt in left.open_attempts if gone else ():
             if not (adopted and attempt == runner.attempt):
-                booked = await self._close_book(runner, attempt, ended_here)
+                booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off)
         runner.taken_up.set()
         if gone and runner.wanted and not (adopted or booked or self.closing):
             runner.post(fact.StartRequested())
 
-    async def _close_book(self, runner: Runner, attempt: int, ended_here: bool) -> bool:
+    async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""
-        if not ended_here and await runner.book_lost(attempt):
+        if not ended_here and await runner.book_lost(attempt, host_left):
             return True
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
-        await self._forget_attempt(runner.name, attempt, text)
+        await self._forget_attempt(runner.name, attempt, text, host_left)
         return False
 
-    async def _forget_attempt(self, name: str, attempt: int, text: str) -> None:
+    async def _forget_attempt(self, name: str, attempt: int, text: str, host_left: bool) -> None:
         folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        self._services.ledger.attempt_ended(name, attempt, Cause.LOST, text, None, None, None, time.time())
+        cause, how = (Cause.PREEMPTION, "the host went away") if host_left else (Cause.LOST, text)
+        self._services.ledger.attempt_ended(name, attempt, cause, how, None, None, None, time.time())
 
     async def _see_out(self, name: str, left: Left) -> None:
         """The program is configured no more: what is left of it flushes and leaves."""
@@ -199,7 +206,7 @@ class Programs:
         if await self._end_left(name, left.without_worker(), FORGOTTEN_PATIENCE_S, signal.SIGTERM):
             text = "configured no more; flushed and left" if told else "configured no more; ended"
             for attempt in left.open_attempts:
-                await self._forget_attempt(name, attempt, text)
+                await self._forget_attempt(name, attempt, text, attempt in left.cut_off)
 
     async def _end_left(self, name: str, left: Left, patience_s: float, stop_signal: signal.Signals) -> bool:
         """Whether nothing else of an earlier daemon runs any more: two workers for one job must never be."""

@@ -15,7 +15,7 @@ import structlog
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.effects import Effect
-from supervisor.core.facts import ALIVE, Flush, State
+from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
 from supervisor.host import marks
 from supervisor.protocol import messages
@@ -40,7 +40,7 @@ class Runner:
         self._handed_over = False
         self.acts = Acts(config, services, self.post)
         self._services = services
-        self._job = Job(policy_of(config))
+        self._job = Job(policy_of(config, services.notice_grace))
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
@@ -64,6 +64,11 @@ class Runner:
     def wanted(self) -> bool:
         """Whether it is to run."""
         return self._job.facts.wanted
+
+    @property
+    def facts(self) -> Facts:
+        """All that is known of it; for reading only."""
+        return self._job.facts
 
     @property
     def reason(self) -> str | None:
@@ -124,10 +129,10 @@ class Runner:
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated))
         return True
 
-    async def book_lost(self, attempt: int) -> bool:
+    async def book_lost(self, attempt: int, host_left: bool) -> bool:
         """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last."""
         services = self._services
-        lost, words = await look_back(self.config, attempt, services.runtime_dir, services.checkpoints)
+        lost, words = await look_back(self.config, attempt, host_left, services.runtime_dir, services.checkpoints)
         for message in words:
             self.acts.training.note(message)
         if lost.committed_step is not None:

@@ -37,7 +37,7 @@ def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
     if now < young_until:
         enter(facts, State.STARTING, young_until)
     else:
-        run(facts)
+        run(facts, now)
     return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
 
 
@@ -53,7 +53,7 @@ def identified(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
         return _go_on_starting(facts, event, now)
     if event.then is Then.STOP:
         return _let_it_leave(facts, event, now)
-    run(facts)
+    run(facts, now)
     if event.flush is not None:
         facts.flush = Flush(event.flush, Then.GO_ON)
         enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
@@ -64,7 +64,7 @@ def identified(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
 def silent_too_long(facts: Facts, event: Event, now: float) -> Effects:
     """No answer: one that does steps is supervised like any other, one that does nothing is ended."""
     if facts.moved or facts.done_said:
-        run(facts)
+        run(facts, now)
         return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
     if _is_unneeded(facts):
         facts.ending = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
@@ -106,16 +106,17 @@ def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
     if event.done:
         enter(facts, State.SUCCEEDED)
         return [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"), *unwant(facts, event, now)]
-    text = "ended while no daemon was there, exit status not known"
+    cause, text = Cause.LOST, "ended while no daemon was there, exit status not known"
     if event.error is not None:
-        text = f"{event.error} ({text})"
-    cause = Cause.LOST if event.error is None else Cause.CRASH
+        cause, text = Cause.CRASH, f"{event.error} ({text})"
+    elif event.host_left:
+        cause, text = Cause.PREEMPTION, "the host went away"
     record = RecordEnd(facts.attempt, cause, text)
     if facts.closing or not facts.wanted:
         return [record]
     facts.best_step = event.committed_step
     facts.moved = facts.ever_moved = event.committed_step is not None
-    if not facts.policy.is_job or (facts.moved and event.error is None):
+    if not facts.policy.is_job or cause is Cause.PREEMPTION or (facts.moved and event.error is None):
         return [record, *launch(facts, now)]
     return [record, *retry(facts, Cause.CRASH, text, now)]
 
