@@ -95,6 +95,7 @@ class MetadataServer:
         self.events: list[dict[str, object]] = []
         self.machine: str | None = "trainer_0"
         self.acknowledged: list[str] = []
+        self.refuse_posts = 0  # so many are answered 503
         self._etags: dict[str, int] = {}
         self._etag = itertools.count(0x5A17C29B)
         self._changed = asyncio.Condition()
@@ -214,7 +215,7 @@ class MetadataServer:
         await response.prepare(request)
         for _ in range(60):
             await response.write(b" ")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.02)
         return response
 
     def _add_routes(self, router: web.UrlDispatcher) -> None:
@@ -318,6 +319,9 @@ class MetadataServer:
 
     async def _azure_start(self, request: web.Request) -> web.Response:
         _require_azure(request)
+        if self.refuse_posts > 0:
+            self.refuse_posts -= 1
+            raise web.HTTPServiceUnavailable
         wanted = [each["EventId"] for each in (await request.json())["StartRequests"]]
         if not set(wanted) <= {each["EventId"] for each in self.events}:
             raise web.HTTPBadRequest
