@@ -49,8 +49,11 @@ class Logind:
 
     @property
     def shortest_s(self) -> float | None:
-        """logind's delay, as far as it is known, and the time to stop after it."""
-        return self._delay_s + self._stop_s
+        """logind's delay, as far as it is known, and the time to stop after it; None where that is not known.
+
+        The delay alone is no warning: the host waits for services to stop as well.
+        """
+        return self._delay_s + self._stop_s if self._stop_s > 0 else None
 
     async def watch(self, sink: Sink) -> None:
         """Tells `sink` what happens until it is cancelled."""
