@@ -226,7 +226,7 @@ async def test_nothing_is_asked_without_a_token(server: MetadataServer, heard: R
     assert "no token" in heard.errors[0]
 
 
-@pytest.mark.parametrize("token", [b"", b"two words", b"line\r\nX-Injected: 1", b"\xff\xfe", b"x" * 5000])
+@pytest.mark.parametrize("token", [b"", b"two words", b"a\r\nX-Injected:1", b"a\tb", b"\xff\xfe", b"x" * 5000])
 async def test_token_that_can_be_no_header_is_not_sent(token: bytes, server: MetadataServer, heard: Recorder) -> None:
     server.token_body = token
 

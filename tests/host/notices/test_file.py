@@ -242,6 +242,8 @@ async def test_bad_file_is_named_and_hides_no_other(folder: Path, heard: Recorde
 
     assert list(heard.active) == ["good.json"]
     assert str(folder / "bad.json") in heard.errors[0]
+    (folder / "good.json").unlink()
+    await heard.until(lambda: heard.withdrawn_ids)
 
 
 async def test_file_that_turns_bad_keeps_its_notice_until_it_is_removed(folder: Path, heard: Recorder) -> None:

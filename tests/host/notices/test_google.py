@@ -126,7 +126,7 @@ async def test_preemption_before_the_start_is_told_without_waiting(server: Metad
 
 async def test_change_between_two_requests_is_seen(server: MetadataServer, heard: Recorder) -> None:
     """The maintenance comes and goes while nobody waits: what is there at the next request counts, and is told."""
-    heard.watch(google(server, poll_s=0.3, wait_s=1))
+    heard.watch(google(server, poll_s=0.3, wait_s=60))
     asked = len(server.requests) + 3
     await heard.until(lambda: len(server.requests) >= asked)  # first answers are in; the pause after them runs
 
@@ -136,6 +136,15 @@ async def test_change_between_two_requests_is_seen(server: MetadataServer, heard
     await heard.until(lambda: heard.withdrawn_ids)
 
     assert heard.withdrawn_ids == [notice.id]
+
+
+async def test_value_that_does_not_change_is_asked_for_once_and_waited_for(
+    server: MetadataServer, heard: Recorder
+) -> None:
+    heard.watch(google(server, wait_s=60))
+    await heard.more_answers(30)  # of the question that does not wait
+
+    assert server.requests.count("GET /computeMetadata/v1/instance/preempted 200") == 1
 
 
 async def test_unchanged_answers_are_not_news(server: MetadataServer, heard: Recorder) -> None:
