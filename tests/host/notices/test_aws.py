@@ -24,6 +24,8 @@ from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
 NOW = Moment(1000.0, datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC))
+# after docs.aws.amazon.com/AWSEC2/latest/UserGuide: spot-instance-termination-notices, rebalance-recommendations,
+# monitoring-instances-status-check_sched
 RETIREMENT = {
     "NotBefore": "21 Jan 2027 09:00:43 GMT",
     "NotAfter": "21 Jan 2027 09:17:23 GMT",

@@ -13,6 +13,7 @@ from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
 NOW = Moment(1000.0, datetime(2026, 11, 21, 0, 51, 40, tzinfo=UTC))
+# after learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 EVENT: dict[str, object] = {
     "EventId": "11111111-2222-3333-4444-555555555555",
     "EventType": "Preempt",

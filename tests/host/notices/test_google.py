@@ -13,6 +13,7 @@ from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
 NOW = Moment(1000.0, datetime(2026, 12, 1, 18, 0, 1, tzinfo=UTC))
+# after cloud.google.com/tpu/docs/view-maintenance-notifications, which spells it in both ways
 UPCOMING = {
     "can_reschedule": "true",
     "latest_window_start_time": "2026-12-01T19:00:01Z",
