@@ -12,7 +12,7 @@ from supervisor.host.notices.aws import Aws
 from supervisor.host.notices.azure import Azure
 from supervisor.host.notices.file import File
 from supervisor.host.notices.google import Google
-from supervisor.host.notices.logind import SEATS, Logind
+from supervisor.host.notices.logind import SEATS, SYSTEM_BUS, Logind
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 
@@ -42,11 +42,11 @@ def sources(names: Literal["auto"] | tuple[str, ...], settings: NoticeSettings) 
     return tuple(_make(name, settings) for name in chosen)
 
 
-def automatic(sys: Path = detect.SYS, seats: Path = SEATS) -> tuple[str, ...]:
+def automatic(sys: Path = detect.SYS, seats: Path = SEATS, bus: Path = SYSTEM_BUS) -> tuple[str, ...]:
     """What `notices = auto` amounts to here: files, the cloud the firmware names, logind where there is one."""
     cloud = detect.detect(sys)
     names = ["file"] if cloud is None else ["file", cloud.value]
-    if seats.is_dir() and importlib.util.find_spec("dbus_fast") is not None:
+    if seats.is_dir() and bus.is_socket() and importlib.util.find_spec("dbus_fast") is not None:
         names.append("logind")
     return tuple(names)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from supervisor.host.notices.logind_bus import Bus
 
 SEATS = Path("/run/systemd/seats")  # logind makes it when it starts
+SYSTEM_BUS = Path("/run/dbus/system_bus_socket")
 USUAL_DELAY_S = 5.0  # InhibitDelayMaxSec, where nobody changed it
 NOTICE_ID = "shutdown"
 

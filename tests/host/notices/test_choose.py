@@ -1,5 +1,6 @@
 """Which sources a host listens to, from its firmware's files and from what it is told."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,14 @@ def test_gpu_is_seen_on_the_bus(tmp_path: Path) -> None:
 
 
 def test_automatic_is_files_the_cloud_and_logind_where_it_runs(tmp_path: Path) -> None:
-    root = sysfs(tmp_path / "sys", FIRMWARE["azure"][0])
+    root, seats, bus = sysfs(tmp_path / "sys", FIRMWARE["azure"][0]), tmp_path / "seats", tmp_path / "bus"
 
-    assert automatic(root, seats=tmp_path / "seats") == ("file", "azure")
-    (tmp_path / "seats").mkdir()
-    assert automatic(root, seats=tmp_path / "seats") == ("file", "azure", "logind")
+    assert automatic(root, seats, bus) == ("file", "azure")
+    seats.mkdir()  # a container may have the folder, and no bus
+    assert automatic(root, seats, bus) == ("file", "azure")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(bus))
+        assert automatic(root, seats, bus) == ("file", "azure", "logind")
 
 
 def test_every_name_gives_the_source_of_that_name(tmp_path: Path) -> None:

@@ -38,6 +38,19 @@ def test_source_is_in_trouble_until_its_last_question_is_answered() -> None:
     assert recorder.trouble is None
 
 
+def test_of_several_troubles_the_same_one_is_told_until_it_is_over() -> None:
+    recorder = Recorder()
+    troubles = Troubles("aws", recorder)
+
+    for _ in range(3):
+        troubles.note("scheduled", "no list")
+        troubles.note("spot", "no action")
+    assert set(recorder.errors) == {"no list"}
+
+    troubles.note("scheduled", None)
+    assert recorder.trouble == "no action"
+
+
 async def test_failures_are_followed_by_longer_and_longer_pauses() -> None:
     loop, asked_at = asyncio.get_running_loop(), []
 
