@@ -1,6 +1,7 @@
 """Azure: Scheduled Events, and the word that one of them need not wait any longer."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ NAME_IS_FOR = "this machine's name (until it is known, events of its neighbours 
 HEADERS = {"Metadata": "true"}
 
 EVERY_S = 1.0  # as Azure advises: a preemption may leave no more than 30 s
-NAME_EVERY_S = 3600.0  # names don't change
+NAME_EVERY_S = 10.0
 FIRST_TIMEOUT_S = 130.0  # the first question turns the service on, which takes up to two minutes
 LATER_TIMEOUT_S = 5.0
 HARMLESS_FREEZE_S = 9  # Microsoft's own sample ignores shorter ones
@@ -36,6 +37,8 @@ LEAD_S = {
     "Redeploy": 7 * 86400.0,  # at least 10 min; likewise
     "Freeze": 7 * 86400.0,
 }
+
+_MACHINE = re.compile(r"[\w.-]{1,128}", re.ASCII)
 
 log = structlog.get_logger()
 
@@ -113,17 +116,24 @@ class Azure:
         return reading
 
     async def _ask_name(self) -> Reading:
+        if self._machine is not None:  # names don't change
+            return NOTHING
         try:
             answer = await self._metadata.get(NAME, HEADERS, NAME_QUERY)
             if answer.status != 200:
                 raise unexpected(answer)
-            name = text(answer.body)
-            if not name:
-                raise ReadingError("the answer is empty")
-            self._machine = name
+            self._machine = read_name(answer.body)
         finally:
             self._name_asked.set()
         return NOTHING
+
+
+def read_name(body: bytes) -> str:
+    """The machine's own name, as events list it. Raises ReadingError."""
+    name = text(body)
+    if not _MACHINE.fullmatch(name):  # any other text would hide every event of ours
+        raise ReadingError(f"not a machine's name: {name!r:.60}")
+    return name
 
 
 def read_events(body: bytes, machine: str | None) -> Reading:

@@ -10,22 +10,22 @@ from supervisor.host.notices import detect
 from supervisor.host.notices.alibaba import Alibaba
 from supervisor.host.notices.aws import Aws
 from supervisor.host.notices.azure import Azure
-from supervisor.host.notices.file import POLL_S, File
+from supervisor.host.notices.file import File
 from supervisor.host.notices.google import Google
-from supervisor.host.notices.logind import SEATS, Logind
+from supervisor.host.notices.logind import SEATS, SYSTEM_BUS, Logind
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 
 AUTO: Literal["auto"] = "auto"
 
 _MAKERS: Mapping[str, Callable[[NoticeSettings], Source]] = {
-    "aws": lambda settings: Aws(poll_s=settings.poll_s),
+    "aws": lambda _: Aws(),
     "google": lambda settings: Google(
-        preemption_notice_s=settings.google_preemption_notice_s, has_gpu=detect.has_gpu(), poll_s=settings.poll_s
+        preemption_notice_s=settings.google_preemption_notice_s, has_gpu=detect.has_gpu()
     ),
-    "azure": lambda settings: Azure(may_acknowledge=settings.azure_acknowledge, poll_s=settings.poll_s),
-    "alibaba": lambda settings: Alibaba(poll_s=settings.poll_s),
-    "file": lambda settings: File(settings.notice_dir, settings.owner_uids, poll_s=settings.poll_s or POLL_S),
+    "azure": lambda settings: Azure(may_acknowledge=settings.azure_acknowledge),
+    "alibaba": lambda _: Alibaba(),
+    "file": lambda settings: File(settings.notice_dir, settings.owner_uids),
     "logind": lambda settings: Logind(stop_s=settings.stop_s),
 }
 NAMES = tuple(_MAKERS)
@@ -42,11 +42,11 @@ def sources(names: Literal["auto"] | tuple[str, ...], settings: NoticeSettings) 
     return tuple(_make(name, settings) for name in chosen)
 
 
-def automatic(sys: Path = detect.SYS, seats: Path = SEATS) -> tuple[str, ...]:
+def automatic(sys: Path = detect.SYS, seats: Path = SEATS, bus: Path = SYSTEM_BUS) -> tuple[str, ...]:
     """What `notices = auto` amounts to here: files, the cloud the firmware names, logind where there is one."""
     cloud = detect.detect(sys)
     names = ["file"] if cloud is None else ["file", cloud.value]
-    if seats.is_dir() and importlib.util.find_spec("dbus_fast") is not None:
+    if seats.is_dir() and bus.is_socket() and importlib.util.find_spec("dbus_fast") is not None:
         names.append("logind")
     return tuple(names)
 

@@ -61,8 +61,9 @@ class File:
                 changed.clear()  # before the look: what changes during it is looked at again
                 error = await self._look(heard, watched)
                 sink.troubled(self.name, error)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), self._poll_s)
+                with contextlib.suppress(TimeoutError):  # wait_for loses a cancellation that comes with the change
+                    async with asyncio.timeout(self._poll_s):
+                        await changed.wait()
 
     async def acknowledge(self, id: str) -> None:
         """Nobody waits for us."""
@@ -94,11 +95,16 @@ def read_all(seen: Look, path: Path, now: Moment) -> Reading:
         except ReadingError as error:
             bad[file.name] = str(error)
     problem = "; ".join(
-        f"cannot accept the notice file {path}/{name!a:.110}: {bad[name]}" for name in sorted(bad)[:_NAMED]
+        f"cannot accept the notice file {path}/{_plain(name)}: {bad[name]}" for name in sorted(bad)[:_NAMED]
     )
     if len(bad) > _NAMED:
         problem += f"; and {len(bad) - _NAMED} more"
     return Reading(tuple(announced), problem, frozenset(bad))
+
+
+def _plain(name: str) -> str:
+    """A file's name, made fit for one line of a log."""
+    return name.encode("unicode_escape").decode("ascii")[:110]
 
 
 class _Handler(FileSystemEventHandler):

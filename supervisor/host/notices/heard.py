@@ -44,15 +44,19 @@ class Heard:
 
     def _hear_one(self, slot: tuple[str, str], announced: Announcement, at: Moment) -> None:
         told = self._active.get(slot)
-        if told is None or _is_another(told.notice, announced, at):
-            notice = announced.notice(self._source, at)
-        else:
-            notice = replace(
-                announced.notice(self._source, at), id=told.notice.id, deadline_at=_moved(told, announced, at)
-            )
+        notice = announced.notice(self._source, at)
+        if told is not None and not _is_another(told.notice, announced, at):
+            notice = replace(notice, id=told.notice.id, deadline_at=_moved(told, announced, at))
+            if not _is_news(notice, told.notice):
+                notice = told.notice  # with its words, which agree with its deadline
         self._active[slot] = _Told(notice, announced.gone_wall, announced.lead_s)
         if told is None or notice != told.notice:
             self._sink.received(notice)
+
+
+def _is_news(notice: Notice, before: Notice) -> bool:
+    """Whether anything differs by which somebody would act."""
+    return (notice.deadline_at, notice.kind, notice.certainty) != (before.deadline_at, before.kind, before.certainty)
 
 
 def _is_another(notice: Notice, announced: Announcement, at: Moment) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from supervisor.host.notices.logind_bus import Bus
 
 SEATS = Path("/run/systemd/seats")  # logind makes it when it starts
+SYSTEM_BUS = Path("/run/dbus/system_bus_socket")
 USUAL_DELAY_S = 5.0  # InhibitDelayMaxSec, where nobody changed it
 NOTICE_ID = "shutdown"
 
@@ -49,8 +50,11 @@ class Logind:
 
     @property
     def shortest_s(self) -> float | None:
-        """logind's delay, as far as it is known, and the time to stop after it."""
-        return self._delay_s + self._stop_s
+        """logind's delay, as far as it is known, and the time to stop after it; None where that is not known.
+
+        The delay alone is no warning: the host waits for services to stop as well.
+        """
+        return self._delay_s + self._stop_s if self._stop_s > 0 else None
 
     async def watch(self, sink: Sink) -> None:
         """Tells `sink` what happens until it is cancelled."""

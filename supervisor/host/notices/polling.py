@@ -42,9 +42,10 @@ class Troubles:
 
     def note(self, question: str, error: str | None) -> None:
         """Takes how the latest try went. The sink hears each of them: the last success is worth knowing."""
-        self._errors.pop(question, None)
-        if error is not None:
-            self._errors[question] = error
+        if error is None:
+            self._errors.pop(question, None)
+        else:
+            self._errors[question] = error  # keeps its place: of several the same one is told until it is over
         self._sink.troubled(self._source, next(iter(self._errors.values()), None))
 
 

@@ -19,7 +19,7 @@ def text(body: bytes) -> str:
     try:
         return body.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise ReadingError(f"the answer is not text: {body[:40]!r}") from error
+        raise ReadingError(f"not text: {body[:40]!r}") from error
 
 
 def document(body: bytes) -> Any:
@@ -27,7 +27,7 @@ def document(body: bytes) -> Any:
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ReadingError(f"the answer is not JSON ({type(error).__name__}): {body[:40]!r}") from error
+        raise ReadingError(f"not JSON ({type(error).__name__}): {body[:40]!r}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -9,8 +9,7 @@ class NoticeSettings:
     """`notice_dir`: the folder of notice files. `owner_uids`: whose files count besides root's and our own.
 
     `azure_acknowledge`: whether Azure may be told to go ahead. `google_preemption_notice_s`: what the machine was made
-    with, 0 or 120. `stop_s`: how long the service manager lets us stop, which follows logind's delay. `poll_s`: asks
-    everything so often, None: each as its provider advises.
+    with, 0 or 120. `stop_s`: how long the service manager lets us stop after logind's delay, 0: not known.
     """
 
     notice_dir: Path
@@ -18,4 +17,3 @@ class NoticeSettings:
     azure_acknowledge: bool = False
     google_preemption_notice_s: float = 0.0
     stop_s: float = 0.0
-    poll_s: float | None = None

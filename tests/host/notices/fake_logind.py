@@ -1,0 +1,110 @@
+"""A bus of our own with a logind on it, as far as shutdown locks go; systemd-inhibit, which is not ours, agrees."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from dbus_fast import Message, MessageType, Variant
+from dbus_fast.aio import MessageBus
+
+SERVICE, PATH, INTERFACE = "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"
+CONFIGURATION = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>system</type>
+  <listen>unix:path={socket}</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow send_destination="*" eavesdrop="true"/>
+    <allow eavesdrop="true"/>
+    <allow own="*"/>
+  </policy>
+</busconfig>
+"""
+
+
+class FakeLogind:
+    """logind's side: counts the locks it gave and sees when one is given up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._socket = folder / "bus"
+        self._configuration = folder / "bus.conf"
+        self._configuration.write_text(CONFIGURATION.format(socket=self._socket))
+        self._daemon: asyncio.subprocess.Process | None = None
+        self._bus: MessageBus | None = None
+        self._locks: list[int] = []
+        self.asked: list[list[str]] = []
+        self.is_preparing = False
+        self.refuses = False
+        self.delay_s = 5.0
+
+    @property
+    def address(self) -> str:
+        """Of the bus."""
+        return f"unix:path={self._socket}"
+
+    async def start(self) -> None:
+        """Starts the bus and takes logind's name on it."""
+        self._socket.unlink(missing_ok=True)
+        argv = ["dbus-daemon", f"--config-file={self._configuration}", "--nofork", "--print-address=1"]
+        self._daemon = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
+        assert self._daemon.stdout is not None
+        await self._daemon.stdout.readline()  # it listens now
+        self._bus = await MessageBus(bus_address=self.address, negotiate_unix_fd=True).connect()
+        self._bus.add_message_handler(self._answer)
+        await self._bus.request_name(SERVICE)
+
+    async def stop(self) -> None:
+        """Takes bus and logind away."""
+        for lock in self._locks:
+            os.close(lock)
+        self._locks.clear()
+        if self._bus is not None:
+            self._bus.disconnect()
+        if self._daemon is not None:
+            self._daemon.kill()
+            await self._daemon.communicate()
+        self._bus = self._daemon = None
+
+    async def prepare(self, is_preparing: bool) -> None:
+        """Begins a shutdown, or calls it off."""
+        assert self._bus is not None
+        self.is_preparing = is_preparing
+        await self._bus.send(Message.new_signal(PATH, INTERFACE, "PrepareForShutdown", "b", [is_preparing]))
+
+    async def until_unlocked(self) -> None:
+        """Waits until the lock given last was given up."""
+        async with asyncio.timeout(30):
+            await asyncio.to_thread(os.read, self._locks[-1], 1)  # ends when the last holder of the other end is gone
+
+    def is_locked(self) -> bool:
+        """Whether the lock given last is still held."""
+        os.set_blocking(self._locks[-1], False)
+        try:
+            return os.read(self._locks[-1], 1) != b""
+        except BlockingIOError:
+            return True
+        finally:
+            os.set_blocking(self._locks[-1], True)
+
+    def _answer(self, message: Message) -> Message | bool | None:
+        if message.message_type is not MessageType.METHOD_CALL or message.path != PATH:
+            return None
+        if message.member == "Inhibit":
+            return self._inhibit(message)
+        if message.member == "Get":
+            known = {
+                "InhibitDelayMaxUSec": Variant("t", int(self.delay_s * 1e6)),
+                "PreparingForShutdown": Variant("b", self.is_preparing),
+            }
+            return Message.new_method_return(message, "v", [known[message.body[1]]])
+        return None
+
+    def _inhibit(self, message: Message) -> Message:
+        self.asked.append(message.body)
+        if self.refuses:
+            return Message.new_error(message, "org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
+        ours, theirs = os.pipe()
+        self._locks.append(ours)
+        asyncio.get_running_loop().call_later(0.5, os.close, theirs)  # the reply is written by then
+        return Message.new_method_return(message, "h", [0], unix_fds=[theirs])

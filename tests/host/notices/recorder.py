@@ -1,0 +1,88 @@
+"""A sink that remembers, and lets a test wait for what it hears."""
+
+import asyncio
+from collections.abc import Callable
+
+from supervisor.core.notices import Notice
+from supervisor.host.notices.source import Source
+
+PATIENCE_S = 30.0  # an event that does not come in so long does not come
+
+
+class Recorder:
+    """Whom a source tells in these tests. `active`: the notices that hold, by id. `told`: everything, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, object]] = []
+        self.received_all: list[Notice] = []
+        self.withdrawn_ids: list[str] = []
+        self.active: dict[str, Notice] = {}
+        self.errors: list[str] = []
+        self.trouble: str | None = None
+        self.answers = 0
+        self._changed = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+
+    # --- the sink ---------------------------------------------------------------------------------------------------
+
+    def received(self, notice: Notice) -> None:
+        """Remembers a notice."""
+        self.told.append(("received", notice))
+        self.received_all.append(notice)
+        self.active[notice.id] = notice
+        self._changed.set()
+
+    def withdrawn(self, source: str, id: str) -> None:
+        """Remembers that one does not hold any more."""
+        self.told.append(("withdrawn", id))
+        self.withdrawn_ids.append(id)
+        self.active.pop(id)
+        self._changed.set()
+
+    def troubled(self, source: str, error: str | None) -> None:
+        """Remembers how the source does."""
+        self.told.append(("troubled", error))
+        self.trouble = error
+        if error is None:
+            self.answers += 1
+        else:
+            self.errors.append(error)
+        self._changed.set()
+
+    # --- for the test -----------------------------------------------------------------------------------------------
+
+    def watch(self, source: Source) -> None:
+        """Has `source` tell this recorder."""
+        self._watching = asyncio.get_running_loop().create_task(source.watch(self))
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Waits until `holds`; fails if the source ends instead, or nothing comes of it."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds():
+                self._changed.clear()
+                if self._watching is not None and self._watching.done():
+                    self._watching.result()
+                    raise AssertionError("the source stopped watching")
+                waiting = asyncio.ensure_future(self._changed.wait())
+                await asyncio.wait(
+                    {waiting, *([self._watching] if self._watching else [])}, return_when=asyncio.FIRST_COMPLETED
+                )
+                waiting.cancel()
+
+    async def the_notice(self) -> Notice:
+        """The first notice that comes."""
+        await self.until(lambda: self.received_all)
+        return self.received_all[0]
+
+    async def more_answers(self, number: int = 2) -> None:
+        """Waits until the source got `number` more answers that it understood."""
+        enough = self.answers + number
+        await self.until(lambda: self.answers >= enough)
+
+    async def close(self) -> None:
+        """Ends the watch; a source that failed fails the test."""
+        if self._watching is None:
+            return
+        self._watching.cancel()
+        (ending,) = await asyncio.gather(self._watching, return_exceptions=True)
+        assert isinstance(ending, asyncio.CancelledError), ending

@@ -1,0 +1,114 @@
+"""Every fault of a metadata server against every source: told, survived, nothing invented, nothing withdrawn."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from supervisor.host.notices.alibaba import Alibaba
+from supervisor.host.notices.aws import Aws
+from supervisor.host.notices.azure import Azure
+from supervisor.host.notices.google import Google
+from supervisor.host.notices.reading import stamp
+from supervisor.host.notices.source import Source
+from tests.host.notices.metadata_server import Fault, MetadataServer
+from tests.host.notices.recorder import Recorder
+
+POLL_S, TIMEOUT_S, RETRY_CAP_S = 0.02, 0.3, 0.05
+
+
+def _soon() -> str:
+    return stamp(datetime.now(UTC) + timedelta(seconds=60))
+
+
+async def _interrupt_aws(server: MetadataServer) -> None:
+    server.spot = {"action": "terminate", "time": _soon()}
+
+
+async def _release_alibaba(server: MetadataServer) -> None:
+    server.released = _soon()
+
+
+async def _preempt_google(server: MetadataServer) -> None:
+    await server.set_google("preempted", "TRUE")
+
+
+async def _preempt_azure(server: MetadataServer) -> None:
+    server.events = [
+        {
+            "EventId": "11111111-2222-3333-4444-555555555555",
+            "EventType": "Preempt",
+            "ResourceType": "VirtualMachine",
+            "Resources": ["trainer_0"],
+            "EventStatus": "Scheduled",
+            "NotBefore": (datetime.now(UTC) + timedelta(seconds=60)).strftime("%a, %d %b %Y %H:%M:%S GMT"),
+            "DurationInSeconds": -1,
+        }
+    ]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A source, how it is pointed at the server, and how its cloud takes the machine away."""
+
+    source: Callable[[str], Source]
+    take_away: Callable[[MetadataServer], Awaitable[None]]
+
+
+CASES = {
+    "aws": Case(lambda base: Aws(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _interrupt_aws),
+    "alibaba": Case(
+        lambda base: Alibaba(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _release_alibaba
+    ),
+    "google": Case(
+        lambda base: Google(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S, wait_s=1),
+        _preempt_google,
+    ),
+    "azure": Case(
+        lambda base: Azure(
+            base, poll_s=POLL_S, timeout_s=TIMEOUT_S, first_timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S
+        ),
+        _preempt_azure,
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("name", list(CASES))
+async def test_fault_is_told_and_what_comes_after_it_is_heard(
+    name: str, fault: Fault, server: MetadataServer, heard: Recorder
+) -> None:
+    case = CASES[name]
+    await case.take_away(server)
+    await server.raise_fault(fault)
+
+    heard.watch(case.source(server.base))
+    await heard.until(lambda: heard.trouble is not None)
+    told_meanwhile = list(heard.received_all)
+    await server.cure()
+    await heard.the_notice()
+    await heard.until(lambda: heard.trouble is None)
+
+    assert told_meanwhile == []
+    assert all("cannot ask the" in error and ";" in error for error in heard.errors)
+    assert server.redirected == []
+
+
+@pytest.mark.parametrize("fault", [each for each in Fault if each is not Fault.NOT_FOUND])
+@pytest.mark.parametrize("name", list(CASES))
+async def test_fault_takes_no_notice_back(name: str, fault: Fault, server: MetadataServer, heard: Recorder) -> None:
+    case = CASES[name]
+    await case.take_away(server)
+    heard.watch(case.source(server.base))
+    notice = await heard.the_notice()
+    await heard.until(lambda: heard.trouble is None)
+
+    await server.raise_fault(fault)
+    await heard.until(lambda: heard.trouble is not None)
+    await server.cure()
+    await heard.until(lambda: heard.trouble is None)
+    await heard.more_answers()
+
+    assert heard.withdrawn_ids == []
+    assert heard.received_all == [notice]

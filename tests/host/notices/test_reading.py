@@ -1,0 +1,136 @@
+"""Whatever bytes come from outside, a reader gives announcements or says that it does not understand."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.host.notices.alibaba import read_termination
+from supervisor.host.notices.announcement import Moment, Reading
+from supervisor.host.notices.aws import read_autoscaling, read_rebalance, read_scheduled, read_spot
+from supervisor.host.notices.azure import only_ours, read_events
+from supervisor.host.notices.google import read_maintenance, read_preempted, read_upcoming
+from supervisor.host.notices.notice_file import read_notice
+from supervisor.host.notices.reading import ReadingError, date, document, rfc3339
+
+NOW = Moment(1000.0, datetime(2026, 11, 21, tzinfo=UTC))
+READERS: dict[str, Callable[[bytes], Reading]] = {
+    "spot": read_spot,
+    "rebalance": read_rebalance,
+    "scheduled": read_scheduled,
+    "autoscaling": read_autoscaling,
+    "preempted": lambda body: read_preempted(body, 30.0),
+    "maintenance": lambda body: read_maintenance(body, True),
+    "upcoming": read_upcoming,
+    "events": lambda body: read_events(body, "trainer_0"),
+    "alibaba": read_termination,
+    "file": lambda body: Reading((read_notice("a.json", body, 0.0, NOW),)),
+    "empty file": lambda body: Reading((read_notice("a", body, 0.0, NOW),)),
+}
+WORDS = st.sampled_from(
+    [
+        "action",
+        "time",
+        "terminate",
+        "hibernate",
+        "noticeTime",
+        "NotBefore",
+        "Code",
+        "EventId",
+        "State",
+        "active",
+        "Events",
+        "EventType",
+        "Preempt",
+        "Freeze",
+        "EventStatus",
+        "Scheduled",
+        "Started",
+        "Resources",
+        "trainer_0",
+        "maintenance_status",
+        "PENDING",
+        "window_start_time",
+        "type",
+        "error",
+        "version",
+        "kind",
+        "drill",
+        "deadline",
+        "in_s",
+        "certainty",
+        "certain",
+        "reason",
+        "DurationInSeconds",
+        "2026-11-21T00:51:52Z",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "TRUE",
+        "NONE",
+        "21 Jan 2027 09:00:43 GMT",
+        "31 Feb 2027 09:00:43 GMT",
+        "",
+    ]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | WORDS | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS | st.text(max_size=5), inner, max_size=8),
+    max_leaves=20,
+)
+BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()) | st.text().map(str.encode)
+
+
+@pytest.mark.parametrize("reader", list(READERS))
+@settings(max_examples=150, deadline=None)
+@given(body=BODIES)
+def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
+    try:
+        reading = READERS[reader](body)
+    except ReadingError as error:
+        assert len(str(error)) < 500
+        return
+    for announced in reading.announced:
+        deadline_at = announced.deadline_at(NOW)
+        assert deadline_at is None or deadline_at >= NOW.monotonic_at
+        assert announced.id
+        assert announced.text.isprintable()
+        assert len(announced.text) < 400
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    event=st.fixed_dictionaries(
+        {},
+        optional={
+            "EventId": st.sampled_from(["id", 7, None, [], "\n"]),
+            "EventType": st.sampled_from(["Preempt", "Freeze", "Reboot", "Other", {}]),
+            "EventStatus": st.sampled_from(["Scheduled", "Started", 1]),
+            "Resources": st.sampled_from([["trainer_0"], ["other"], [7], "trainer_0", None]),
+            "NotBefore": st.sampled_from(["", "Sat, 21 Nov 2026 00:51:52 GMT", "soon", 7]),
+            "DurationInSeconds": st.sampled_from([-1, 5, 10, "5", None, 1e300, True, 10**400]),
+        },
+    )
+)
+def test_any_event_of_azure_is_read_or_refused(event: dict[str, object]) -> None:
+    body = json.dumps({"Events": [event]}).encode()
+
+    reading = read_events(body, "trainer_0")
+
+    assert len(reading.announced) + bool(reading.problem) <= 1
+    only_ours(body, "trainer_0")
+
+
+@given(st.datetimes(timezones=st.just(UTC)).map(lambda each: each.replace(microsecond=0)))
+def test_times_come_back_as_they_were_written(moment: datetime) -> None:
+    assert rfc3339(moment.isoformat().replace("+00:00", "Z")) == moment
+    month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[moment.month - 1]
+    assert date(f"Sun, {moment.day:02} {month} {moment.year:04} {moment:%H:%M:%S} GMT") == moment
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"NaN", b"Infinity", b"\xff"])
+def test_json_made_to_hurt_is_refused(body: bytes) -> None:
+    with pytest.raises(ReadingError):
+        document(body)
