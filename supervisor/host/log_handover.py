@@ -50,8 +50,9 @@ class Pipe:
 class Handover:
     """The pipes, and the keeper that reads them. Belongs to one thread, but for `troubles` and `keeper_pid`."""
 
-    def __init__(self, state_dir: Path) -> None:
+    def __init__(self, state_dir: Path, silent_s: float) -> None:
         self._state_dir = state_dir
+        self._silent_s = silent_s
         self._pipes: dict[int, Pipe] = {}  # by inode
         self._file_troubles: dict[Path, str] = {}
         self._keeper_trouble: str | None = None
@@ -136,7 +137,7 @@ class Handover:
         now = time.monotonic()
         until = now + FOR_EVER_S
         if self._link is not None:
-            until = self._heard_at + SILENT_S if self._keeper_trouble is None else until
+            until = self._heard_at + self._silent_s if self._keeper_trouble is None else until
         elif self._pipes:
             until = self._try_at
         if self._leave_by is not None:
@@ -148,13 +149,10 @@ class Handover:
         """Does what can be done now; waits for nothing but the start of a keeper."""
         if self._link is None and self._pipes and time.monotonic() >= self._try_at:
             self.find()
-        if self._leave_by is not None and self._is_ready and not self._has_left:
-            self._has_left = True
-            if self._last_word is not None:
-                self.say(self._last_word)
         try:
             if self._link is not None:
                 self._hear(self._link)
+                self._say_last_word()
                 self._send(self._link)
         except LinkLost:
             self._lost()
@@ -188,8 +186,10 @@ class Handover:
                 self._heed(*received)
         except LogProtocolError as error:
             log.error("log_keeper.misspoke", error=str(error))
-        if self._is_ready and time.monotonic() - self._heard_at >= SILENT_S:
-            self._suffer(f"the log keeper (pid {self.keeper_pid}) has not answered for {SILENT_S:g} s; output may wait")
+        if self._is_ready and time.monotonic() - self._heard_at >= self._silent_s:
+            self._suffer(
+                f"the log keeper (pid {self.keeper_pid}) has not answered for {self._silent_s:g} s; output may wait"
+            )
 
     def _heed(self, message: Message, descriptor: int | None) -> None:
         if isinstance(message, Take) and descriptor is not None:
@@ -288,6 +288,13 @@ class Handover:
             if not has_ended and not link.send(message, descriptor):
                 return
             self._unsent.popleft()
+
+    def _say_last_word(self) -> None:
+        """Once, when all pipes are handed over."""
+        if self._leave_by is not None and self._is_ready and not self._has_left:
+            self._has_left = True
+            if self._last_word is not None:
+                self.say(self._last_word)
 
     def _lost(self) -> None:
         """The keeper is gone. What it had not read is still in the pipes; its successor gets them all."""

@@ -28,7 +28,7 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._socket.setblocking(False)
+        connection.setblocking(False)
 
     def fileno(self) -> int:
         """For poll."""
@@ -81,6 +81,7 @@ class Link:
 def connect(state_dir: Path) -> Link | None:
     """The connection to the keeper of a state folder; None if there is none. Raises OSError."""
     connection = _socket()
+    connection.setblocking(False)  # a stopped keeper's queue may be full
     try:
         with _address(state_dir) as address:
             connection.connect(address)

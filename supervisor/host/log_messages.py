@@ -102,7 +102,7 @@ def decode(packet: bytes) -> Message:
     """The message in a packet; fields that it does not know are left out. Raises LogProtocolError."""
     try:
         content = json.loads(packet)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LogProtocolError(f"cannot read a packet of {len(packet)} bytes: {error}") from error
     if not isinstance(content, dict) or not isinstance(name := content.get("type"), str) or name not in _TYPES:
         raise LogProtocolError(f"cannot read a packet: it is {str(content)[:80]!r}, no message that is known")

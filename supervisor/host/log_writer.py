@@ -2,8 +2,8 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from itertools import groupby
 
 from supervisor.host.log_file import LogFile
 
@@ -16,7 +16,7 @@ Act = Callable[[LogFile], None]
 
 
 class Writer:
-    """Takes pieces and acts from one thread and does them in its own, an act after all pieces put before it.
+    """Takes pieces and acts from one thread and does them, in their order, in its own.
 
     Lives until `release`; `hold` prolongs that. `ring` is called, from the writer's thread, whenever the other should
     look again: after its end, when `trouble` has changed, and after each piece while `watched` is set.
@@ -29,9 +29,8 @@ class Writer:
         self._trouble = ""
         self._ring = ring
         self._changed = threading.Condition()
-        self._pieces: deque[bytes] = deque()
-        self._acts: deque[Act] = deque()
-        self._backlog = 0  # bytes in `_pieces` and in the write under way
+        self._tasks: list[bytes | Act] = []
+        self._backlog = 0  # bytes in `_tasks` and in the write under way
         self._lost = 0
         self._busy_since: float | None = None
         self._is_held = True
@@ -42,7 +41,7 @@ class Writer:
     def is_idle(self) -> bool:
         """Whether all that was given to it is done."""
         with self._changed:
-            return self._busy_since is None and not self._pieces and not self._acts
+            return self._busy_since is None and not self._tasks
 
     @property
     def is_stuck(self) -> bool:
@@ -87,7 +86,7 @@ class Writer:
             if self._backlog >= HELD_BYTES and self.is_stuck:
                 self._lost += len(data)
                 return
-            self._pieces.append(data)
+            self._tasks.append(data)
             self._backlog += len(data)
             self._changed.notify()
 
@@ -96,7 +95,7 @@ class Writer:
         with self._changed:
             if self.has_ended:
                 return False
-            self._acts.append(act)
+            self._tasks.append(act)
             self._changed.notify()
             return True
 
@@ -113,27 +112,28 @@ class Writer:
     def _work(self) -> bool:
         """Waits for something and does it; False at the end."""
         with self._changed:
-            while not self._pieces and not self._acts and not self._lost and self._is_held:
+            while not self._tasks and not self._lost and self._is_held:
                 self._changed.wait()
-            is_last = not self._pieces and not self._acts and not self._lost
-            acts, self._acts = self._acts, deque()
-            data, lost = b"".join(self._pieces), self._lost
-            self._pieces.clear()
-            self._lost, self._busy_since = 0, time.monotonic()
-        self._touch_disk(data, lost, acts, is_last)
+            tasks, self._tasks = self._tasks, []
+            size, lost, self._lost = self._backlog, self._lost, 0
+            is_through = not tasks and not lost
+            self._busy_since = time.monotonic()
+        self._touch_disk(tasks, lost)
+        if is_through:
+            self._file.finish()
         with self._changed:
-            self._backlog -= len(data)
+            self._backlog -= size
             self._busy_since, self._trouble = None, self._file.trouble or ""
-            if is_last and not self._is_held and not self._acts:
-                self.has_ended = True
+            self.has_ended = is_through and not self._tasks and not self._is_held
         return not self.has_ended
 
-    def _touch_disk(self, data: bytes, lost: int, acts: deque[Act], is_last: bool) -> None:
-        if data:
-            self._file.write(data)
+    def _touch_disk(self, tasks: list[bytes | Act], lost: int) -> None:
+        for are_pieces, group in groupby(tasks, lambda task: isinstance(task, bytes)):
+            if are_pieces:
+                self._file.write(b"".join(each for each in group if isinstance(each, bytes)))
+                continue
+            for each in group:
+                if not isinstance(each, bytes):
+                    each(self._file)
         if lost:
             self._file.lose(lost, "its disk did not answer")
-        for act in acts:
-            act(self._file)
-        if is_last:
-            self._file.finish()

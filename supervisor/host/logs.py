@@ -17,7 +17,7 @@ from pathlib import Path
 import structlog
 
 from supervisor.host.log_file import empty
-from supervisor.host.log_handover import CLOSE_S, Handover
+from supervisor.host.log_handover import CLOSE_S, SILENT_S, Handover
 from supervisor.host.log_messages import End, Reopen, Take
 
 ANSWER_S = 10.0  # how long `clear` waits for a disk
@@ -29,10 +29,11 @@ class LogPump:
     """Pipes in, files out. `start` it before the first program, `close` or `detach` it after the last.
 
     Finds the keeper of the state folder if there is one, and what it reads; starts one when the first pipe is made.
+    `silent_s`: after how long without a sign of life it is in trouble.
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self._handover = Handover(state_dir)
+    def __init__(self, state_dir: Path, silent_s: float = SILENT_S) -> None:
+        self._handover = Handover(state_dir, silent_s)
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
@@ -40,7 +41,8 @@ class LogPump:
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Connects to the keeper that an earlier daemon left, if there is one, and starts the thread."""
+        self._handover.find()
         self._thread.start()
 
     @property
@@ -118,7 +120,6 @@ class LogPump:
 
     def _run(self) -> None:
         """The thread: waits for orders and for the keeper."""
-        self._handover.find()
         while not self._handover.is_over:
             link, wants_room, patience_s = self._handover.wishes()
             waiting = select.poll()
