@@ -5,7 +5,6 @@ import os
 import time
 from collections import deque
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -27,6 +26,7 @@ from supervisor.host.log_messages import (
     Take,
     Trouble,
 )
+from supervisor.host.log_pipes import Pipes
 
 CLOSE_S = 5.0  # how long the end may take; the keeper gives its disks a second less
 SILENT_S = 20.0  # the keeper says every 5 s that it is alive
@@ -38,27 +38,18 @@ FOR_EVER_S = 3600.0
 log = structlog.get_logger()
 
 
-@dataclass(slots=True)
-class Pipe:
-    """The reading end of a pipe, kept here too, so that a keeper that dies takes no program with it."""
-
-    descriptor: int
-    take: Take
-    is_handed_over: bool = False
-
-
 class Handover:
     """The pipes, and the keeper that reads them. Belongs to one thread, but for `troubles` and `keeper_pid`."""
 
     def __init__(self, state_dir: Path, silent_s: float) -> None:
         self._state_dir = state_dir
         self._silent_s = silent_s
-        self._pipes: dict[int, Pipe] = {}  # by inode
+        self._pipes = Pipes()
         self._file_troubles: dict[Path, str] = {}
         self._keeper_trouble: str | None = None
         self._link: Link | None = None
         self._keeper: Hello | None = None
-        self._is_ready = False
+        self._is_ready = self._is_replacing = False
         self._started_at: float | None = None  # when we started this keeper; None if it was there before us
         self._try_at = self._heard_at = self._sought_at = time.monotonic()
         self._unsent: deque[tuple[Message, int | None]] = deque()
@@ -85,13 +76,12 @@ class Handover:
         trouble = self._keeper_trouble
         if trouble is None:
             return dict(self._file_troubles)
-        return {Path(each.take.path): trouble for each in list(self._pipes.values())}
+        return dict.fromkeys(self._pipes.paths, trouble)
 
     def add(self, descriptor: int, take: Take) -> None:
         """Has the keeper read one more pipe."""
-        self._pipes[take.id] = pipe = Pipe(descriptor, take)
-        if self._is_ready:
-            self._hand_over(pipe)
+        self._pipes.add(descriptor, take)
+        self._hand_over()
 
     def say(self, message: Message) -> None:
         """Tells the keeper, if there is one."""
@@ -127,9 +117,7 @@ class Handover:
         if self._link is not None:
             self._link.close()
         self._link = self._keeper = None
-        for pipe in self._pipes.values():
-            os.close(pipe.descriptor)
-        self._pipes.clear()
+        self._pipes.close()
         self._give_up_clears()
 
     def wishes(self) -> tuple[int | None, bool, float]:
@@ -186,14 +174,13 @@ class Handover:
                 self._heed(*received)
         except LogProtocolError as error:
             log.error("log_keeper.misspoke", error=str(error))
-        if self._is_ready and time.monotonic() - self._heard_at >= self._silent_s:
-            self._suffer(
-                f"the log keeper (pid {self.keeper_pid}) has not answered for {self._silent_s:g} s; output may wait"
-            )
+        if time.monotonic() - self._heard_at >= self._silent_s:
+            lock = self._state_dir / LOCK
+            self._suffer(f"the log keeper has not answered for {self._silent_s:g} s and output waits; its pid: {lock}")
 
     def _heed(self, message: Message, descriptor: int | None) -> None:
         if isinstance(message, Take) and descriptor is not None:
-            self._adopt(message, descriptor)
+            self._pipes.adopt(descriptor, message)
             return
         if descriptor is not None:
             os.close(descriptor)
@@ -202,7 +189,7 @@ class Handover:
         elif isinstance(message, Ready):
             self._begin()
         elif isinstance(message, Ended):
-            self._forget(message.id)
+            self._pipes.forget(message.id)
         elif isinstance(message, Refused):
             self._refused(message)
         elif isinstance(message, Cleared):
@@ -212,19 +199,12 @@ class Handover:
         elif isinstance(message, Alive):
             self._recover()
 
-    def _adopt(self, take: Take, descriptor: int) -> None:
-        """A pipe that the keeper reads already."""
-        if take.id in self._pipes:
-            os.close(descriptor)
-            self._pipes[take.id].is_handed_over = True
-        else:
-            self._pipes[take.id] = Pipe(descriptor, take, is_handed_over=True)
-
     def _begin(self) -> None:
         """The keeper has introduced itself. One of another version is asked to make room for its successor."""
         assert self._keeper is not None
         if self._started_at is None and self._keeper.version != __version__:
             log.info("log_keeper.replaced", pid=self._keeper.pid, version=self._keeper.version, by=__version__)
+            self._is_replacing = True
             self.say(End(drain=False))
             return
         self._is_ready = True
@@ -239,25 +219,18 @@ class Handover:
         if self._keeper_trouble is not None:
             log.info("log_keeper.recovered", pid=self.keeper_pid)
             self._keeper_trouble = None
-        for pipe in self._pipes.values():
-            if self._is_ready and not pipe.is_handed_over:
-                self._hand_over(pipe)
+        self._hand_over()
 
-    def _hand_over(self, pipe: Pipe) -> None:
-        pipe.is_handed_over = True
-        self._unsent.append((pipe.take, pipe.descriptor))
-
-    def _forget(self, id_: int) -> None:
-        pipe = self._pipes.pop(id_, None)
-        if pipe is not None:
-            os.close(pipe.descriptor)
+    def _hand_over(self) -> None:
+        for pipe in self._pipes.waiting() if self._is_ready else ():
+            pipe.is_handed_over = True
+            self._unsent.append((pipe.take, pipe.descriptor))
 
     def _refused(self, message: Refused) -> None:
-        pipe = self._pipes.get(message.id)
-        if pipe is not None:
-            pipe.is_handed_over = False  # until the next sign of life
-            self._note(Path(pipe.take.path), f"cannot write {pipe.take.path}: {message.why}")
-            log.error("log_keeper.refused", path=pipe.take.path, why=message.why, next="it is tried again")
+        path = self._pipes.take_back(message.id)  # until the next sign of life
+        if path is not None:
+            self._note(path, f"cannot write {path}: {message.why}")
+            log.error("log_keeper.refused", path=str(path), why=message.why, next="it is tried again")
 
     def _cleared(self, message: Cleared) -> None:
         _, done = self._clears.pop(message.request, ("", None))
@@ -298,21 +271,22 @@ class Handover:
 
     def _lost(self) -> None:
         """The keeper is gone. What it had not read is still in the pipes; its successor gets them all."""
-        pid, was_ready = self.keeper_pid, self._is_ready
+        pid = self.keeper_pid
         assert self._link is not None
         self._link.close()
         self._link = self._keeper = None
         self._is_ready = False
         self._unsent.clear()
         self._file_troubles.clear()
-        for pipe in self._pipes.values():
-            pipe.is_handed_over = False
+        self._pipes.take_all_back()
         now = time.monotonic()
         self._sought_at = self._try_at = now
         if self._started_at is not None and now - self._started_at < CALM_S:
             self._try_at = now + CALM_S
-        if was_ready and self._leave_by is None:
-            log.warning("log_keeper.died", pid=pid, pipes=len(self._pipes), next="another takes over")
+        if self._leave_by is None and not self._is_replacing and (pid is not None or self._started_at is not None):
+            said = log_start.last_word(self._state_dir)
+            log.warning("log_keeper.died", pid=pid, said=said, pipes=len(self._pipes), next="another takes over")
+        self._is_replacing = False
         if pid is not None:
             log_start.bury(pid)
         if not self._pipes:

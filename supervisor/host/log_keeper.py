@@ -12,48 +12,34 @@ import resource
 import select
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from supervisor import __version__
-from supervisor.host.log_file import LogFile
 from supervisor.host.log_link import LOCK, SOCKET, Link, LinkLost, listen
 from supervisor.host.log_messages import (
     Alive,
     Clear,
-    Cleared,
     End,
-    Ended,
     Hello,
     LogProtocolError,
     Message,
     Ready,
-    Refused,
     Reopen,
     Take,
     Trouble,
 )
-from supervisor.host.log_writer import Writer
+from supervisor.host.log_sources import Sources
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another keeper holds the lock
 
-READ_BYTES = 64 * 1024  # a pipe's default capacity
-LAST_READS = 16  # per pipe at the end: a grandchild that prints for ever must not hold it
 TICK_S = 5.0  # how often it says that it is alive, and looks for disks that hang
 LEAVE_S = 4.0  # how long disks get at the end; the daemon waits a second longer
-FIRST_S = 10.0  # how long it waits for the daemon that started it
+FIRST_S = 30.0  # how long it waits for the daemon that started it
+SHORTAGE_S = 0.1  # so that waiting for a descriptor is no busy loop
 STACK_BYTES = 256 * 1024  # a writer's calls are shallow
-
-
-class Source(NamedTuple):
-    """A pipe that is read, and where what comes out of it goes."""
-
-    take: Take
-    writer: Writer
 
 
 class Keeper:
@@ -62,18 +48,14 @@ class Keeper:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._link: Link | None = None
-        self._sources: dict[int, Source] = {}  # by descriptor
-        self._paused: set[int] = set()
-        self._writers: dict[str, Writer] = {}
-        self._troubles: dict[str, str] = {}
         self._unsent: dict[object, tuple[Message, int | None]] = {}  # by subject: what is newer replaces what is older
-        self._answers: list[Cleared] = []  # from the writers' threads
+        self._awaits_room = False  # on the link
+        self._has_news = False  # there is something to look at
         self._leave_by: float | None = None
         self._expects_until: float | None = time.monotonic() + FIRST_S  # the first daemon; None once it has come
-        self._has_news = False  # writers have something to be looked at
-        self._awaits_room = False  # on the link
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
+        self._sources = Sources(self._epoll, self._ring, self._tell)
         for each in (listener.fileno(), self._bell):
             self._epoll.register(each, select.EPOLLIN)
 
@@ -85,15 +67,15 @@ class Keeper:
                 self._attend(descriptor)
             if time.monotonic() - said_at >= TICK_S:
                 said_at, self._has_news = time.monotonic(), True
-                self._tell(Alive, Alive())
+                self._tell("alive", Alive())
             if self._has_news:
                 self._has_news = False
-                self._look_at_writers()
+                self._sources.look()
             self._send()
 
     def _is_over(self) -> bool:
         now = time.monotonic()
-        if self._sources or self._writers:
+        if not self._sources.are_gone:
             return self._leave_by is not None and now >= self._leave_by
         if self._expects_until is not None:
             return now >= self._expects_until
@@ -103,13 +85,11 @@ class Keeper:
         limit = self._leave_by or self._expects_until
         if limit is not None:
             return max(0.0, limit - time.monotonic())
-        if self._link is None and all(each.is_idle for each in self._writers.values()):
-            return None
-        return TICK_S
+        return None if self._link is None and self._sources.are_idle else TICK_S
 
     def _attend(self, descriptor: int) -> None:
         if descriptor in self._sources:
-            self._read(descriptor)
+            self._sources.read(descriptor)
         elif descriptor == self._bell:
             os.eventfd_read(self._bell)
             self._has_news = True
@@ -119,97 +99,15 @@ class Keeper:
             self._hear(self._link)
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_write(self._bell, 1)
-
-    # --- pipes --------------------------------------------------------------------------------------------------------
-
-    def _take(self, take: Take, descriptor: int | None) -> None:
-        why = _refusal(take, descriptor)
-        if why or descriptor is None:
-            if descriptor is not None:
-                os.close(descriptor)
-            self._tell(("take", take.id), Refused(take.id, why))
-            return
-        if any(each.take.id == take.id for each in self._sources.values()):
-            os.close(descriptor)
-            return
-        os.set_blocking(descriptor, False)
-        writer = self._writers.get(take.path)
-        if writer is None or not writer.hold(take.maxbytes, take.backups):
-            writer = self._writers[take.path] = self._writer(take.path)
-            writer.hold(take.maxbytes, take.backups)
-        self._sources[descriptor] = Source(take, writer)
-        self._epoll.register(descriptor, select.EPOLLIN)
-
-    def _writer(self, path: str) -> Writer:
-        return Writer(LogFile(Path(path), 0, 0), self._ring)
-
-    def _read(self, descriptor: int) -> bool:
-        """Moves one piece; False if there was none."""
-        source = self._sources[descriptor]
-        try:
-            data = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._let_go(descriptor)
-            self._tell(("take", source.take.id), Ended(source.take.id))
-            return False
-        source.writer.put(data)
-        if source.writer.is_full and self._leave_by is None:
-            source.writer.watched = True
-            if source.writer.is_full:  # still, so that it will see that it is watched when it has written
-                self._pause(source.writer)
-        return True
-
-    def _let_go(self, descriptor: int) -> None:
-        source = self._sources.pop(descriptor)
-        if descriptor not in self._paused:
-            self._epoll.unregister(descriptor)
-        self._paused.discard(descriptor)
-        self._unsent.pop(("take", source.take.id), None)
-        os.close(descriptor)
-        if all(each.writer is not source.writer for each in self._sources.values()):
-            source.writer.release()
-
-    def _pause(self, writer: Writer) -> None:
-        for descriptor, source in self._sources.items():
-            if source.writer is writer and descriptor not in self._paused:
-                self._epoll.unregister(descriptor)
-                self._paused.add(descriptor)
-
-    def _look_at_writers(self) -> None:
-        """Goes on reading where there is room again, tells troubles, and forgets writers that have ended."""
-        for path, writer in list(self._writers.items()):
-            trouble = "" if writer.has_ended else writer.trouble
-            if trouble != self._troubles.get(path, ""):
-                self._troubles[path] = trouble
-                self._tell(("trouble", path), Trouble(path, trouble))
-            if writer.has_ended:
-                del self._writers[path]
-                self._troubles.pop(path, None)
-            elif writer.watched:
-                self._watch(writer, bool(trouble))
-        while self._answers:
-            answer = self._answers.pop()
-            self._tell(("clear", answer.request), answer)
-
-    def _watch(self, writer: Writer, is_troubled: bool) -> None:
-        full = writer.is_full
-        if not full:
-            for descriptor in [each for each in self._paused if self._sources[each].writer is writer]:
-                self._paused.discard(descriptor)
-                self._epoll.register(descriptor, select.EPOLLIN)
-        writer.watched = full or is_troubled
-
-    # --- the daemon ---------------------------------------------------------------------------------------------------
+        os.eventfd_write(self._bell, 1)
 
     def _welcome(self) -> None:
         """A daemon has come; if there was one, it is gone, or hangs: there is only one for a state folder."""
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # it has left already; or there are no descriptors: it comes again
+        except OSError as error:  # it has left already, or there are no descriptors left
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(SHORTAGE_S)
             return
         link = Link(connection)
         if not link.is_trusted or self._leave_by is not None:
@@ -218,12 +116,12 @@ class Keeper:
         self._part()
         self._link, self._expects_until = link, None
         self._epoll.register(link.fileno(), select.EPOLLIN)
-        self._tell(Hello, Hello(__version__, os.getpid()))
-        for descriptor, source in self._sources.items():
-            self._tell(("take", source.take.id), source.take, descriptor)
-        for path, text in self._troubles.items():
+        self._tell("hello", Hello(__version__, os.getpid()))
+        for descriptor, take in self._sources:
+            self._tell(("pipe", take.id), take, descriptor)
+        for path, text in self._sources.troubles.items():
             self._tell(("trouble", path), Trouble(path, text))
-        self._tell(Ready, Ready())
+        self._tell("ready", Ready())
 
     def _part(self) -> None:
         if self._link is not None:
@@ -243,44 +141,20 @@ class Keeper:
 
     def _obey(self, message: Message, descriptor: int | None) -> None:
         if isinstance(message, Take):
-            self._take(message, descriptor)
+            self._sources.take(message, descriptor)
             return
         if descriptor is not None:
             os.close(descriptor)
         if isinstance(message, Reopen):
-            for writer in self._writers.values():
-                writer.act(LogFile.reopen)
+            self._sources.reopen()
         elif isinstance(message, Clear):
-            self._clear(message)
+            self._sources.clear(message)
         elif isinstance(message, End) and self._leave_by is None:
-            self._end(message.drain)
-
-    def _clear(self, order: Clear) -> None:
-        def act(file: LogFile) -> None:
-            number, why = 0, ""
-            try:
-                file.clear()
-            except OSError as error:
-                number, why = error.errno or errno.EIO, error.strerror or str(error)
-            self._answers.append(Cleared(order.request, number, why))
-            self._ring()
-
-        writer = self._writers.get(order.path)
-        if writer is None or not writer.act(act):
-            writer = self._writers[order.path] = self._writer(order.path)
-            writer.act(act)
-            writer.release()
-
-    def _end(self, drain: bool) -> None:
-        self._leave_by, self._has_news = time.monotonic() + LEAVE_S, True
-        for descriptor in list(self._sources):
-            for _ in range(LAST_READS if drain else 0):
-                if not self._read(descriptor):
-                    break
-            if descriptor in self._sources:
-                self._let_go(descriptor)
+            self._leave_by, self._has_news = time.monotonic() + LEAVE_S, True
+            self._sources.end(message.drain)
 
     def _tell(self, subject: object, message: Message, descriptor: int | None = None) -> None:
+        """Has it sent to the daemon, if there is one."""
         if self._link is not None:
             self._unsent.pop(subject, None)
             self._unsent[subject] = (message, descriptor)
@@ -300,16 +174,6 @@ class Keeper:
         if self._awaits_room != bool(self._unsent):
             self._awaits_room = bool(self._unsent)
             self._epoll.modify(self._link.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._unsent else 0))
-
-
-def _refusal(take: Take, descriptor: int | None) -> str:
-    """Why a pipe can't be taken; empty if it can."""
-    if descriptor is None:
-        return "no descriptor arrived; the log keeper may have reached its limit of open files"
-    status = os.fstat(descriptor)
-    if not stat.S_ISFIFO(status.st_mode) or status.st_ino != take.id:
-        return "the descriptor is not that pipe's"
-    return ""
 
 
 def main() -> None:

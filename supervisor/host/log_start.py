@@ -44,9 +44,18 @@ def start(state_dir: Path) -> bool:
     except (OSError, subprocess.SubprocessError) as error:
         raise KeeperError(f"cannot start the log keeper: {error}; it is tried again") from error
     if started.returncode not in (0, EXIT_BUSY):
-        said = errors.read_text(errors="replace").strip().rpartition("\n")[2]
-        raise KeeperError(f"cannot start the log keeper: {said} (all of it is in {errors}); it is tried again")
+        raise KeeperError(
+            f"cannot start the log keeper: {last_word(state_dir)} (all of it is in {errors}); it is tried again"
+        )
     return started.returncode == 0
+
+
+def last_word(state_dir: Path) -> str:
+    """The last line that the latest keeper wrote on standard error: an exception if one ended it, or nothing."""
+    try:
+        return (state_dir / ERRORS).read_text(errors="replace").strip().rpartition("\n")[2]
+    except OSError as error:
+        return f"its last words can't be read: {error.strerror}"
 
 
 def bury(pid: int) -> None:

@@ -22,6 +22,12 @@ from supervisor.host.log_messages import End, Reopen, Take
 
 ANSWER_S = 10.0  # how long `clear` waits for a disk
 
+OURS = {Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")} | {
+    Path("/dev/stdout"): 1,
+    Path("/dev/stderr"): 2,
+}
+"""Log files that are descriptors of the daemon, as in a container: programs get them as they are."""
+
 log = structlog.get_logger()
 
 
@@ -65,10 +71,12 @@ class LogPump:
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
         hold), until every holder has closed the pipe, grandchildren too. If `path` is None it is not a pipe: what is
-        printed goes nowhere. Raises OSError if there are no descriptors left, or after `close`.
+        printed goes nowhere; if it is a descriptor of the daemon (/dev/stdout), that itself. Raises OSError if there are no descriptors left, or after `close`.
         """
         if path is None:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        if path in OURS:
+            return os.dup(OURS[path])
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
         take = Take(os.fstat(reading).st_ino, str(path.absolute()), maxbytes, backups)
@@ -83,7 +91,12 @@ class LogPump:
         self._order(lambda: self._handover.say(Reopen()))
 
     def clear(self, path: Path) -> None:
-        """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them."""
+        """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them.
+
+        Of the daemon's descriptors nothing is deleted.
+        """
+        if path in OURS:
+            return
         done: Future[bool] = Future()
         if not self._order(lambda: self._handover.clear(str(path.absolute()), done)):
             done.set_result(False)

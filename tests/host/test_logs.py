@@ -109,6 +109,18 @@ def test_output_for_no_file_goes_nowhere(pump: LogPump) -> None:
     os.close(pipe)
 
 
+@pytest.mark.parametrize(("path", "stream"), [("/dev/stdout", "out"), ("/dev/stderr", "err"), ("/dev/fd/1", "out")])
+def test_a_log_that_is_the_daemons_own_output_gets_there(
+    path: str, stream: str, pump: LogPump, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pipe = pump.capture(Path(path), 0, 0)
+    os.write(pipe, b"hello\n")
+    os.close(pipe)
+    pump.clear(Path(path))
+
+    assert getattr(capfd.readouterr(), stream) == "hello\n"
+
+
 def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogPump, tmp_path: Path) -> None:
     print_lines(pump, tmp_path / "out.log", 100, maxbytes=105, backups=2)
 
