@@ -70,8 +70,9 @@ class LogPump:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
-        hold), until every holder has closed the pipe, grandchildren too. If `path` is None it is not a pipe: what is
-        printed goes nowhere; if it is a descriptor of the daemon (/dev/stdout), that itself. Raises OSError if there are no descriptors left, or after `close`.
+        hold), until every holder has closed the pipe, grandchildren too. It is not a pipe but the null device if
+        `path` is None, and the daemon's own output if that is what `path` means (/dev/stdout).
+        Raises OSError if there are no descriptors left, or after `close`.
         """
         if path is None:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
