@@ -118,6 +118,7 @@ def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_p
 
         daemon.call("reload")
         daemon.until(lambda: "log_keeper.found" in daemon.errors(), "the fresh daemon has found a keeper")
+        daemon.until(daemon._answers, "it answers")
         daemon.until_state("leaver", "RUNNING")
         after = keeper(daemon)
 
