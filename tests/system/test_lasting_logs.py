@@ -112,17 +112,19 @@ def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_p
     script, pids = tmp_path / "leaves-a-sleeper", tmp_path / "pids"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >> {pids}\nexec sleep 300\n")
     script.chmod(0o755)
-    with Daemon(tmp_path, f"[program:leaver]\ncommand={script}\n") as daemon:
-        daemon.until_state("leaver", "RUNNING")
-        before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+    pids.touch()
+    try:
+        with Daemon(tmp_path, f"[program:leaver]\ncommand={script}\n") as daemon:
+            daemon.until_state("leaver", "RUNNING")
+            before = daemon.until(lambda: keeper(daemon), "there is a keeper")
 
-        daemon.call("reload")
-        daemon.until(lambda: "log_keeper.found" in daemon.errors(), "the fresh daemon has found a keeper")
-        daemon.until(daemon._answers, "it answers")
-        daemon.until_state("leaver", "RUNNING")
-        after = keeper(daemon)
+            daemon.call("reload")
+            daemon.until(lambda: "log_keeper.found" in daemon.errors(), "the fresh daemon has found a keeper")
+            daemon.until(daemon._answers, "it answers")
+            daemon.until_state("leaver", "RUNNING")
 
-    for pid in pids.read_text().split():  # nobody sweeps up after a program that is no job
-        with suppress(ProcessLookupError):
-            os.kill(int(pid), signal.SIGKILL)
-    assert after == before
+            assert keeper(daemon) == before
+    finally:
+        for pid in pids.read_text().split():  # nobody sweeps up after a program that is no job
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
