@@ -294,16 +294,13 @@ def test_a_stopped_keeper_is_a_trouble_and_holds_nobody_up(tmp_path: Path, state
     keeper = keeper_of(pump)
 
     os.kill(keeper, signal.SIGSTOP)
-    began = time.monotonic()
-    for number in range(200):
+    for number in range(200):  # none of this comes back if it waits for the keeper
         os.close(pump.capture(tmp_path / f"{number}.log", 0, 0))
     pump.reopen()
-    took = time.monotonic() - began
     os.write(pipe, b"meanwhile\n")
     wait_until(lambda: "has not answered for 6 s" in pump.troubles.get(path, ""))
     os.kill(keeper, signal.SIGCONT)
 
-    assert took < 3.0
     wait_until(lambda: not pump.troubles)
     wait_until(lambda: content(path) == b"before\nmeanwhile\n")
     wait_until(lambda: pump.open_pipes == 1)
