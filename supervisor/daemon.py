@@ -75,7 +75,7 @@ class Supervisord:
         ledger = Ledger(settings.state_dir / "ledger.sqlite3")
         if ledger.set_aside is not None:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
-        logs, checkpoints = LogPump(), CheckpointStore()
+        logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()
         logs.start()
         services = Services(
             ledger=ledger,
@@ -112,7 +112,10 @@ class Supervisord:
                 await self._supervise(programs)
         finally:
             await noticing.end()
-            logs.close()
+            if self._reload:
+                logs.detach()
+            else:
+                logs.close()
             ledger.close()
         return self._reload
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.tail import open_log
-from supervisor.host import logs
+from supervisor.host import log_file
 
 MAX_BYTES = 16 << 20  # of one answer; what is left out comes with the next call, as with read(2)
 
@@ -56,7 +56,7 @@ def clear(path: Path | None) -> None:
     if not existing.exists():
         raise RpcFault(FaultCode.NO_FILE, f"{path} does not exist yet")
     try:
-        logs.empty(existing)
+        log_file.empty(existing)
     except OSError as error:
         raise RpcFault(FaultCode.FAILED, f"cannot clear {path}: {error.strerror}") from error
 

@@ -22,6 +22,7 @@ class LogFile:
         self.maxbytes = maxbytes
         self.backups = backups
         self.trouble: str | None = None
+        self.retry_every_s = RETRY_EVERY_S
         self._descriptor: int | None = None
         self._identity = (0, 0)
         self._size = 0
@@ -48,7 +49,13 @@ class LogFile:
             self._cause = error.strerror or str(error)
             self.trouble = f"cannot write {self.path}: {self._cause}; what its program prints is dropped"
             self._dropped += len(data) - done
-            self._retry_at = time.monotonic() + RETRY_EVERY_S
+            self._retry_at = time.monotonic() + self.retry_every_s
+
+    def lose(self, count: int, cause: str) -> None:
+        """Has `count` bytes, which others had to drop, told in the file."""
+        self._dropped += count
+        self._cause = cause
+        self.write(b"")
 
     def reopen(self) -> None:
         """Goes on in whatever file has the name now, creating it if there is none."""
@@ -56,7 +63,10 @@ class LogFile:
         self.write(b"")
 
     def clear(self) -> None:
-        """Empties the file and deletes its backups. Raises OSError."""
+        """Empties the file and deletes its backups; makes none where there is none. Raises OSError."""
+        if self._descriptor is None:
+            empty(self.path)
+            return
         for number in range(1, self.backups + 1):
             self._backup(number).unlink(missing_ok=True)
         self._check_at = 0.0
@@ -157,3 +167,13 @@ class LogFile:
         self._is_regular = stat.S_ISREG(status.st_mode)
         self._size, self._at_line_start = status.st_size, True
         self._check_at = time.monotonic() + CHECK_EVERY_S
+
+
+def empty(path: Path) -> None:
+    """Empties a log file that may be nobody's, and deletes its backups: those whose numbers have no gap."""
+    number = 1
+    while (backup := path.with_name(f"{path.name}.{number}")).exists():
+        backup.unlink(missing_ok=True)
+        number += 1
+    with contextlib.suppress(FileNotFoundError):
+        os.truncate(path, 0)

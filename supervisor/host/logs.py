@@ -1,9 +1,10 @@
-"""Takes what programs print and puts it into their log files, in one thread of its own.
+"""Takes what programs print and has it put into their log files, by a process that outlives this one.
 
-A slow disk or a program that floods its output delays other programs' logs, never their supervision.
+The log keeper (`log_keeper`) reads the pipes and writes the files; what happens to the daemon, and what happens to a
+disk, then never reaches a program. This side makes the pipes, keeps a duplicate of each reading end, so that a keeper
+that dies takes no program with it, and hands them over. It has a thread of its own: nobody else waits for the keeper.
 """
 
-import contextlib
 import errno
 import os
 import select
@@ -13,48 +14,74 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-from supervisor.host.log_file import LogFile
+import structlog
 
-READ_BYTES = 64 * 1024  # a pipe's default capacity
-LAST_READS = 16  # per pipe when the daemon leaves: a grandchild that prints for ever must not hold it
+from supervisor.host.log_file import empty
+from supervisor.host.log_handover import CLOSE_S, SILENT_S, Handover
+from supervisor.host.log_messages import End, Reopen, Take
+
 ANSWER_S = 10.0  # how long `clear` waits for a disk
-CLOSE_S = 5.0  # how long `close` does
+
+OURS = {Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")} | {
+    Path("/dev/stdout"): 1,
+    Path("/dev/stderr"): 2,
+}
+"""Log files that are descriptors of the daemon, as in a container: programs get them as they are."""
+
+log = structlog.get_logger()
 
 
 class LogPump:
-    """Pipes in, files out. `start` it before the first program and `close` it after the last."""
+    """Pipes in, files out. `start` it before the first program, `close` or `detach` it after the last.
 
-    def __init__(self) -> None:
-        self._sources: dict[int, LogFile | None] = {}  # by the pipe's reading end
-        self._files: dict[Path, LogFile] = {}
+    Finds the keeper of the state folder if there is one, and what it reads; starts one when the first pipe is made.
+    `silent_s`: after how long without a sign of life it is in trouble.
+    """
+
+    def __init__(self, state_dir: Path, silent_s: float = SILENT_S) -> None:
+        self._handover = Handover(state_dir, silent_s)
         self._orders: deque[Callable[[], None]] = deque()
-        self._epoll = select.epoll()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll.register(self._bell, select.EPOLLIN)
         self._lock = threading.Lock()
         self._closed = False  # no more orders are taken
-        self._is_open = True  # the thread goes on
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
+        """Connects to the keeper that an earlier daemon left, if there is one, and starts the thread."""
+        self._handover.find()
         self._thread.start()
+
+    @property
+    def keeper_pid(self) -> int | None:
+        """The pid of the keeper while we are connected to it."""
+        return self._handover.keeper_pid
+
+    @property
+    def open_pipes(self) -> int:
+        """How many pipes are read, because programs still hold them."""
+        return self._handover.open_pipes
 
     @property
     def troubles(self) -> dict[Path, str]:
         """Log files that can't be written at present, and why."""
-        return {path: file.trouble for path, file in list(self._files.items()) if file.trouble is not None}
+        return self._handover.troubles
 
     def capture(self, path: Path | None, maxbytes: int, backups: int) -> int:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
-        hold), until every holder has closed the pipe, grandchildren too; to nowhere if `path` is None.
+        hold), until every holder has closed the pipe, grandchildren too. It is not a pipe but the null device if
+        `path` is None, and the daemon's own output if that is what `path` means (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
+        if path is None:
+            return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        if path in OURS:
+            return os.dup(OURS[path])
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
-        if not self._order(lambda: self._take_up(reading, path, maxbytes, backups)):
+        take = Take(os.fstat(reading).st_ino, str(path.absolute()), maxbytes, backups)
+        if not self._order(lambda: self._handover.add(reading, take)):
             os.close(reading)
             os.close(writing)
             raise OSError(errno.ESHUTDOWN, "Logs are closed")
@@ -62,19 +89,38 @@ class LogPump:
 
     def reopen(self) -> None:
         """Opens all files again by their names, for whoever has rotated them."""
-        self._order(self._reopen)
+        self._order(lambda: self._handover.say(Reopen()))
 
     def clear(self, path: Path) -> None:
-        """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them."""
-        done: Future[None] = Future()
-        if not self._order(lambda: self._clear(path, done)):
-            self._clear(path, done)
-        done.result(ANSWER_S)
+        """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them.
+
+        Of the daemon's descriptors nothing is deleted.
+        """
+        if path in OURS:
+            return
+        done: Future[bool] = Future()
+        if not self._order(lambda: self._handover.clear(str(path.absolute()), done)):
+            done.set_result(False)
+        try:
+            is_done = done.result(ANSWER_S)
+        except TimeoutError:
+            raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {ANSWER_S:g} s") from None
+        if not is_done:
+            empty(path)
 
     def close(self) -> None:
-        """Writes what can still be read, closes everything and ends the thread; waits at most CLOSE_S for it."""
-        self._order(self._leave, last=True)
-        self._thread.join(CLOSE_S)
+        """Writes what can still be read, closes everything, ends keeper and thread; waits about CLOSE_S at most."""
+        self._leave(End(drain=True))
+
+    def detach(self) -> None:
+        """Closes everything here; the keeper goes on for the next daemon while there is something to read."""
+        self._leave(None)
+
+    def _leave(self, last_word: End | None) -> None:
+        self._order(lambda: self._handover.leave(last_word), last=True)
+        self._thread.join(CLOSE_S + 1)
+        if self._thread.is_alive():
+            log.error("log_keeper.stuck", effect="the last words of programs may be missing in their log files")
 
     def _order(self, order: Callable[[], None], last: bool = False) -> bool:
         """Has the thread do something; False if it was told to end before."""
@@ -86,81 +132,18 @@ class LogPump:
             os.eventfd_write(self._bell, 1)
             return True
 
-    # --- in the thread -----------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
-        while self._is_open:
-            for descriptor, _ in self._epoll.poll():
-                if descriptor == self._bell:
-                    os.eventfd_read(self._bell)
-                    while self._orders and self._is_open:
-                        self._orders.popleft()()
-                elif descriptor in self._sources:
-                    self._pump(descriptor)
-        self._epoll.close()
+        """The thread: waits for orders and for the keeper."""
+        while not self._handover.is_over:
+            link, wants_room, patience_s = self._handover.wishes()
+            waiting = select.poll()
+            waiting.register(self._bell, select.POLLIN)
+            if link is not None:
+                waiting.register(link, select.POLLIN | (select.POLLOUT if wants_room else 0))
+            if any(descriptor == self._bell for descriptor, _ in waiting.poll(patience_s * 1000)):
+                os.eventfd_read(self._bell)
+                while self._orders:
+                    self._orders.popleft()()
+            self._handover.turn()
+        self._handover.close()
         os.close(self._bell)
-
-    def _take_up(self, reading: int, path: Path | None, maxbytes: int, backups: int) -> None:
-        file = None
-        if path is not None:
-            file = self._files.setdefault(path, LogFile(path, maxbytes, backups))
-            file.maxbytes, file.backups = maxbytes, backups
-            file.write(b"")  # so that it exists for those who look for it
-        self._sources[reading] = file
-        self._epoll.register(reading, select.EPOLLIN)
-
-    def _reopen(self) -> None:
-        for file in self._files.values():
-            file.reopen()
-
-    def _pump(self, descriptor: int) -> bool:
-        """Moves one piece; False if there was none."""
-        try:
-            data = os.read(descriptor, READ_BYTES)
-        except BlockingIOError:
-            return False
-        file = self._sources[descriptor]
-        if not data:
-            self._let_go(descriptor)
-        elif file is not None:
-            file.write(data)
-        return bool(data)
-
-    def _let_go(self, descriptor: int) -> None:
-        file = self._sources.pop(descriptor)
-        self._epoll.unregister(descriptor)
-        os.close(descriptor)
-        if file is not None and file not in self._sources.values():
-            file.finish()
-            del self._files[file.path]
-
-    def _clear(self, path: Path, done: Future[None]) -> None:
-        file = self._files.get(path)
-        try:
-            if file is not None:
-                file.clear()
-            elif path.exists():
-                empty(path)
-        except OSError as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    def _leave(self) -> None:
-        for descriptor in list(self._sources):
-            for _ in range(LAST_READS):
-                if not self._pump(descriptor):
-                    break
-            if descriptor in self._sources:
-                self._let_go(descriptor)
-        self._is_open = False
-
-
-def empty(path: Path) -> None:
-    """Empties a log file that may be nobody's, and deletes its backups: those whose numbers have no gap."""
-    number = 1
-    while (backup := path.with_name(f"{path.name}.{number}")).exists():
-        backup.unlink(missing_ok=True)
-        number += 1
-    with contextlib.suppress(FileNotFoundError):
-        os.truncate(path, 0)

@@ -1,0 +1,114 @@
+"""What the daemon and the log keeper tell each other: one JSON object a packet, some with a pipe's reading end.
+
+Named tuples instead of dataclasses: those import `inspect`, a tenth of the keeper's memory.
+"""
+
+import json
+from typing import Any, NamedTuple
+
+PACKET_BYTES = 64 * 1024  # a path has at most 4096 bytes, six characters each in JSON
+
+
+class LogProtocolError(Exception):
+    """A packet that is no message; the text says why."""
+
+
+class Take(NamedTuple):
+    """Comes with the reading end of a pipe: what comes out of it belongs into the file at `path`.
+
+    `id`: the pipe's inode. The daemon hands over pipes with it; the keeper gives a new daemon duplicates with it.
+    """
+
+    id: int
+    path: str
+    maxbytes: int
+    backups: int
+
+
+class Reopen(NamedTuple):
+    """To the keeper: open all files again by their names."""
+
+
+class Clear(NamedTuple):
+    """To the keeper: empty a file and delete its backups; the answer is `Cleared` with the same `request`."""
+
+    request: int
+    path: str
+
+
+class End(NamedTuple):
+    """To the keeper: write what you have and end; `drain`: also what can still be read. Never changes its form."""
+
+    drain: bool
+
+
+class Hello(NamedTuple):
+    """The keeper's first word to every daemon. Never changes its form."""
+
+    version: str
+    pid: int
+
+
+class Ready(NamedTuple):
+    """From the keeper: this daemon has now been given all pipes that I read."""
+
+
+class Ended(NamedTuple):
+    """From the keeper: nobody holds the pipe's writing end any more, and all that was in it has been read."""
+
+    id: int
+
+
+class Refused(NamedTuple):
+    """From the keeper: the pipe can't be taken at present; hand it over again later."""
+
+    id: int
+    why: str
+
+
+class Cleared(NamedTuple):
+    """From the keeper: the answer to `Clear`; `errno` 0 if it was done."""
+
+    request: int
+    errno: int
+    why: str
+
+
+class Trouble(NamedTuple):
+    """From the keeper: what is wrong with a file; nothing any more if `text` is empty."""
+
+    path: str
+    text: str
+
+
+class Alive(NamedTuple):
+    """From the keeper, every few seconds: its main thread is not stuck."""
+
+
+Message = Take | Reopen | Clear | End | Hello | Ready | Ended | Refused | Cleared | Trouble | Alive
+
+_TYPES: dict[str, type[Message]] = {
+    kind.__name__.lower(): kind
+    for kind in (Take, Reopen, Clear, End, Hello, Ready, Ended, Refused, Cleared, Trouble, Alive)
+}
+
+
+def encode(message: Message) -> bytes:
+    """The packet for a message."""
+    return json.dumps({"type": type(message).__name__.lower(), **message._asdict()}).encode()
+
+
+def decode(packet: bytes) -> Message:
+    """The message in a packet; fields that it does not know are left out. Raises LogProtocolError."""
+    try:
+        content = json.loads(packet)
+    except (ValueError, RecursionError) as error:
+        raise LogProtocolError(f"cannot read a packet of {len(packet)} bytes: {error}") from error
+    if not isinstance(content, dict) or not isinstance(name := content.get("type"), str) or name not in _TYPES:
+        raise LogProtocolError(f"cannot read a packet: it is {str(content)[:80]!r}, no message that is known")
+    kind = _TYPES[name]
+    values: dict[str, Any] = {key: content.get(key) for key in kind._fields}
+    for key, wanted in kind.__annotations__.items():
+        if type(values[key]) is not wanted or (wanted is int and values[key] < 0):  # True is an int, but not here
+            raise LogProtocolError(f"cannot read a message {name}: its {key} is {values[key]!r:.80}")
+    return kind(**values)

@@ -1,0 +1,130 @@
+"""What programs print reaches their logs whoever dies: the daemon, or the process that keeps the logs."""
+
+import itertools
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import TRAINER, Daemon, alive
+
+COUNTER = TRAINER.with_name("counter.py")
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A daemon with a program that prints without end; the program is ended too if the daemon was killed."""
+    programs = (
+        f"[program:counter]\ncommand={sys.executable} {COUNTER} {tmp_path}/stop\nautorestart=false\n"
+        f"stdout_logfile={tmp_path}/out.log\nstdout_logfile_maxbytes=0\n"
+    )
+    with Daemon(tmp_path, programs) as made:
+        pid = made.until_state("counter", "RUNNING")["pid"]
+        made.until(lambda: len(lines(made)) > 100, "it prints")
+        yield made
+    if alive(pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def lines(daemon: Daemon) -> list[bytes]:
+    path = daemon.folder / "out.log"
+    return path.read_bytes().splitlines() if path.exists() else []
+
+
+def keeper(daemon: Daemon) -> int | None:
+    """The pid of the log keeper, None if it is dead or has just begun."""
+    text = (daemon.folder / "state" / "log-keeper.lock").read_text()
+    return int(text) if text and alive(int(text)) else None
+
+
+def kill(daemon: Daemon) -> None:
+    assert daemon.process is not None
+    daemon.process.kill()
+    daemon.process.wait()
+
+
+def end_program(daemon: Daemon) -> int:
+    """Has the program end by itself, and gives how many lines it says that it printed."""
+    (daemon.folder / "stop").touch()
+    said = daemon.folder / "stop.printed"
+    daemon.until(lambda: said.exists() and said.read_text(), "the program has ended by itself")
+    return int(said.read_text())
+
+
+def until_last(daemon: Daemon, number: int) -> list[bytes]:
+    last = b"line %09d" % number
+    daemon.until(lambda: lines(daemon)[-1] == last, f"line {number} is in the log")
+    return lines(daemon)
+
+
+def test_program_goes_on_and_no_line_is_lost_though_the_daemon_is_killed(daemon: Daemon):
+    pid = daemon.status("counter")["pid"]
+
+    kill(daemon)
+    printed = len(lines(daemon))
+    daemon.until(lambda: len(lines(daemon)) > printed + 1000, "it prints without a daemon")
+    assert alive(pid)
+    kept_by = keeper(daemon)
+    count = end_program(daemon)
+
+    assert until_last(daemon, count) == [b"line %09d" % (number + 1) for number in range(count)]
+    daemon.until(lambda: keeper(daemon) is None, "the keeper has ended with its last pipe")
+    assert kept_by is not None
+
+
+def test_the_next_daemon_goes_on_with_the_same_keeper(daemon: Daemon):
+    before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+
+    kill(daemon)
+    daemon.start()
+    printed = len(lines(daemon))
+    daemon.until(lambda: len(lines(daemon)) > printed + 100, "what it prints is in the log")
+
+    assert keeper(daemon) == before
+    assert daemon.stop() == 0
+    daemon.until(lambda: keeper(daemon) is None, "it has taken the keeper along")
+
+
+def test_program_goes_on_though_the_keeper_is_killed_and_what_follows_is_in_the_log(daemon: Daemon):
+    pid = daemon.status("counter")["pid"]
+    before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+
+    os.kill(before, signal.SIGKILL)
+    after = daemon.until(lambda: {keeper(daemon)} - {None, before}, "there is another keeper")
+    printed = len(lines(daemon))
+    daemon.until(lambda: len(lines(daemon)) > printed + 1000, "what it prints is in the log")
+    assert daemon.status("counter")["pid"] == pid
+    count = end_program(daemon)
+
+    assert after
+    numbers = [int(each[5:]) for each in until_last(daemon, count) if re.fullmatch(rb"line \d{9}", each)]
+    gaps = [(one, two) for one, two in itertools.pairwise(numbers) if two != one + 1]
+    assert len(gaps) <= 1, gaps  # what the dead one had read and not yet written
+
+
+def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_path: Path):
+    script, pids = tmp_path / "leaves-a-sleeper", tmp_path / "pids"
+    script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >> {pids}\nexec sleep 300\n")
+    script.chmod(0o755)
+    pids.touch()
+    try:
+        with Daemon(tmp_path, f"[program:leaver]\ncommand={script}\n") as daemon:
+            daemon.until_state("leaver", "RUNNING")
+            before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+
+            daemon.call("reload")
+            daemon.until(lambda: "log_keeper.found" in daemon.errors(), "the fresh daemon has found a keeper")
+            daemon.until(daemon._answers, "it answers")
+            daemon.until_state("leaver", "RUNNING")
+
+            assert keeper(daemon) == before
+    finally:
+        for pid in pids.read_text().split():  # nobody sweeps up after a program that is no job
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
