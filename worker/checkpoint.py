@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,12 +70,20 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, tracked: tf.train.Checkpoint, directory: Path, origin: Origin, policy: RetentionPolicy, replicas: int
+        self,
+        tracked: tf.train.Checkpoint,
+        directory: Path,
+        origin: Origin,
+        policy: RetentionPolicy,
+        replicas: int,
+        own: Sequence[exact.Own] = (),
     ) -> None:
+        """`own`: generators of the script's own, saved with the global ones."""
         self._directory = directory
         self._origin = origin
         self._policy = policy
         self._replicas = replicas
+        self._own = own
         self._hidden = exact.hidden_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
@@ -94,7 +102,7 @@ class CheckpointWriter:
             step=figures.step,
             position=figures.position,
             seeds=exact.read_seeds(self._hidden),
-            generators=exact.read_generators(),
+            generators=exact.read_generators(self._own),
             metrics=figures.metrics,
             replica_metrics=figures.replica_metrics,
             replicas=self._replicas,

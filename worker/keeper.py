@@ -1,19 +1,17 @@
 """Keeps the checkpoints of one run: restores at its start, saves when due or asked, and answers for it."""
 
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
-from supervisor import __version__
+from supervisor.protocol import manifest
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Interval
 from supervisor.protocol.messages import Committed, Restored, SaveFailed
-from worker import devices
+from worker import conditions, exact
 from worker.attempt import Attempt, Leaving
 from worker.cadence import DEFAULT_INTERVAL, Cadence
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
@@ -39,17 +37,21 @@ class Keeper:
         attempt: Attempt,
         directory: Path | None,
         interval: Interval | None,
+        own: Sequence[exact.Own] = (),
     ) -> None:
+        """`own`: generators of the script's own, whose state is kept too."""
         self.stalled_s = 0.0
         """For how long training stood still for saves."""
         self._tracked = tracked
         self._strategy = strategy
+        self._own = own
         self._attempt = attempt
         self._directory = directory
         self._opened: Opened | None = None
         self._writer: CheckpointWriter | None = None
         self._cadence = Cadence(interval or DEFAULT_INTERVAL, 0, time.monotonic())
         self._last: Last | None = None
+        self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
         self._beside = ThreadPoolExecutor(1, "stepkeeper-save")
         self._in_flight: tuple[Save, Future[Last | SaveError]] | None = None
 
@@ -74,6 +76,7 @@ class Keeper:
             restore_s=found.took_s if found is not None else 0.0,
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
+            changed=self._changed,
         )
         self._attempt.reporter.say(restored)
         return state
@@ -126,18 +129,42 @@ class Keeper:
         opened = self._opened = open_directory(self._attempt, directory)
         _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
         found = self._restore(opened.restore) if opened.restore is not None else None
+        versions = conditions.versions()
+        topology = conditions.topology(self._strategy)
+        self._compare({**versions, **topology}, opened)
         self._writer = CheckpointWriter(
             self._tracked,
             opened.directory,
-            Origin(self._attempt.launch.job, self._attempt.number, _versions(), devices.topology(self._strategy)),
+            Origin(self._attempt.launch.job, self._attempt.number, versions, topology),
             self._attempt.launch.retention,
-            devices.replica_count(self._strategy),
+            conditions.replica_count(self._strategy),
+            self._own,
         )
         return found
 
+    def _compare(self, present: conditions.Conditions, opened: Opened) -> None:
+        """Notes what differs from the conditions trained under before; those of a first start are written down."""
+        if opened.restore is not None:
+            before: conditions.Conditions | None = conditions.of_manifest(manifest.read(opened.restore))
+        else:
+            before = conditions.recorded(opened.directory)
+            if before != present:
+                self._record(present, opened.directory)
+        self._changed = conditions.differences(before, present) if before is not None else ()
+        if self._changed:
+            self._attempt.reporter.remark(
+                f"trains on under other conditions, so not to the same bits: {'; '.join(self._changed)}"
+            )
+
+    def _record(self, present: conditions.Conditions, directory: Path) -> None:
+        try:
+            conditions.record(directory, present)
+        except OSError as error:
+            self._attempt.reporter.remark(f"cannot write down in {directory} what this start depends on: {error}")
+
     def _restore(self, folder: Path) -> Found:
         try:
-            found = restore(self._tracked, folder, devices.replica_count(self._strategy))
+            found = restore(self._tracked, folder, conditions.replica_count(self._strategy), self._own)
         except Unfit as error:
             self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
         self._last = Last(found.state.step, folder.name, found.size_bytes)
@@ -218,13 +245,3 @@ class Keeper:
                 self._attempt.number, last.step, last.name, last.size_bytes, took_s, stall_s=took_s, flushes=flushes
             )
             self._attempt.reporter.say(said)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "tensorflow": tf.__version__,
-        "keras": tf.keras.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "stepkeeper": __version__,
-    }

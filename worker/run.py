@@ -1,7 +1,7 @@
 """Run: what a training script uses. Restores before the loop, counts steps, saves when due or asked."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Progress
-from worker import attempt
+from worker import attempt, exact
 from worker.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
@@ -39,9 +39,12 @@ class Run:
         total_steps: int | None = None,
         directory: str | Path | None = None,
         interval: str | None = None,
+        generators: Iterable[Any] = (),
     ) -> None:
         """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes")
-        hold where the job's configuration says nothing. Raises TypeError or ValueError for what can't be used.
+        hold where the job's configuration says nothing. `generators`: random generators of the script's own that no
+        tf.train.Checkpoint takes (Keras SeedGenerators, NumPy's, Python's), always in the same order; the global ones
+        and those of Keras layers are kept anyway. Raises TypeError or ValueError for what can't be used.
         """
         if not isinstance(checkpoint, tf.train.Checkpoint):
             raise TypeError(
@@ -59,6 +62,7 @@ class Run:
             self._attempt,
             told.checkpoint_dir or (Path(directory) if directory is not None else None),
             told.interval or (parse_interval(interval) if interval is not None else None),
+            exact.check_own(generators),
         )
         self._position = Position()
         self._feed: Feed | None = None

@@ -184,9 +184,9 @@ def highest_attempt(directory: Path) -> int:
 
 def sweep_partials(directory: Path) -> list[str]:
     """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
-    pointer = durable.temporary_prefix(layout.POINTER)
+    temporary = tuple(durable.temporary_prefix(name) for name in (layout.POINTER, layout.CONDITIONS))
     leftovers = [
-        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(pointer)
+        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
     ]
     for leftover in leftovers:
         if leftover.is_dir() and not leftover.is_symlink():

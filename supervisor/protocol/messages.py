@@ -66,6 +66,7 @@ class Restored:
     """State is in place and training may begin. `checkpoint`: name of the one restored, None at a fresh start.
 
     `unmatched` names what the checkpoint did not hold or the program did not ask for; empty if all was accounted for.
+    `changed`: what the bits depend on and is another than when the job trained last, in words.
     """
 
     attempt: int
@@ -74,6 +75,7 @@ class Restored:
     restore_s: float
     total_steps: int | None = None
     unmatched: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,9 @@ class Flushing:
 class Committed:
     """A checkpoint is on the disk. `flushes`: the ids of the flush requests it answers.
 
-    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync.
+    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `interval_s`: when
+    the next one is due if the worker chooses that itself. `left_out`: variables that training uses and no checkpoint of
+    this run holds; said with the first.
     """
 
     attempt: int
@@ -111,6 +115,8 @@ class Committed:
     save_s: float
     stall_s: float
     flushes: tuple[int, ...] = ()
+    interval_s: float | None = None
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,11 @@ class LastCheckpoint:
 
 @dataclass(slots=True)
 class Training:
-    """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them."""
+    """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
+
+    `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
+    would not be those of an undisturbed run.
+    """
 
     step: int | None = None
     total_steps: int | None = None
@@ -30,24 +34,31 @@ class Training:
     checkpoint: LastCheckpoint | None = None
     restored: str | None = None
     save_error: str | None = None
+    interval_s: float | None = None
+    changed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
+        self.interval_s = None
         self.metrics = {}
+        self.changed = self.left_out = ()
 
     def note(self, message: messages.FromWorker) -> None:
         """Takes over what a message says."""
         match message:
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint
-                self.total_steps = message.total_steps
+                self.total_steps, self.changed = message.total_steps, message.changed
             case messages.Progress():
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps
                 self.metrics = message.metrics
             case messages.Committed():
                 self.step, self.save_error = max(message.step, self.step or 0), None
+                self.interval_s = message.interval_s if message.interval_s is not None else self.interval_s
+                self.left_out = message.left_out or self.left_out
                 self.checkpoint = LastCheckpoint(
                     message.checkpoint, message.step, message.size_bytes, message.save_s, time.time()
                 )
