@@ -1,19 +1,21 @@
 """Keeps the checkpoints of one run: restores at its start, saves when due or asked, and answers for it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import tensorflow as tf
 
 from supervisor.protocol import manifest
 from supervisor.protocol.exitcodes import WorkerExit
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Restored, SaveFailed
-from worker import conditions, exact
+from worker import completeness, conditions, exact
 from worker.attempt import Attempt, Leaving
-from worker.cadence import DEFAULT_INTERVAL, Cadence
+from worker.cadence import BETWEEN_FAILURES_S, HIGHEST_S, LOWEST_S, Auto, Cadence, Pace
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
 from worker.opening import Opened, open_directory
 from worker.restore import Found, Unfit, build, restore
@@ -49,7 +51,9 @@ class Keeper:
         self._directory = directory
         self._opened: Opened | None = None
         self._writer: CheckpointWriter | None = None
-        self._cadence = Cadence(interval or DEFAULT_INTERVAL, 0, time.monotonic())
+        self._cadence = Cadence(interval, 0, time.monotonic(), _auto(attempt.launch))
+        self._pace = Pace()
+        self._left_out: tuple[str, ...] = ()  # said with the first checkpoint
         self._last: Last | None = None
         self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
         self._beside = ThreadPoolExecutor(1, "stepkeeper-save")
@@ -80,6 +84,33 @@ class Keeper:
         )
         self._attempt.reporter.say(restored)
         return state
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds between periodic saves, where they are chosen here."""
+        return self._cadence.chosen_s if self._writer is not None else None
+
+    def check(self, frame: FrameType, exempt: Iterable[Any], strict: bool, step: int) -> None:
+        """Looks for what the loop in `frame` uses and no checkpoint would hold.
+
+        It is named on stderr and with the first checkpoint; with `strict`, training ends here (INCOMPLETE).
+        """
+        if self._writer is None:
+            return
+        self._left_out = completeness.left_out(self._tracked, self._own, frame, exempt)
+        if not self._left_out:
+            return
+        text = (
+            f"the checkpoints don't hold {', '.join(self._left_out)}; track it in the tf.train.Checkpoint, give a "
+            f"generator to worker.Run(generators=), or what never changes to worker.Run(leave_out=)"
+        )
+        if strict:
+            self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
+        self._attempt.reporter.remark(text)
+
+    def stepped(self) -> None:
+        """A step was done: keeps count of how long steps take with a save beside them, and without."""
+        self._pace.step(time.monotonic() - self.stalled_s, beside=self._in_flight is not None)
 
     def serve(self, step: int, figures: Callable[[], Figures]) -> None:
         """At a step boundary: saves if it was asked for or is due. Leaves the process if that was asked for too."""
@@ -203,11 +234,20 @@ class Keeper:
             return self._refuse(figures.step, flushes, str(refused))
         goes_on = beside and taken.bundles is not None
         stall_s = time.monotonic() - started
-        save = Save(self._writer, taken, self._attempt.reporter, flushes, decided_at, stall_s, waits=not goes_on)
+        save = Save(
+            self._writer,
+            taken,
+            self._attempt.reporter,
+            flushes,
+            decided_at,
+            stall_s,
+            waits=not goes_on,
+            left_out=self._left_out,
+        )
         del taken  # the save alone holds the copy, and lets it go when it is written
         if goes_on:
             self._in_flight = save, self._beside.submit(save.run)
-        error = None if goes_on else self._absorb(save.run())
+        error = None if goes_on else self._absorb(save, save.run())
         self._cadence.begun(figures.step, time.monotonic())
         self.stalled_s += time.monotonic() - started
         return error
@@ -221,14 +261,15 @@ class Keeper:
         save.wait_from(started)
         outcome = future.result()
         self.stalled_s += time.monotonic() - started
-        self._absorb(outcome)
+        self._absorb(save, outcome)
 
-    def _absorb(self, outcome: Last | SaveError) -> str | None:
+    def _absorb(self, save: Save, outcome: Last | SaveError) -> str | None:
         if isinstance(outcome, SaveError):
             self._cadence.failed(time.monotonic())
             return str(outcome)
-        self._last = outcome
+        self._last, self._left_out = outcome, ()
         self._cadence.succeeded()
+        self._cadence.auto.measured(save.stall_s + self._pace.slowed_s(), save.save_s)
         return None
 
     def _refuse(self, step: int, flushes: tuple[int, ...], error: str) -> str | None:
@@ -245,3 +286,11 @@ class Keeper:
                 self._attempt.number, last.step, last.name, last.size_bytes, took_s, stall_s=took_s, flushes=flushes
             )
             self._attempt.reporter.say(said)
+
+
+def _auto(told: Launch) -> Auto:
+    return Auto(
+        between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
+        lowest_s=told.interval_min_s or LOWEST_S,
+        highest_s=told.interval_max_s or HIGHEST_S,
+    )

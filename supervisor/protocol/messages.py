@@ -80,7 +80,10 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress."""
+    """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
+
+    `interval_s`: seconds between periodic saves, if the worker chooses them itself.
+    """
 
     attempt: int
     step: int
@@ -88,6 +91,7 @@ class Progress:
     total_steps: int | None = None
     step_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,8 @@ class Flushing:
 class Committed:
     """A checkpoint is on the disk. `flushes`: the ids of the flush requests it answers.
 
-    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `interval_s`: when
-    the next one is due if the worker chooses that itself. `left_out`: variables that training uses and no checkpoint of
-    this run holds; said with the first.
+    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `left_out`:
+    variables that training uses and no checkpoint of this run holds; said with its first.
     """
 
     attempt: int
@@ -115,7 +118,6 @@ class Committed:
     save_s: float
     stall_s: float
     flushes: tuple[int, ...] = ()
-    interval_s: float | None = None
     left_out: tuple[str, ...] = ()
 
 

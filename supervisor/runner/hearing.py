@@ -64,7 +64,6 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
                 size_bytes=message.size_bytes,
                 save_s=round(message.save_s, 3),
                 stall_s=round(message.stall_s, 3),
-                interval_s=message.interval_s,
             )
             if message.left_out:
                 log.warning("checkpoint.incomplete", attempt=attempt, left_out=list(message.left_out))

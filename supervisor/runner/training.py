@@ -54,10 +54,9 @@ class Training:
             case messages.Progress():
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps
-                self.metrics = message.metrics
+                self.metrics, self.interval_s = message.metrics, message.interval_s
             case messages.Committed():
                 self.step, self.save_error = max(message.step, self.step or 0), None
-                self.interval_s = message.interval_s if message.interval_s is not None else self.interval_s
                 self.left_out = message.left_out or self.left_out
                 self.checkpoint = LastCheckpoint(
                     message.checkpoint, message.step, message.size_bytes, message.save_s, time.time()
