@@ -111,7 +111,7 @@ def _training(runner: Runner) -> list[str]:
             age = _span(_age(training.checkpoint.committed_wall_at))
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
-            parts.append(f"saves every {training.interval_s:.3g} s")
+            parts.append(f"saves every {training.interval_s:.0f} s")
     if training.save_error is not None:
         parts.append(f"last save failed: {training.save_error}")
     if training.changed:

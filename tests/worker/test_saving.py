@@ -230,7 +230,7 @@ def test_each_replicas_figures_are_committed_with_the_tensors(
     first, second = found.replica_metrics["loss"]
     assert first != second
     assert found.metrics["loss"] == (first + second) / 2
-    assert (found.step, found.position) == (8, state.Position(epoch=1, batch=2))
+    assert (found.step, found.position) == (8, state.Position(epoch=1, batch=2, examples=32))
 
 
 def test_manifest_says_what_the_bits_depend_on(
