@@ -7,6 +7,7 @@ at most one save is in flight.
 """
 
 import contextlib
+import errno
 import re
 import shutil
 import sys
@@ -77,8 +78,11 @@ class CheckpointWriter:
         policy: RetentionPolicy,
         replicas: int,
         own: Sequence[exact.Own] = (),
+        make_room: bool = False,
     ) -> None:
-        """`own`: generators of the script's own, saved with the global ones."""
+        """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
+        checkpoints that retention would keep."""
+        self._makes_room = make_room
         self._directory = directory
         self._origin = origin
         self._policy = policy
@@ -120,7 +124,29 @@ class CheckpointWriter:
             raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
 
     def write(self, taken: Taken) -> Manifest:
-        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error."""
+        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error.
+
+        With `make_room` older checkpoints give way one after the other, where the disk is full.
+        """
+        while True:
+            try:
+                return self._write(taken)
+            except SaveError as error:
+                if not (self._makes_room and _is_full(error.__cause__) and self._made_room(taken.name)):
+                    raise
+
+    def _made_room(self, for_name: CheckpointName) -> bool:
+        try:
+            gone = checkpoints.make_room(self._directory)
+        except OSError:
+            return False  # the save's own error says what is wrong with the disk
+        if gone is None:
+            return False
+        self._known.pop(gone, None)
+        sys.stderr.write(f"stepkeeper: deleted {gone} to make room for {for_name}: the disk is full\n")
+        return True
+
+    def _write(self, taken: Taken) -> Manifest:
         partial = self._directory / taken.name.partial
         try:
             self._write_files(partial, taken)
@@ -195,6 +221,13 @@ class CheckpointWriter:
                 return None
             self._known[name] = Kept(name, found.created_wall_at, found.metrics)
         return self._known[name]
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether an error of a save says that there is no space, or no quota, left."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, tf.errors.ResourceExhaustedError)
 
 
 def _cause(error: OSError | tf.errors.OpError) -> str:

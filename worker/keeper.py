@@ -170,6 +170,7 @@ class Keeper:
             self._attempt.launch.retention,
             conditions.replica_count(self._strategy),
             self._own,
+            self._attempt.launch.make_room,
         )
         return found
 

@@ -257,12 +257,13 @@ def test_two_replicas_then_one_then_two_see_each_example_once(kind: str, two_rep
         batch = 4 * strategy.num_replicas_in_sync
         with worker.Run(tracked, strategy=strategy, directory=tmp_path) as run:
             start = run.step
-            for given in run.batches(SOURCES[kind](batch)):
-                parts = getattr(given, "values", (given,))
-                seen += [int(number) for part in parts for number in part.numpy()]
-                run.step_done()
-                if run.step - start == steps:
-                    break
+            while run.step < start + steps:
+                for given in run.batches(SOURCES[kind](batch)):
+                    parts = getattr(given, "values", (given,))
+                    seen += [int(number) for part in parts for number in part.numpy()]
+                    run.step_done()
+                    if run.step == start + steps:
+                        break
         found = json.loads((tmp_path / f"step-{run.step:010d}.a{run._attempt.number}" / "state.json").read_text())
         consumed = found["position"]["epoch"] * 24 + found["position"]["examples"]
         assert consumed == len(seen)
