@@ -14,7 +14,7 @@ from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Restored, SaveFailed
 from worker import completeness, conditions, exact
-from worker.attempt import Attempt, Leaving
+from worker.attempt import Attempt, Leaving, one_line
 from worker.cadence import BETWEEN_FAILURES_S, HIGHEST_S, LOWEST_S, Auto, Cadence, Pace
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
 from worker.opening import Opened, open_directory
@@ -97,7 +97,10 @@ class Keeper:
         """
         if self._writer is None:
             return
-        self._left_out = completeness.left_out(self._tracked, self._own, frame, exempt)
+        try:
+            self._left_out = completeness.left_out(self._tracked, self._own, frame, exempt)
+        except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
+            self._left_out = (f"perhaps more than is known: looking failed with {one_line(error)}",)
         if not self._left_out:
             return
         text = (

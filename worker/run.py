@@ -45,7 +45,7 @@ class Run:
         strict: bool = False,
     ) -> None:
         """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes";
-        None: what saves cost decides) hold where the job's configuration says nothing.
+        "auto" or None: what saves cost decides) hold where the job's configuration says nothing.
         `generators`: random generators of the script's own that no tf.train.Checkpoint takes (Keras SeedGenerators,
         NumPy's, Python's), always in the same order; the global ones and those of Keras layers are kept anyway.
         After the first step a warning names each variable that the loop can reach and no checkpoint would hold, but for
@@ -67,7 +67,7 @@ class Run:
             strategy,
             self._attempt,
             told.checkpoint_dir or (Path(directory) if directory is not None else None),
-            told.interval or (parse_interval(interval) if interval is not None else None),
+            told.interval or (parse_interval(interval) if interval not in (None, "auto") else None),
             exact.check_own(generators),
         )
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict

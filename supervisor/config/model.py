@@ -171,7 +171,7 @@ class JobConfig(Section):
         "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
         "training against how often the job fails (Young and Daly), and `status` shows the choice. What a crash "
         "without warning can cost at most; a stop or a notice flushes anyway.",
-        shown="auto",
+        shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
         30.0,

@@ -171,3 +171,23 @@ def test_strict_lets_train_what_is_whole(tmp_path: Path) -> None:
         counted(run, 3, count)
 
     assert run.step == 3
+
+
+class Proxy:
+    """As libraries make them: an object that fails when it is looked at outside of some context."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("working outside of a context")
+
+
+def test_object_that_cannot_be_looked_at_does_not_end_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with worker.Run(tf.train.Checkpoint(count=tf.Variable(0)), directory=tmp_path) as run:
+        proxy = Proxy()
+        run.step_done()
+        del proxy
+
+    assert run.step == 1
+    assert "looking failed with RuntimeError: working outside of a context" in capsys.readouterr().err
