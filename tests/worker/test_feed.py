@@ -219,6 +219,13 @@ def test_batch_that_lies_across_the_position_is_cut(two_replicas: Any) -> None:
     assert lists(feed.rest_of_epoch()) == [whole[12:16], whole[16:]]
 
 
+def test_examples_go_on_at_the_very_example_although_the_rest_makes_no_whole_batches() -> None:
+    feed = Feed(numbers(24, 6, shuffle=False), None, Position(0, 2, 8))
+
+    assert lists(feed.rest_of_epoch()) == [[8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18, 19]]
+    assert lists(feed.rest_of_epoch())[0] == [0, 1, 2, 3, 4, 5]
+
+
 def test_batches_with_labels_are_cut_alike() -> None:
     pairs = tf.data.Dataset.range(10).map(lambda number: (number, {"label": number * 2})).batch(4)
     feed = Feed(pairs, None, Position(0, 2, 6))

@@ -299,9 +299,12 @@ def test_full_disk_costs_the_save_and_training_goes_on(
 def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
     allowed: bool, daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
 ) -> None:
-    subprocess.run(["mount", "-o", "remount,size=400k", small_disk], check=True)  # for three checkpoints, and no more
+    subprocess.run(
+        ["mount", "-o", "remount,size=400k", small_disk], check=True
+    )  # for some checkpoints, far fewer than eight
     directory = small_disk / "checkpoints"
-    begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=1), make_room=allowed))
+    keeping = {"retention": RetentionPolicy(newest=20), "make_room": allowed}
+    begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=1), **keeping))
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, None)
     with pytest.raises(ZeroDivisionError), run:
