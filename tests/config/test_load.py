@@ -109,6 +109,13 @@ def test_every_job_key_is_read(program, tmp_path):
     assert found.startretries == 4
 
 
+def test_an_automatic_interval_is_none_of_its_own(program):
+    found = program("entrypoint = a:b\ncheckpoint_dir = c\ncheckpoint_interval = AUTO")
+
+    assert found.job.checkpoint_interval is None
+    assert (found.job.checkpoint_interval_min, found.job.checkpoint_interval_max) == (30.0, 1800.0)
+
+
 def test_programs_come_in_the_order_of_start(read):
     found = read(
         DAEMON
@@ -216,6 +223,10 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ("checkpoint_keep_every = 6", "checkpoint_keep_every is '6' without a unit; write for example '6 hours'"),
         ("checkpoint_keep_best = loss", "checkpoint_keep_best is 'loss', not a rule; write for example 'min loss'"),
         ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
+        (
+            "checkpoint_interval_min = 31 minutes",
+            "checkpoint_interval_min is 1860 s but checkpoint_interval_max 1800 s; make the first the smaller one",
+        ),
     ],
 )
 def test_a_wrong_job_value_says_so(complaints, line, text):
