@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from worker.devices import strategy
     from worker.loop import Training
     from worker.run import Run
+    from worker.streams import replica_streams
 
-__all__ = ["Examples", "Run", "Training", "strategy"]
+__all__ = ["Examples", "Run", "Training", "replica_streams", "strategy"]
 
-_HOMES = {"Examples": "data", "Run": "run", "Training": "loop", "strategy": "devices"}
+_HOMES = {"Examples": "data", "Run": "run", "Training": "loop", "replica_streams": "streams", "strategy": "devices"}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
 attempt.begin()

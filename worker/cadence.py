@@ -1,32 +1,121 @@
-"""When the next periodic save is due. Seconds are monotonic."""
+"""When the next periodic save is due, and how long the interval is best. Seconds are monotonic."""
 
-from dataclasses import dataclass
+import math
+import statistics
+from collections import deque
+from dataclasses import dataclass, field
 
 from supervisor.protocol.launch import Interval
 
-DEFAULT_INTERVAL = Interval(seconds=600.0)  # losing ten minutes hurts less than saving all the time
+LOWEST_S = 30.0  # half a minute of lost work hardly matters, and a disk has other users
+HIGHEST_S = 1800.0  # what a crash may cost, however rare it was so far
+BETWEEN_FAILURES_S = 3600.0  # assumed where nobody knows: one an hour, as on a spot host on a bad day
+WRITES = 2.0  # an interval is this many times as long as a save takes, so that the disk has the other half
 FIRST_PAUSE_S = 10.0  # after a save that failed; a full disk is rarely free again sooner
 MAX_PAUSE_S = 60.0  # what a crash may cost more, once the disk is free again
+WEIGHT = 0.3  # of the newest save in the smoothed cost: three saves say more than one, and a change shows soon
+REMEMBERED = 64  # steps; enough for a median, few enough to follow a training that gets slower
+
+
+def best_interval(cost_s: float, between_failures_s: float) -> float:
+    """Seconds of training between two saves at which saving and repeating lost work together cost least.
+
+    Daly's approximation (J. T. Daly, A higher order estimate of the optimum checkpoint interval, FGCS 22, 2006). Its
+    leading term is Young's sqrt(2 * cost * between_failures). Raises ValueError if a duration is negative or none is
+    given between failures.
+    """
+    if cost_s < 0 or between_failures_s <= 0:
+        raise ValueError(f"no interval for saves of {cost_s} s and failures every {between_failures_s} s")
+    if cost_s >= 2 * between_failures_s:
+        return between_failures_s
+    share = cost_s / (2 * between_failures_s)
+    return math.sqrt(2 * cost_s * between_failures_s) * (1 + math.sqrt(share) / 3 + share / 9) - cost_s
+
+
+@dataclass(slots=True)
+class Auto:
+    """An interval that follows what saves cost. `cost_s`, `save_s`: smoothed; None before the first save."""
+
+    between_failures_s: float = BETWEEN_FAILURES_S
+    lowest_s: float = LOWEST_S
+    highest_s: float = HIGHEST_S
+    cost_s: float | None = None
+    save_s: float = 0.0
+
+    def measured(self, cost_s: float, save_s: float) -> None:
+        """A save cost training `cost_s` seconds and was on the disk after `save_s`."""
+        old = (cost_s, save_s) if self.cost_s is None else (self.cost_s, self.save_s)
+        self.cost_s = old[0] + WEIGHT * (cost_s - old[0])
+        self.save_s = old[1] + WEIGHT * (save_s - old[1])
+
+    @property
+    def interval_s(self) -> float:
+        """The best one within the bounds; the shortest until there is a save to measure."""
+        if self.cost_s is None:
+            return self.lowest_s
+        best = max(best_interval(self.cost_s, self.between_failures_s), WRITES * self.save_s)
+        return min(max(best, self.lowest_s), self.highest_s)
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long steps take, with a save beside them and without: what a background save costs besides its stall."""
+
+    _quiet: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _beside: list[float] = field(default_factory=list)
+    _last_at: float | None = None
+    _was_beside: bool = False
+
+    def step(self, at: float, beside: bool) -> None:
+        """A step ended `at` (less all stalls). `beside`: a save is being written now."""
+        if self._last_at is not None:
+            (self._beside if beside or self._was_beside else self._quiet).append(at - self._last_at)
+        self._last_at, self._was_beside = at, beside
+
+    def slowed_s(self) -> float:
+        """Seconds that the save beside the last steps cost them; forgets those steps. 0.0 if that can't be told.
+
+        Medians, because a step may hold an evaluation or a trace.
+        """
+        beside, self._beside = self._beside, []
+        if not beside or len(self._quiet) < 3:
+            return 0.0
+        return max(0.0, statistics.median(beside) - statistics.median(self._quiet)) * len(beside)
 
 
 @dataclass(slots=True)
 class Cadence:
-    """Due at multiples of the interval's steps, or that many seconds after the last save; later after a failure."""
+    """Due at multiples of the interval's steps, or that many seconds after the last save; later after a failure.
 
-    interval: Interval
+    `given`: the interval that was asked for; None: `auto` chooses.
+    """
+
+    given: Interval | None
     saved_step: int
     saved_at: float
+    auto: Auto = field(default_factory=Auto)
     failures: int = 0
     failed_at: float = 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """The one that holds now."""
+        return self.given if self.given is not None else Interval(seconds=self.auto.interval_s)
+
+    @property
+    def chosen_s(self) -> float | None:
+        """The interval that was chosen here; None if it was given."""
+        return self.auto.interval_s if self.given is None else None
 
     def is_due(self, step: int, now: float) -> bool:
         """Whether a save should be taken at this step boundary."""
         if self.failures:
             doublings = min(self.failures - 1, 10)  # far beyond MAX_PAUSE_S, and 2.0 ** 1024 would overflow
             return now >= self.failed_at + min(FIRST_PAUSE_S * 2.0**doublings, MAX_PAUSE_S)
-        if self.interval.steps is not None:
-            return step // self.interval.steps > self.saved_step // self.interval.steps
-        return self.interval.seconds is not None and now >= self.saved_at + self.interval.seconds
+        interval = self.interval
+        if interval.steps is not None:
+            return step // interval.steps > self.saved_step // interval.steps
+        return interval.seconds is not None and now >= self.saved_at + interval.seconds
 
     def begun(self, step: int, now: float) -> None:
         """A save of `step` was taken: the next interval counts from here."""

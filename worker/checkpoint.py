@@ -7,11 +7,12 @@ at most one save is in flight.
 """
 
 import contextlib
+import errno
 import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,14 +78,20 @@ class CheckpointWriter:
         origin: Origin,
         policy: RetentionPolicy,
         replicas: int,
+        own: Sequence[exact.Own] = (),
+        make_room: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` is called before each commit; what it raises passes through `write`."""
+        """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
+        checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
+        `write`."""
+        self._makes_room = make_room
         self._directory = directory
         self._origin = origin
         self._policy = policy
         self._replicas = replicas
         self._check = check
+        self._own = own
         self._hidden = exact.hidden_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
@@ -103,7 +110,7 @@ class CheckpointWriter:
             step=figures.step,
             position=figures.position,
             seeds=exact.read_seeds(self._hidden),
-            generators=exact.read_generators(),
+            generators=exact.read_generators(self._own),
             metrics=figures.metrics,
             replica_metrics=figures.replica_metrics,
             replicas=self._replicas,
@@ -121,7 +128,29 @@ class CheckpointWriter:
             raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
 
     def write(self, taken: Taken) -> Manifest:
-        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken."""
+        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken.
+
+        With `make_room` older checkpoints give way one after the other, where the disk is full.
+        """
+        while True:
+            try:
+                return self._write(taken)
+            except SaveError as error:
+                if not (self._makes_room and _is_full(error.__cause__) and self._made_room(taken.name)):
+                    raise
+
+    def _made_room(self, for_name: CheckpointName) -> bool:
+        try:
+            gone = checkpoints.make_room(self._directory)
+        except OSError:
+            return False  # the save's own error says what is wrong with the disk
+        if gone is None:
+            return False
+        self._known.pop(gone, None)
+        sys.stderr.write(f"stepkeeper: deleted {gone} to make room for {for_name}: the disk is full\n")
+        return True
+
+    def _write(self, taken: Taken) -> Manifest:
         partial = self._directory / taken.name.partial
         try:
             self._write_files(partial, taken)
@@ -200,6 +229,13 @@ class CheckpointWriter:
                 return None
             self._known[name] = Kept(name, found.created_wall_at, found.metrics)
         return self._known[name]
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether an error of a save says that there is no space, or no quota, left."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, tf.errors.ResourceExhaustedError)
 
 
 def _cause(error: OSError | tf.errors.OpError) -> str:

@@ -42,15 +42,34 @@ class Examples:
         """Whole batches in one epoch."""
         return self.count // self.batch_size
 
-    def open(self, position: Position) -> tf.data.Dataset:
-        """The batches from `position` on, without end."""
-        start = position.epoch * self.per_epoch + position.batch
-        return tf.data.Dataset.range(start, 2**62).map(self._gather, num_parallel_calls=2).prefetch(2)
+    def is_over(self, position: Position) -> bool:
+        """Whether the examples that are left of the epoch make no whole batch."""
+        return self.count - self._consumed(position) < self.batch_size
 
-    def _gather(self, number: tf.Tensor) -> Batch:
-        rows = (number % self.per_epoch) * self.batch_size + tf.range(self.batch_size, dtype=tf.int64)
+    def open(self, position: Position) -> tf.data.Dataset:
+        """The batches from `position` on, without end. The position is one of examples: the batches before it may have
+        had another size."""
+        first = self._consumed(position)
+        left = (self.count - first) // self.batch_size  # batches of this epoch
+
+        def gathered(number: tf.Tensor) -> Batch:
+            later = number - left
+            here = later < 0
+            epoch = tf.constant(position.epoch, tf.int64)
+            return self._gather(
+                tf.where(here, epoch, epoch + 1 + later // self.per_epoch),
+                tf.where(here, first + number * self.batch_size, later % self.per_epoch * self.batch_size),
+            )
+
+        return tf.data.Dataset.range(2**62).map(gathered, num_parallel_calls=2).prefetch(2)
+
+    def _consumed(self, position: Position) -> int:
+        return position.batch * self.batch_size if position.examples is None else position.examples
+
+    def _gather(self, epoch: tf.Tensor, start: tf.Tensor) -> Batch:
+        rows = start + tf.range(self.batch_size, dtype=tf.int64)
         if self._shuffle:
-            key = tf.stack([tf.constant(self._seed, tf.int64), number // self.per_epoch])
+            key = tf.stack([tf.constant(self._seed, tf.int64), epoch])
             rows = tf.random.experimental.index_shuffle(rows, seed=key, max_index=self.count - 1)
         batch = tuple(tf.gather(tensor, rows) for tensor in self._tensors)
         return batch if len(batch) > 1 else batch[0]
@@ -59,37 +78,76 @@ class Examples:
 class Source(Protocol):
     """Something that yields batches from a position on."""
 
-    @property
-    def per_epoch(self) -> int | None:
-        """Batches in an epoch if what `open` gives goes on over its end; None if it ends with the epoch."""
+    def is_over(self, position: Position) -> bool:
+        """Whether the epoch is at its end there, although what `open` gives goes on with the next one."""
 
     def open(self, position: Position) -> Any:
         """A dataset that begins with the batch at `position`."""
 
 
 class _Passes:
-    """A finite tf.data.Dataset: one pass is an epoch. `skip` runs everything above it, so a resume late in a long
-    epoch takes as long as reading up to there. With `shuffle(reshuffle_each_iteration=True)` and no seed the order
-    after a resume is another one: use a seeded shuffle in a function of the epoch, or `worker.Examples`."""
-
-    per_epoch = None
+    """A finite tf.data.Dataset: one pass is an epoch. A resume runs everything that is skipped, so late in a long epoch
+    it takes as long as reading up to there. With `shuffle(reshuffle_each_iteration=True)` and no seed the order after a
+    resume is another one: use a seeded shuffle in a function of the epoch, or `worker.Examples`."""
 
     def __init__(self, of_epoch: Callable[[int], Any]) -> None:
         self._of_epoch = of_epoch
 
+    def is_over(self, position: Position) -> bool:
+        """Only its end says so."""
+        return False
+
     def open(self, position: Position) -> Any:
         dataset = self._of_epoch(position.epoch)
+        if position.batch == 0:
+            return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):
-            return _skipped(dataset, position.batch)
-        return dataset.skip(position.batch) if position.batch else dataset
+            return _taken_off(dataset, position)
+        return _skipped(dataset, position)
 
 
-def _skipped(dataset: Any, count: int) -> Iterator[Batch]:
+def _skipped(dataset: tf.data.Dataset, position: Position) -> tf.data.Dataset:
+    """What follows the examples consumed, also where the batches have another size than before."""
+    specs = tf.nest.flatten(dataset.element_spec)
+    sizes = {spec.shape[0] if isinstance(spec, tf.TensorSpec) and spec.shape.rank else None for spec in specs}
+    if position.examples is None or sizes == {position.examples / position.batch}:
+        return dataset.skip(position.batch)  # fixed batches, and as large as before
+    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank for spec in specs):
+        return dataset.skip(position.batch)  # nothing to cut: single examples, or ragged and sparse batches
+
+    def cut(ahead: tf.Tensor, *batch: Any) -> tuple[tf.Tensor, Any]:
+        whole = batch if len(batch) > 1 else batch[0]
+        rows = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int64)[0]
+        drop = tf.minimum(ahead, rows)
+        return ahead - drop, (rows > drop, tf.nest.map_structure(lambda part: part[drop:], whole))
+
+    rest = dataset.scan(tf.constant(position.examples, tf.int64), cut)
+    return rest.filter(lambda some, batch: some).map(lambda some, batch: batch)
+
+
+def _taken_off(dataset: Any, position: Position) -> Iterator[Batch]:
     """A distributed dataset can't be told to skip: its batches are taken and dropped."""
     iterator: Iterator[Batch] = iter(dataset)
-    for _ in range(count):
-        next(iterator, None)
+    if position.examples is None:
+        for _ in range(position.batch):
+            next(iterator, None)
+        return iterator
+    ahead = position.examples
+    while ahead > 0 and (batch := next(iterator, _END)) is not _END:
+        ahead -= rows_of(batch)
+    if ahead < 0:
+        raise ValueError(
+            "cannot go on in the middle of a batch of a distributed dataset: its batches have another size than when "
+            "the checkpoint was written; give run.batches the tf.data.Dataset itself"
+        )
     return iterator
+
+
+def rows_of(batch: Batch) -> int:
+    """How many examples a batch holds, over all replicas; 1 for what has no dimension."""
+    first: Any = next(iter(tf.nest.flatten(batch)), None)
+    parts = first.values if isinstance(first, tf.distribute.DistributedValues) else (first,)
+    return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in parts)
 
 
 def source_of(given: Any) -> Source:
@@ -120,12 +178,14 @@ class Feed:
     def rest_of_epoch(self) -> Iterator[Batch]:
         """The batches that are left of the present epoch. Raises ValueError if a whole epoch has none."""
         epoch = self.position.epoch
+        if self._source.is_over(self.position):  # larger batches than before
+            self._end_epoch()
         while self.position.epoch == epoch:
             batch = next(self._opened(), _END)
             if batch is _END:
                 self._end_epoch()
                 return
-            self._count()
+            self._count(rows_of(batch))
             yield batch
 
     def abandon(self) -> None:
@@ -149,10 +209,12 @@ class Feed:
             return self._strategy.experimental_distribute_dataset(dataset)
         return dataset
 
-    def _count(self) -> None:
-        batch, per_epoch = self.position.batch + 1, self._source.per_epoch
-        whole = per_epoch is not None and batch >= per_epoch
-        self.position = Position(self.position.epoch + 1) if whole else Position(self.position.epoch, batch)
+    def _count(self, rows: int) -> None:
+        before = self.position
+        consumed = None if before.examples is None else before.examples + rows
+        self.position = Position(before.epoch, before.batch + 1, consumed)
+        if self._source.is_over(self.position):
+            self.position = Position(before.epoch + 1)
 
     def _end_epoch(self) -> None:
         if self._fresh and self.position.batch == 0:

@@ -1,12 +1,18 @@
 """What decides the next step and is in no TensorFlow checkpoint: random state, and the other replicas' values."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from keras.src.backend.common import global_state  # Keras has no public way to its global generator
+from keras.src.random import seed_generator
+
+Own = Any
+"""A generator of the script's own: a Keras SeedGenerator, a numpy.random.Generator or a random.Random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ def tracked(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
 
 def read_seeds(hidden: Hidden) -> tuple[tuple[int, ...], ...]:
     """The seed states' values."""
-    return tuple(tuple(int(number) for number in seed.numpy().tolist()) for seed in hidden.seeds)
+    return tuple(tuple(_read_seed(seed)) for seed in hidden.seeds)
 
 
 def write_seeds(hidden: Hidden, values: Sequence[Sequence[int]]) -> None:
@@ -64,19 +70,107 @@ def write_seeds(hidden: Hidden, values: Sequence[Sequence[int]]) -> None:
         seed.assign(value)
 
 
-def read_generators() -> dict[str, Any]:
-    """State of Python's and NumPy's global generators, as JSON can hold it without loss."""
-    version, words, python_gauss = random.getstate()
-    state: Any = np.random.get_state(legacy=False)
+def check_own(generators: Iterable[Any]) -> tuple[Own, ...]:
+    """A script's own generators, of the kinds whose state can be kept here. Raises TypeError for any other."""
+    checked = tuple(generators)
+    for each in checked:
+        if isinstance(each, tf.random.Generator):
+            raise TypeError("a tf.random.Generator belongs into the tf.train.Checkpoint, as generator=..., not here")
+        if not isinstance(each, tf.keras.random.SeedGenerator | np.random.Generator | random.Random):
+            raise TypeError(
+                f"cannot keep the state of a {type(each).__name__}; generators= takes Keras SeedGenerators, "
+                f"numpy.random.Generators and random.Randoms"
+            )
+    return checked
+
+
+def make_global_seed(strategy: tf.distribute.Strategy | None) -> None:
+    """Creates the generator behind `keras.random` with seed=None.
+
+    Keras would do it at the first use: inside a replica's step, too late for a restore.
+    """
+    before = random.getstate()  # Keras draws its seed there; the script's own draws must not shift
+    with nullcontext() if strategy is None else strategy.scope():
+        seed_generator.global_seed_generator()
+    random.setstate(before)
+
+
+def _global_seed() -> Any:
+    """It, or None where nothing made it yet (`keras.utils.clear_session` forgets it)."""
+    return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+
+
+def read_generators(own: Sequence[Own] = ()) -> dict[str, Any]:
+    """State of the global generators (Python, NumPy, Keras) and of the script's own, as JSON holds it without loss."""
+    keras = _global_seed()
     return {
-        "python": {"version": version, "words": list(words), "gauss": python_gauss},
-        "numpy": {**state, "state": {"key": state["state"]["key"].tolist(), "pos": int(state["state"]["pos"])}},
+        "python": _read_python(random),
+        "numpy": _as_json(np.random.get_state(legacy=False)),
+        "keras": None if keras is None else _read_seed(keras.state),
+        "own": [_read_own(each) for each in own],
     }
 
 
-def write_generators(states: Mapping[str, Any]) -> None:
-    """Gives both generators the state that `read_generators` read."""
-    python, numpy = states["python"], states["numpy"]
-    random.setstate((python["version"], tuple(python["words"]), python["gauss"]))
-    key = np.array(numpy["state"]["key"], dtype=np.uint32)
-    np.random.set_state({**numpy, "state": {"key": key, "pos": numpy["state"]["pos"]}})
+def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None:
+    """Gives all of them the state that `read_generators` read. Raises ValueError if there are not as many own ones."""
+    stored = states.get("own", ())
+    if len(stored) != len(own):
+        raise ValueError(
+            f"the checkpoint holds the state of {len(stored)} generators of the script's own, worker.Run was given "
+            f"{len(own)} (generators=)"
+        )
+    _write_python(random, states["python"])
+    np.random.set_state(_from_json(states["numpy"]))
+    keras = _global_seed()
+    if keras is not None and states.get("keras") is not None:
+        keras.state.assign(states["keras"])
+    for each, state in zip(own, stored, strict=True):
+        _write_own(each, state)
+
+
+def _read_own(own: Own) -> Any:
+    if isinstance(own, random.Random):
+        return _read_python(own)
+    return _as_json(own.bit_generator.state) if isinstance(own, np.random.Generator) else _read_seed(own.state)
+
+
+def _write_own(own: Own, state: Any) -> None:
+    if isinstance(own, random.Random):
+        _write_python(own, state)
+    elif isinstance(own, np.random.Generator):
+        own.bit_generator.state = _from_json(state)
+    else:
+        own.state.assign(state)
+
+
+def _read_seed(state: Any) -> list[int]:
+    return [int(number) for number in state.numpy().tolist()]
+
+
+def _read_python(generator: Any) -> dict[str, Any]:
+    version, words, gauss = generator.getstate()
+    return {"version": version, "words": list(words), "gauss": gauss}
+
+
+def _write_python(generator: Any, state: Mapping[str, Any]) -> None:
+    generator.setstate((state["version"], tuple(state["words"]), state["gauss"]))
+
+
+def _as_json(value: Any) -> Any:
+    """NumPy's generator states hold arrays of unsigned numbers, at any depth; each kind has others."""
+    if isinstance(value, Mapping):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return {_ARRAY: str(value.dtype), "values": value.tolist()}
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _from_json(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    if _ARRAY in value:
+        return np.array(value["values"], dtype=value[_ARRAY])
+    return {key: _from_json(each) for key, each in value.items()}
+
+
+_ARRAY = "array"

@@ -1,21 +1,21 @@
 """Keeps the checkpoints of one run: restores at its start, saves when due or asked, and answers for it."""
 
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from supervisor import __version__
+from supervisor.protocol import manifest
 from supervisor.protocol.exitcodes import WorkerExit
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Restored, SaveFailed
-from worker import devices
-from worker.attempt import Attempt, Leaving
-from worker.cadence import DEFAULT_INTERVAL, Cadence
+from worker import completeness, conditions, exact
+from worker.attempt import Attempt, Leaving, one_line
+from worker.cadence import BETWEEN_FAILURES_S, HIGHEST_S, LOWEST_S, Auto, Cadence, Pace
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
 from worker.lock import Overtaken
 from worker.opening import Opened, open_directory
@@ -40,17 +40,23 @@ class Keeper:
         attempt: Attempt,
         directory: Path | None,
         interval: Interval | None,
+        own: Sequence[exact.Own] = (),
     ) -> None:
+        """`own`: generators of the script's own, whose state is kept too."""
         self.stalled_s = 0.0
         """For how long training stood still for saves."""
         self._tracked = tracked
         self._strategy = strategy
+        self._own = own
         self._attempt = attempt
         self._directory = directory
         self._opened: Opened | None = None
         self._writer: CheckpointWriter | None = None
-        self._cadence = Cadence(interval or DEFAULT_INTERVAL, 0, time.monotonic())
+        self._cadence = Cadence(interval, 0, time.monotonic(), _auto(attempt.launch))
+        self._pace = Pace()
+        self._left_out: tuple[str, ...] = ()  # said with the first checkpoint
         self._last: Last | None = None
+        self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
         self._beside = ThreadPoolExecutor(1, "stepkeeper-save")
         self._in_flight: tuple[Save, Future[Last | SaveError]] | None = None
 
@@ -75,9 +81,40 @@ class Keeper:
             restore_s=found.took_s if found is not None else 0.0,
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
+            changed=self._changed,
         )
         self._attempt.reporter.say(restored)
         return state
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds between periodic saves, where they are chosen here."""
+        return self._cadence.chosen_s if self._writer is not None else None
+
+    def check(self, frame: FrameType, exempt: Iterable[Any], strict: bool, step: int) -> None:
+        """Looks for what the loop in `frame` uses and no checkpoint would hold.
+
+        It is named on stderr and with the first checkpoint; with `strict`, training ends here (INCOMPLETE).
+        """
+        if self._writer is None:
+            return
+        try:
+            self._left_out = completeness.left_out(self._tracked, self._own, frame, exempt)
+        except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
+            self._left_out = (f"perhaps more than is known: looking failed with {one_line(error)}",)
+        if not self._left_out:
+            return
+        text = (
+            f"the checkpoints don't hold {', '.join(self._left_out)}; track it in the tf.train.Checkpoint, give a "
+            f"generator to worker.Run(generators=), or what never changes to worker.Run(leave_out=)"
+        )
+        if strict:
+            self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
+        self._attempt.reporter.remark(text)
+
+    def stepped(self) -> None:
+        """A step was done: keeps count of how long steps take with a save beside them, and without."""
+        self._pace.step(time.monotonic() - self.stalled_s, beside=self._in_flight is not None)
 
     def serve(self, step: int, figures: Callable[[], Figures]) -> None:
         """At a step boundary: saves if it was asked for or is due. Leaves the process if that was asked for too."""
@@ -127,19 +164,44 @@ class Keeper:
         opened = self._opened = open_directory(self._attempt, directory)
         _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
         found = self._restore(opened.restore) if opened.restore is not None else None
+        versions = conditions.versions()
+        topology = conditions.topology(self._strategy)
+        self._compare({**versions, **topology}, opened)
         self._writer = CheckpointWriter(
             self._tracked,
             opened.directory,
-            Origin(self._attempt.launch.job, self._attempt.number, _versions(), devices.topology(self._strategy)),
+            Origin(self._attempt.launch.job, self._attempt.number, versions, topology),
             self._attempt.launch.retention,
-            devices.replica_count(self._strategy),
+            conditions.replica_count(self._strategy),
+            self._own,
+            self._attempt.launch.make_room,
             opened.lock.check,
         )
         return found
 
+    def _compare(self, present: conditions.Conditions, opened: Opened) -> None:
+        """Notes what differs from the conditions trained under before; those of a first start are written down."""
+        if opened.restore is not None:
+            before: conditions.Conditions | None = conditions.of_manifest(manifest.read(opened.restore))
+        else:
+            before = conditions.recorded(opened.directory)
+            if before != present:
+                self._record(present, opened.directory)
+        self._changed = conditions.differences(before, present) if before is not None else ()
+        if self._changed:
+            self._attempt.reporter.remark(
+                f"trains on under other conditions, so not to the same bits: {'; '.join(self._changed)}"
+            )
+
+    def _record(self, present: conditions.Conditions, directory: Path) -> None:
+        try:
+            conditions.record(directory, present)
+        except OSError as error:
+            self._attempt.reporter.remark(f"cannot write down in {directory} what this start depends on: {error}")
+
     def _restore(self, folder: Path) -> Found:
         try:
-            found = restore(self._tracked, folder, devices.replica_count(self._strategy))
+            found = restore(self._tracked, folder, conditions.replica_count(self._strategy), self._own)
         except Unfit as error:
             self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
         self._last = Last(found.state.step, folder.name, found.size_bytes)
@@ -178,11 +240,20 @@ class Keeper:
             return self._refuse(figures.step, flushes, str(refused))
         goes_on = beside and taken.bundles is not None
         stall_s = time.monotonic() - started
-        save = Save(self._writer, taken, self._attempt.reporter, flushes, decided_at, stall_s, waits=not goes_on)
+        save = Save(
+            self._writer,
+            taken,
+            self._attempt.reporter,
+            flushes,
+            decided_at,
+            stall_s,
+            waits=not goes_on,
+            left_out=self._left_out,
+        )
         del taken  # the save alone holds the copy, and lets it go when it is written
         if goes_on:
             self._in_flight = save, self._beside.submit(save.run)
-        error = None if goes_on else self._absorb(self._outcome(save.run, figures.step))
+        error = None if goes_on else self._absorb(save, self._outcome(save.run, figures.step))
         self._cadence.begun(figures.step, time.monotonic())
         self.stalled_s += time.monotonic() - started
         return error
@@ -196,7 +267,7 @@ class Keeper:
         save.wait_from(started)
         outcome = self._outcome(future.result, save.step)
         self.stalled_s += time.monotonic() - started
-        self._absorb(outcome)
+        self._absorb(save, outcome)
 
     def _outcome(self, ask: Callable[[], Last | SaveError], step: int) -> Last | SaveError:
         """How a save ended. Leaves the process where a newer attempt writes into the directory."""
@@ -205,12 +276,13 @@ class Keeper:
         except Overtaken as error:
             self._attempt.give_up(WorkerExit.LOCKED, str(error), step)
 
-    def _absorb(self, outcome: Last | SaveError) -> str | None:
+    def _absorb(self, save: Save, outcome: Last | SaveError) -> str | None:
         if isinstance(outcome, SaveError):
             self._cadence.failed(time.monotonic())
             return str(outcome)
-        self._last = outcome
+        self._last, self._left_out = outcome, ()
         self._cadence.succeeded()
+        self._cadence.auto.measured(save.stall_s + self._pace.slowed_s(), save.save_s)
         return None
 
     def _refuse(self, step: int, flushes: tuple[int, ...], error: str) -> str | None:
@@ -229,11 +301,9 @@ class Keeper:
             self._attempt.reporter.say(said)
 
 
-def _versions() -> dict[str, str]:
-    return {
-        "tensorflow": tf.__version__,
-        "keras": tf.keras.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "stepkeeper": __version__,
-    }
+def _auto(told: Launch) -> Auto:
+    return Auto(
+        between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
+        lowest_s=told.interval_min_s or LOWEST_S,
+        highest_s=told.interval_max_s or HIGHEST_S,
+    )

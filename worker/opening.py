@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol import checkpoints, layout
+from supervisor.protocol import checkpoints, durable, layout
 from supervisor.protocol.checkpoints import NoValidCheckpoint
 from supervisor.protocol.exitcodes import WorkerExit
 from worker.attempt import Attempt
@@ -27,7 +27,7 @@ def open_directory(attempt: Attempt, directory: Path) -> Opened:
     """
     go = attempt.channel.wait_for_go() if attempt.channel is not None else None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(directory)
         if go is None:
             attempt.number = 1 + checkpoints.highest_attempt(directory)
         lock = DirectoryLock(directory, attempt.number)

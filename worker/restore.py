@@ -1,6 +1,7 @@
 """One checkpoint back into the program, with everything on both sides accounted for."""
 
 import time
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,8 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
                 f"model.build(input_shape) before worker.Run"
             )
-    waiting = [found for found in exact.tracked(tracked, tf.keras.optimizers.Optimizer) if not found.built]
+    optimizers = _outermost(exact.tracked(tracked, tf.keras.optimizers.Optimizer))  # loss scaling wraps another one
+    waiting = [found for found in optimizers if not found.built]
     outermost = _outermost(models)
     if waiting and (len(outermost) != 1 or len(waiting) != 1):
         raise ValueError(
@@ -54,16 +56,19 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
     for optimizer in waiting:
         with scope:
             optimizer.build(outermost[0].trainable_variables)
+    exact.make_global_seed(strategy)
 
 
-def _outermost(models: list[Any]) -> list[Any]:
+def _outermost(found: list[Any]) -> list[Any]:
     """Those that are part of no other (a Sequential model holds a functional one)."""
-    parts = {id(part) for model in models for part in tf.train.TrackableView(model).descendants() if part is not model}
-    return [model for model in models if id(model) not in parts]
+    parts = {id(part) for whole in found for part in tf.train.TrackableView(whole).descendants() if part is not whole}
+    return [each for each in found if id(each) not in parts]
 
 
-def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int) -> Found:
+def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[exact.Own] = ()) -> Found:
     """Puts the checkpoint in `folder`, proven whole, into the tracked objects and the random generators.
+
+    `own`: the script's own generators, in the order in which they were saved.
 
     Raises Unfit if the program has a variable that the checkpoint can't fill: training on from a half-restored
     state would look like progress. OSError or tf.errors.OpError if it can't be read.
@@ -74,10 +79,10 @@ def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int) -> Found:
         host = state.parse((folder / layout.STATE).read_bytes())
         hidden = exact.hidden_variables(tracked)
         exact.write_seeds(hidden, host.seeds)
+        exact.write_generators(host.generators, own)
     except (ValueError, KeyError, TypeError) as error:
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, folder, replicas)
-    exact.write_generators(host.generators)
     size_bytes = manifest.read(folder).size_bytes
     return Found(host, tuple(unmatched), size_bytes, time.monotonic() - started)
 

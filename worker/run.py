@@ -1,7 +1,8 @@
 """Run: what a training script uses. Restores before the loop, counts steps, saves when due or asked."""
 
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Progress
-from worker import attempt
+from worker import attempt, exact
 from worker.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
@@ -39,9 +40,17 @@ class Run:
         total_steps: int | None = None,
         directory: str | Path | None = None,
         interval: str | None = None,
+        generators: Iterable[Any] = (),
+        leave_out: Iterable[Any] = (),
+        strict: bool = False,
     ) -> None:
-        """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes")
-        hold where the job's configuration says nothing. Raises TypeError or ValueError for what can't be used.
+        """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes";
+        "auto" or None: what saves cost decides) hold where the job's configuration says nothing.
+        `generators`: random generators of the script's own that no tf.train.Checkpoint takes (Keras SeedGenerators,
+        NumPy's, Python's), always in the same order; the global ones and those of Keras layers are kept anyway.
+        After the first step a warning names each variable that the loop can reach and no checkpoint would hold, but for
+        those of the objects in `leave_out`; with `strict` it is an error. Raises TypeError or ValueError for what can't
+        be used.
         """
         if not isinstance(checkpoint, tf.train.Checkpoint):
             raise TypeError(
@@ -58,8 +67,11 @@ class Run:
             strategy,
             self._attempt,
             told.checkpoint_dir or (Path(directory) if directory is not None else None),
-            told.interval or (parse_interval(interval) if interval is not None else None),
+            told.interval or (parse_interval(interval) if interval not in (None, "auto") else None),
+            exact.check_own(generators),
         )
+        self._leave_out, self._strict = tuple(leave_out), strict or told.strict
+        self._checked = False
         self._position = Position()
         self._feed: Feed | None = None
         self._in_step = False  # a batch was handed out, and its step is not done
@@ -137,6 +149,10 @@ class Run:
         self._metrics = metrics
         if self._feed is not None:
             self._position = self._feed.position
+        self._keeper.stepped()
+        if not self._checked:
+            self._checked = True
+            self._keeper.check(sys._getframe(1), self._leave_out, self._strict, self.step)
         self._tell_progress()
         self._keeper.serve(self.step, self._figures)
 
@@ -164,7 +180,15 @@ class Run:
         step_s = None if since is None else since / (self.step - self._told_step)
         self._told_at, self._told_step = now, self.step
         self._attempt.reporter.progress(
-            Progress(self._attempt.number, self.step, self.epoch, self.total_steps, step_s, numbers(self._metrics))
+            Progress(
+                self._attempt.number,
+                self.step,
+                self.epoch,
+                self.total_steps,
+                step_s,
+                numbers(self._metrics),
+                self._keeper.interval_s,
+            )
         )
 
     def _finish(self) -> None:

@@ -30,8 +30,12 @@ class Save:
         decided_at: float,
         stall_s: float,
         waits: bool,
+        left_out: tuple[str, ...] = (),
     ) -> None:
-        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits`: it does until the end."""
+        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits`: it does until the end.
+
+        `left_out`: what the daemon is to know is not in this checkpoint.
+        """
         self.step = taken.name.step
         self._attempt = taken.name.attempt
         self._writer = writer
@@ -39,7 +43,11 @@ class Save:
         self._reporter = reporter
         self._flushes = flushes
         self._decided_at = decided_at
-        self._stall_s = stall_s
+        self.stall_s = stall_s
+        """For how long training stood still for it; final once `run` has returned."""
+        self.save_s = 0.0
+        """From the decision to the last sync, once `run` has returned."""
+        self._left_out = left_out
         self._waiting_since = time.monotonic() if waits else None
         self._answered = False
         self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
@@ -74,19 +82,20 @@ class Save:
         now = time.monotonic()
         with self._lock:
             self._answered = True
-            stall_s = self._stall_s + (0.0 if self._waiting_since is None else now - self._waiting_since)
+            self.stall_s += 0.0 if self._waiting_since is None else now - self._waiting_since
+        self.save_s = now - self._decided_at
         if isinstance(outcome, SaveError):
             self._reporter.say(SaveFailed(self._attempt, self.step, str(outcome), self._flushes))
             return
-        save_s = now - self._decided_at
         self._reporter.say(
             Committed(
                 self._attempt,
                 self.step,
                 outcome.name,
                 outcome.size_bytes,
-                save_s,
-                stall_s=stall_s,
+                self.save_s,
+                stall_s=self.stall_s,
                 flushes=self._flushes,
+                left_out=self._left_out,
             )
         )

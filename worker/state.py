@@ -11,10 +11,14 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the data goes on: `batch` batches of epoch `epoch` (from 0) are consumed."""
+    """Where the data goes on: `batch` batches of epoch `epoch` (from 0) are consumed.
+
+    `examples`: how many those were together, which counts if batches have another size now; None: not known.
+    """
 
     epoch: int = 0
     batch: int = 0
+    examples: int | None = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,11 +222,32 @@ class JobConfig(Section):
         False,
         "Whether TensorFlow is to use deterministic operations only. Off, as some are slower and some are missing.",
     )
-    checkpoint_interval: Annotated[Interval, from_text(values.interval)] = key(
-        Interval(seconds=600.0),
-        "How often to save: `500 steps`, `90 seconds`, `10 minutes`. What a crash without warning can cost at most; "
-        "a stop or a notice flushes anyway.",
-        shown="10 minutes",
+    strict: Boolean = key(
+        False,
+        "Whether training ends after its first step if the loop uses a variable that no checkpoint would hold. Off: "
+        "then it is a warning, as such a variable may be one that never changes.",
+    )
+    checkpoint_interval: Annotated[Interval | None, from_text(values.interval)] = key(
+        None,
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
+        "training against how often the job fails (Young and Daly), and `status` shows the choice. What a crash "
+        "without warning can cost at most; a stop or a notice flushes anyway.",
+        shown="what the script says, else auto",
+    )
+    checkpoint_interval_min: Timeout = key(
+        30.0,
+        "Seconds (or `1 minute`) that an automatic interval is never shorter than. Half a minute of lost work hardly "
+        "matters, and the disk has other users; the first save comes this early, to be measured.",
+    )
+    checkpoint_interval_max: Timeout = key(
+        1800.0,
+        "Seconds (or `30 minutes`) that an automatic interval is never longer than: what a crash may cost however rare "
+        "it was so far.",
+    )
+    checkpoint_make_room: Boolean = key(
+        False,
+        "Whether a save that finds the disk full may delete older checkpoints before their time, oldest first and "
+        "never the newest whole one, and try again. Off, as checkpoint_keep then doesn't hold what it promises.",
     )
     checkpoint_keep: Positive = key(
         5, "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged."

@@ -39,6 +39,13 @@ def of_program(program: ProgramConfig, checked: Checked) -> None:
             f"replicas is {program.job.replicas} but strategy is one-device; take one out, or use strategy = mirrored"
         )
         checked.complain(text, "replicas")
+    job = program.job
+    if job is not None and job.checkpoint_interval_min > job.checkpoint_interval_max:
+        text = (
+            f"checkpoint_interval_min is {job.checkpoint_interval_min:g} s but checkpoint_interval_max "
+            f"{job.checkpoint_interval_max:g} s; make the first the smaller one"
+        )
+        checked.complain(text, "checkpoint_interval_min")
     for channel in ("stdout", "stderr"):
         _check_log(program, checked, channel)
 

@@ -122,8 +122,10 @@ def hours(text: str) -> float:
     return timeout(text) / 3600.0
 
 
-def interval(text: str) -> Interval:
-    """`500 steps`, or a length of time with its unit."""
+def interval(text: str) -> Interval | None:
+    """`500 steps`, or a length of time with its unit; None for `auto`."""
+    if text.lower() == "auto":
+        return None
     try:
         parsed = parse_interval(text)
     except ValueError as error:

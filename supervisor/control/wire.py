@@ -120,8 +120,14 @@ def _training(runner: Runner) -> list[str]:
         if training.checkpoint is not None:
             age = _span(_age(training.checkpoint.committed_wall_at))
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
+        if training.interval_s is not None:
+            parts.append(f"saves every {training.interval_s:.0f} s")
     if training.save_error is not None:
         parts.append(f"last save failed: {training.save_error}")
+    if training.changed:
+        parts.append(f"trains under other conditions: {'; '.join(training.changed)}")
+    if training.left_out:
+        parts.append(f"not in its checkpoints: {', '.join(training.left_out)}")
     return parts
 
 

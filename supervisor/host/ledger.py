@@ -215,6 +215,15 @@ class Ledger:
             found.setdefault(row["program"], []).append(row["save_s"])
         return found
 
+    def ends(self, program: str) -> list[tuple[float, str]]:
+        """How long each attempt that trained ran, in seconds, and why it ended; those that are over, oldest first."""
+        rows = self._select(
+            "SELECT ended_at - started_at AS ran_s, cause FROM attempts WHERE program = ? AND ended_at IS NOT NULL"
+            " AND from_step IS NOT NULL AND cause IS NOT NULL ORDER BY attempt",
+            program,
+        )
+        return [(row["ran_s"], row["cause"]) for row in rows]
+
     def history(self, program: str, limit: int = 20) -> list[AttemptRecord]:
         """The last `limit` attempts, newest last."""
         rows = self._select(

@@ -184,9 +184,9 @@ def highest_attempt(directory: Path) -> int:
 
 def sweep_partials(directory: Path) -> list[str]:
     """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
-    pointer = durable.temporary_prefix(layout.POINTER)
+    temporary = tuple(durable.temporary_prefix(name) for name in (layout.POINTER, layout.CONDITIONS))
     leftovers = [
-        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(pointer)
+        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
     ]
     for leftover in leftovers:
         if leftover.is_dir() and not leftover.is_symlink():
@@ -201,3 +201,25 @@ def delete(directory: Path, name: CheckpointName) -> None:
     doomed = directory / name.partial
     (directory / str(name)).rename(doomed)
     shutil.rmtree(doomed)
+
+
+def make_room(directory: Path) -> CheckpointName | None:
+    """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole.
+
+    Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
+    """
+    whole = (name for name in committed(directory) if _is_whole(directory / str(name)))
+    if next(whole, None) is None:
+        return None
+    oldest = next(iter([*whole][::-1]), None)
+    if oldest is not None:
+        delete(directory, oldest)
+    return oldest
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        manifest.verify(path)
+    except ManifestError:
+        return False
+    return True

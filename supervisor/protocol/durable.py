@@ -35,6 +35,18 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path) -> None:
+    """Creates a folder and its parents where they don't exist, each of them on the disk; raises OSError.
+
+    Else a power cut could take the folder away with all that was synced inside it.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    path.mkdir(exist_ok=True)
+    sync_folder(path.parent)
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Creates or replaces `path` in one step: readers see the old content or the new, whole."""
     temporary = path.with_name(f"{temporary_prefix(path.name)}{os.urandom(8).hex()}")

@@ -74,7 +74,12 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All a worker is told at its start. None: not said, the script's own value or the default holds."""
+    """All a worker is told at its start. None: not said, the script's own value or the default holds.
+
+    `interval_min_s`, `interval_max_s`: bounds of an interval that the worker chooses itself; `between_failures_s`: the
+    mean time between this job's failures, for that choice. `make_room`: whether older checkpoints may be deleted
+    before their time where a save finds the disk full.
+    """
 
     job: str = "job"
     control: Control | None = None
@@ -82,7 +87,12 @@ class Launch:
     strategy: str | None = None
     replicas: int | None = None
     deterministic: bool = False
+    strict: bool = False
     interval: Interval | None = None
+    interval_min_s: float | None = None
+    interval_max_s: float | None = None
+    between_failures_s: float | None = None
+    make_room: bool = False
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 
     def to_environment(self) -> dict[str, str]:
@@ -96,7 +106,12 @@ class Launch:
             "STRATEGY": self.strategy,
             "REPLICAS": self.replicas,
             "DETERMINISTIC": "true" if self.deterministic else None,
+            "STRICT": "true" if self.strict else None,
             "CHECKPOINT_INTERVAL": self.interval,
+            "CHECKPOINT_INTERVAL_MIN": _seconds(self.interval_min_s),
+            "CHECKPOINT_INTERVAL_MAX": _seconds(self.interval_max_s),
+            "BETWEEN_FAILURES": _seconds(self.between_failures_s),
+            "CHECKPOINT_MAKE_ROOM": "true" if self.make_room else None,
             "CHECKPOINT_KEEP": self.retention.newest,
             "CHECKPOINT_KEEP_EVERY": _hours(self.retention.every_hours),
             "CHECKPOINT_KEEP_BEST": _best(self.retention),
@@ -123,7 +138,12 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
         strategy=_strategy(environment),
         replicas=_whole(environment, "REPLICAS"),
         deterministic=_flag(environment, "DETERMINISTIC"),
+        strict=_flag(environment, "STRICT"),
         interval=_interval(environment),
+        interval_min_s=_length(environment, "CHECKPOINT_INTERVAL_MIN"),
+        interval_max_s=_length(environment, "CHECKPOINT_INTERVAL_MAX"),
+        between_failures_s=_length(environment, "BETWEEN_FAILURES"),
+        make_room=_flag(environment, "CHECKPOINT_MAKE_ROOM"),
         retention=_retention(environment),
     )
 
@@ -135,6 +155,10 @@ def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _hours(hours: float | None) -> str | None:
     return None if hours is None else f"{_short(hours)} hours"
+
+
+def _seconds(length_s: float | None) -> str | None:
+    return None if length_s is None else f"{_short(length_s)} seconds"
 
 
 def _best(policy: RetentionPolicy) -> str | None:
@@ -164,14 +188,21 @@ def _strategy(environment: Mapping[str, str]) -> str | None:
     return text
 
 
-def _interval(environment: Mapping[str, str]) -> Interval | None:
-    text = environment.get(f"{_PREFIX}CHECKPOINT_INTERVAL")
+def _interval(environment: Mapping[str, str], key: str = "CHECKPOINT_INTERVAL") -> Interval | None:
+    text = environment.get(_PREFIX + key)
     if text is None:
         return None
     try:
         return parse_interval(text)
     except ValueError as error:
-        raise LaunchError(f"{_PREFIX}CHECKPOINT_INTERVAL: {error}") from error
+        raise LaunchError(f"{_PREFIX}{key}: {error}") from error
+
+
+def _length(environment: Mapping[str, str], key: str) -> float | None:
+    interval = _interval(environment, key)
+    if interval is not None and interval.seconds is None:
+        raise LaunchError(f"{_PREFIX}{key} is {str(interval)!r}, not a length of time")
+    return None if interval is None else interval.seconds
 
 
 def _retention(environment: Mapping[str, str]) -> RetentionPolicy:

@@ -75,6 +75,7 @@ class Restored:
     """State is in place and training may begin. `checkpoint`: name of the one restored, None at a fresh start.
 
     `unmatched` names what the checkpoint did not hold or the program did not ask for; empty if all was accounted for.
+    `changed`: what the bits depend on and is another than when the job trained last, in words.
     """
 
     attempt: int
@@ -83,11 +84,15 @@ class Restored:
     restore_s: float
     total_steps: int | None = None
     unmatched: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress."""
+    """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
+
+    `interval_s`: seconds between periodic saves, if the worker chooses them itself.
+    """
 
     attempt: int
     step: int
@@ -95,6 +100,7 @@ class Progress:
     total_steps: int | None = None
     step_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +116,9 @@ class Flushing:
 class Committed:
     """A checkpoint is on the disk. `flushes`: the ids of the flush requests it answers.
 
-    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `ago_s`: how long ago
-    that was, where this repeats it for a new daemon.
+    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `left_out`:
+    variables that training uses and no checkpoint of this run holds; said with its first. `ago_s`: how long ago it was,
+    where this repeats it for a new daemon.
     """
 
     attempt: int
@@ -121,6 +128,7 @@ class Committed:
     save_s: float
     stall_s: float
     flushes: tuple[int, ...] = ()
+    left_out: tuple[str, ...] = ()
     ago_s: float | None = None
 
 

@@ -16,6 +16,7 @@ import structlog
 from supervisor.config import ProgramConfig
 from supervisor.core import effects as order
 from supervisor.core import events as fact
+from supervisor.core.cadence import Reliability
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
 from supervisor.host.channel import Channel
@@ -70,6 +71,8 @@ class Acts:
         self.ended_wall_at: float | None = None
         self.last_exit: Exit | None = None
         self.spawn_error: SpawnError | None = None
+        self.reliability = Reliability()
+        """What was seen of this program's attempts so far."""
         self._config = config
         self._services = services
         self._post = post
@@ -175,6 +178,7 @@ class Acts:
             request = spawn_request(
                 config,
                 number,
+                between_failures_s=self.reliability.between_failures_s,
                 environment=services.environment,
                 mark=marks.mark(services.state_dir, config.name, number),
                 runtime_dir=services.runtime_dir,
@@ -241,6 +245,9 @@ class Acts:
     @perform.register
     def _(self, effect: order.RecordEnd) -> None:
         exit_ = self.last_exit or Exit(None, None)
+        if self.training.step is not None and self.started_wall_at is not None:
+            ran_s = (self.ended_wall_at or time.time()) - self.started_wall_at
+            self.reliability = self.reliability.after(ran_s, effect.cause)
         self._services.ledger.attempt_ended(
             self._config.name,
             effect.attempt,

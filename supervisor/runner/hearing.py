@@ -50,7 +50,7 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
             log.debug("worker.met", attempt=attempt, pid=message.pid, version=message.version)
         case messages.Restored():
             ledger.attempt_restored(program, attempt, message.checkpoint, message.step)
-            tell = log.warning if message.unmatched else log.info
+            tell = log.warning if message.unmatched or message.changed else log.info
             tell(
                 "worker.restored",
                 attempt=attempt,
@@ -58,6 +58,7 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
                 checkpoint=message.checkpoint,
                 restore_s=round(message.restore_s, 3),
                 unmatched=list(message.unmatched),
+                changed=list(message.changed),
             )
         case messages.Committed():
             ledger.checkpoint_committed(
@@ -78,6 +79,8 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
                 save_s=round(message.save_s, 3),
                 stall_s=round(message.stall_s, 3),
             )
+            if message.left_out:
+                log.warning("checkpoint.incomplete", attempt=attempt, left_out=list(message.left_out))
         case messages.Standing():
             log.info("worker.identified", attempt=attempt, pid=message.pid, phase=str(message.phase), step=message.step)
         case messages.SaveFailed():

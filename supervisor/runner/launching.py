@@ -43,6 +43,7 @@ def spawn_request(
     config: ProgramConfig,
     attempt: int,
     *,
+    between_failures_s: float,
     environment: Mapping[str, str],
     mark: str,
     runtime_dir: Path,
@@ -64,7 +65,11 @@ def spawn_request(
             "SUPERVISOR_GROUP_NAME": config.group,
             **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
             **config.environment,
-            **(_launch_variables(config.name, config.job, attempt, runtime_dir) if config.job else {}),
+            **(
+                _launch_variables(config.name, config.job, attempt, runtime_dir, between_failures_s)
+                if config.job
+                else {}
+            ),
         },
         credentials=credentials(config.user) if config.user else None,
         umask=config.umask,
@@ -92,7 +97,9 @@ def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
     return user.uid, user.gid
 
 
-def _launch_variables(name: str, job: JobConfig, attempt: int, runtime_dir: Path) -> dict[str, str]:
+def _launch_variables(
+    name: str, job: JobConfig, attempt: int, runtime_dir: Path, between_failures_s: float
+) -> dict[str, str]:
     control = launch.Control(attempt, layout.attempt_folder(runtime_dir, name, attempt))
     return launch.Launch(
         job=name,
@@ -101,7 +108,12 @@ def _launch_variables(name: str, job: JobConfig, attempt: int, runtime_dir: Path
         strategy=job.strategy,
         replicas=job.replicas,
         deterministic=job.deterministic,
+        strict=job.strict,
         interval=job.checkpoint_interval,
+        interval_min_s=job.checkpoint_interval_min,
+        interval_max_s=job.checkpoint_interval_max,
+        between_failures_s=between_failures_s,
+        make_room=job.checkpoint_make_room,
         retention=RetentionPolicy(
             newest=job.checkpoint_keep,
             every_hours=job.checkpoint_keep_every,

@@ -14,10 +14,12 @@ import structlog
 
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
+from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
 from supervisor.host import marks
+from supervisor.host.ledger import LedgerError
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.adopting import LeftWorker, look_back
@@ -112,9 +114,18 @@ class Runner:
         """
         self._job.skip_attempts(last_attempt)
         if self.config.job is not None and self.acts.pid is None:
+            await self._learn_reliability()
             listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
+
+    async def _learn_reliability(self) -> None:
+        """How often this job failed, by all that the ledger knows; without it, what was seen since this start holds."""
+        with contextlib.suppress(LedgerError):
+            reliability = Reliability()
+            for ran_s, cause in await asyncio.to_thread(self._services.ledger.ends, self.name):
+                reliability = reliability.after(ran_s, cause)
+            self.acts.reliability = reliability
 
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""

@@ -20,7 +20,11 @@ class LastCheckpoint:
 
 @dataclass(slots=True)
 class Training:
-    """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them."""
+    """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
+
+    `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
+    would not be those of an undisturbed run.
+    """
 
     step: int | None = None
     total_steps: int | None = None
@@ -30,24 +34,30 @@ class Training:
     checkpoint: LastCheckpoint | None = None
     restored: str | None = None
     save_error: str | None = None
+    interval_s: float | None = None
+    changed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     def begin(self) -> None:
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
+        self.interval_s = None
         self.metrics = {}
+        self.changed = self.left_out = ()
 
     def note(self, message: messages.FromWorker) -> None:
         """Takes over what a message says."""
         match message:
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint
-                self.total_steps = message.total_steps
+                self.total_steps, self.changed = message.total_steps, message.changed
             case messages.Progress():
                 self.step, self.epoch, self.step_s = message.step, message.epoch, message.step_s
                 self.total_steps = message.total_steps or self.total_steps
-                self.metrics = message.metrics
+                self.metrics, self.interval_s = message.metrics, message.interval_s
             case messages.Committed():
                 self.step, self.save_error = max(message.step, self.step or 0), None
+                self.left_out = message.left_out or self.left_out
                 self.checkpoint = LastCheckpoint(
                     message.checkpoint,
                     message.step,

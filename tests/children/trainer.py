@@ -2,7 +2,8 @@
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
 FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
-"ignore-term"), GRANDCHILD (start one that ignores SIGTERM and leaves the session).
+"ignore-term", "elsewhere": says what a person should know), GRANDCHILD (start one that ignores SIGTERM and leaves the
+session).
 """
 
 import fcntl
@@ -126,7 +127,8 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
         durable.commit_folder(partial, final, (STATE,))
     size = sum(each.stat().st_size for each in final.iterdir())
     spent = time.monotonic() - began
-    return Committed(attempt, step, str(name), size, spent, spent, flushes)
+    left_out = ("teacher/kernel",) if FAIL == "elsewhere" else ()
+    return Committed(attempt, step, str(name), size, spent, spent, flushes, left_out)
 
 
 def main() -> int:
@@ -160,13 +162,15 @@ def main() -> int:
         go = next((each for each in pipes.hear(60) if isinstance(each, Go)), None)
     pipes.phase = Phase.TRAINING
     step = int(Path(go.restore, STATE).read_text()) if go.restore else 0
-    pipes.say(Restored(attempt, step, Path(go.restore).name if go.restore else None, 0.0, STEPS))
+    restored = Path(go.restore).name if go.restore else None
+    changed = ("cores is 1, was 2",) if FAIL == "elsewhere" else ()
+    pipes.say(Restored(attempt, step, restored, 0.0, STEPS, changed=changed))
     while step < STEPS:
         if FAIL == "hang" and step >= 5:
             time.sleep(600)
         time.sleep(STEP_S)
         step += 1
-        pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}))
+        pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}, told.between_failures_s))
         pipes.hear(0)
         asked = pipes.take()
         if asked or step % EVERY == 0 or step == STEPS:

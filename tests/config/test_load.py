@@ -79,7 +79,7 @@ def test_an_entrypoint_stands_for_a_command(program, tmp_path):
     assert found.command == (sys.executable, "-m", "worker", "train.digits:main")
     assert found.startretries == 10
     assert found.job.checkpoint_dir == tmp_path / "ckpt"
-    assert (found.job.checkpoint_interval, found.job.checkpoint_keep) == (Interval(seconds=600.0), 5)
+    assert (found.job.checkpoint_interval, found.job.checkpoint_keep) == (None, 5)
     assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (600.0, 120.0, None)
 
 
@@ -107,6 +107,13 @@ def test_every_job_key_is_read(program, tmp_path):
     assert found.job.checkpoint_keep_best == ("max", "accuracy")
     assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (1200.0, 30.0, 900.0)
     assert found.startretries == 4
+
+
+def test_an_automatic_interval_is_none_of_its_own(program):
+    found = program("entrypoint = a:b\ncheckpoint_dir = c\ncheckpoint_interval = AUTO")
+
+    assert found.job.checkpoint_interval is None
+    assert (found.job.checkpoint_interval_min, found.job.checkpoint_interval_max) == (30.0, 1800.0)
 
 
 def test_programs_come_in_the_order_of_start(read):
@@ -212,6 +219,10 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ("checkpoint_keep_every = 6", "checkpoint_keep_every is '6' without a unit; write for example '6 hours'"),
         ("checkpoint_keep_best = loss", "checkpoint_keep_best is 'loss', not a rule; write for example 'min loss'"),
         ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
+        (
+            "checkpoint_interval_min = 31 minutes",
+            "checkpoint_interval_min is 1860 s but checkpoint_interval_max 1800 s; make the first the smaller one",
+        ),
     ],
 )
 def test_a_wrong_job_value_says_so(complaints, line, text):

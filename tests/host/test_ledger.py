@@ -353,3 +353,12 @@ def test_descriptors_do_not_grow(ledger: Ledger) -> None:
         ledger.wanted()
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_attempts_that_trained_and_are_over_are_counted_with_how_long_they_ran(ledger: Ledger) -> None:
+    _attempt(ledger, 1, begins=0, ends=7)
+    _attempt(ledger, 2, begins=None, ends=None)
+    ledger.attempt_started("digits", 3, 1003, 77, 300.0)
+    ledger.attempt_restored("digits", 3, None, 0)
+
+    assert ledger.ends("digits") == [(50.0, "crash")]

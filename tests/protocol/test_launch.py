@@ -23,14 +23,22 @@ LAUNCHES = st.builds(
     strategy=st.none() | st.sampled_from(launch.STRATEGIES),
     replicas=st.none() | st.integers(1, 10**6),
     deterministic=st.booleans(),
+    strict=st.booleans(),
     interval=st.none() | INTERVALS,
+    interval_min_s=st.none() | POSITIVE,
+    interval_max_s=st.none() | POSITIVE,
+    between_failures_s=st.none() | POSITIVE,
+    make_room=st.booleans(),
     retention=st.builds(RetentionPolicy, newest=st.integers(1, 10**9), every_hours=st.none() | st.just(0.1)),
 )
 KEYS = (
     *Launch(control=Control(1, Path("/p")), checkpoint_dir=Path("/c"), replicas=1).to_environment(),
     "STEPKEEPER_STRATEGY",
     "STEPKEEPER_DETERMINISTIC",
+    "STEPKEEPER_STRICT",
     "STEPKEEPER_CHECKPOINT_INTERVAL",
+    "STEPKEEPER_CHECKPOINT_INTERVAL_MIN",
+    "STEPKEEPER_BETWEEN_FAILURES",
     "STEPKEEPER_CHECKPOINT_KEEP_EVERY",
     "STEPKEEPER_CHECKPOINT_KEEP_BEST",
 )

@@ -1,6 +1,8 @@
 """Data: the same batches in the same order, wherever they begin."""
 
 import gc
+import itertools
+import json
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ def numbers(count: int = 20, batch: int = 4, **settings: Any) -> worker.Examples
 
 
 def lists(batches: Iterator[Any], limit: int = 10_000) -> list[list[int]]:
-    return [batch.numpy().tolist() for batch, _ in zip(batches, range(limit), strict=False)]
+    return [batch.numpy().tolist() for batch in itertools.islice(batches, limit)]
 
 
 def flat(batches: list[list[int]]) -> list[int]:
@@ -52,7 +54,7 @@ def test_unshuffled_examples_keep_their_order() -> None:
 
 @pytest.mark.parametrize("batch", range(5))
 def test_examples_begun_in_the_middle_are_the_tail_of_those_begun_at_the_start(batch: int) -> None:
-    assert epochs(numbers(), 2, Position(1, batch)) == epochs(numbers(), 3)[5 + batch :]
+    assert epochs(numbers(), 2, Position(1, batch, None)) == epochs(numbers(), 3)[5 + batch :]
 
 
 def test_last_incomplete_batch_is_left_out() -> None:
@@ -62,11 +64,11 @@ def test_last_incomplete_batch_is_left_out() -> None:
 def test_dataset_is_resumed_by_skipping() -> None:
     dataset = tf.data.Dataset.range(10).batch(3)
 
-    assert epochs(dataset, 2, Position(4, 2)) == [[6, 7, 8], [9], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+    assert epochs(dataset, 2, Position(4, 2, None)) == [[6, 7, 8], [9], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
 def test_dataset_left_at_its_end_goes_on_with_the_next_epoch() -> None:
-    feed = Feed(tf.data.Dataset.range(4).batch(2), None, Position(0, 2))
+    feed = Feed(tf.data.Dataset.range(4).batch(2), None, Position(0, 2, None))
 
     assert lists(feed.rest_of_epoch()) == []
     assert feed.position == Position(1, 0)
@@ -79,13 +81,13 @@ def test_function_of_the_epoch_gives_each_epoch_its_own_dataset() -> None:
 
     whole = epochs(of_epoch, 3)
 
-    assert epochs(of_epoch, 2, Position(1, 3)) == whole[7:]
+    assert epochs(of_epoch, 2, Position(1, 3, None)) == whole[7:]
     assert whole[:4] != whole[4:8]
 
 
 def test_distributed_dataset_is_resumed_by_taking_batches(two_replicas: Any) -> None:
     dataset = two_replicas.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
-    feed = Feed(dataset, two_replicas, Position(0, 2))
+    feed = Feed(dataset, two_replicas, Position(0, 2, None))
 
     (batch,) = list(feed.rest_of_epoch())
 
@@ -182,3 +184,97 @@ def test_abandoned_iterator_is_never_torn_down_because_that_can_take_longer_than
     gc.collect()
 
     assert iterator() is not None
+
+
+# --- batches of another size than before ---------------------------------------------------------------------------
+
+
+def dataset_of(batch: int, drop: bool = False) -> tf.data.Dataset:
+    return tf.data.Dataset.range(24).shuffle(24, seed=3, reshuffle_each_iteration=False).batch(batch, drop)
+
+
+SOURCES: dict[str, Any] = {
+    "examples": lambda batch: numbers(24, batch),
+    "dataset": dataset_of,
+    "dataset of fixed batches": lambda batch: dataset_of(batch, drop=True),
+    "function of the epoch": lambda batch: lambda epoch: dataset_of(batch),
+}
+
+
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
+@pytest.mark.parametrize(("first", "then"), [(4, 6), (8, 4), (4, 3), (6, 2), (4, 12)])
+def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(make: Any, first: int, then: int) -> None:
+    undisturbed = flat(epochs(make(first), 2))
+    feed = Feed(make(first), None, Position())
+    seen = flat(lists(feed.rest_of_epoch(), 12 // first or 1))
+    seen += flat(epochs(make(then), 2, feed.position))
+
+    assert seen == undisturbed
+
+
+def test_batch_that_lies_across_the_position_is_cut(two_replicas: Any) -> None:
+    feed = Feed(dataset_of(8), None, Position(0, 3, 12))
+    whole = flat(epochs(dataset_of(8), 1))
+
+    assert lists(feed.rest_of_epoch()) == [whole[12:16], whole[16:]]
+
+
+def test_examples_go_on_at_the_very_example_although_the_rest_makes_no_whole_batches() -> None:
+    feed = Feed(numbers(24, 6, shuffle=False), None, Position(0, 2, 8))
+
+    assert lists(feed.rest_of_epoch()) == [[8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18, 19]]
+    assert lists(feed.rest_of_epoch())[0] == [0, 1, 2, 3, 4, 5]
+
+
+def test_batches_with_labels_are_cut_alike() -> None:
+    pairs = tf.data.Dataset.range(10).map(lambda number: (number, {"label": number * 2})).batch(4)
+    feed = Feed(pairs, None, Position(0, 2, 6))
+
+    found = [(batch.numpy().tolist(), labels["label"].numpy().tolist()) for batch, labels in feed.rest_of_epoch()]
+
+    assert found == [([6, 7], [12, 14]), ([8, 9], [16, 18])]
+
+
+def test_too_few_examples_for_a_larger_batch_end_the_epoch() -> None:
+    feed = Feed(numbers(24, 8), None, Position(0, 5, 20))
+
+    assert lists(feed.rest_of_epoch()) == []
+    assert feed.position == Position(1)
+    assert lists(feed.rest_of_epoch()) == epochs(numbers(24, 8), 1, Position(1))
+
+
+def test_distributed_batches_of_another_size_are_refused_in_the_middle_of_one(two_replicas: Any) -> None:
+    def distributed() -> Any:
+        return two_replicas.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
+
+    (last,) = list(Feed(distributed(), two_replicas, Position(0, 4, 8)).rest_of_epoch())
+
+    assert [part.numpy().tolist() for part in last.values] == [[8, 9], [10, 11]]
+    with pytest.raises(ValueError, match=r"middle of a batch .* give run\.batches the tf\.data\.Dataset"):
+        next(Feed(distributed(), two_replicas, Position(0, 2, 6)).rest_of_epoch())
+
+
+@pytest.mark.parametrize("kind", ["examples", "dataset"])
+def test_two_replicas_then_one_then_two_see_each_example_once(kind: str, two_replicas: Any, tmp_path: Path) -> None:
+    """Batches of 4 for each replica; the last start begins the second epoch."""
+    one = tf.distribute.OneDeviceStrategy("/cpu:0")
+    seen: list[int] = []
+    for strategy, steps in ((two_replicas, 1), (one, 2), (two_replicas, 1), (two_replicas, 1)):
+        tracked = training.build(strategy)
+        batch = 4 * strategy.num_replicas_in_sync
+        with worker.Run(tracked, strategy=strategy, directory=tmp_path) as run:
+            start = run.step
+            while run.step < start + steps:
+                for given in run.batches(SOURCES[kind](batch)):
+                    parts = getattr(given, "values", (given,))
+                    seen += [int(number) for part in parts for number in part.numpy()]
+                    run.step_done()
+                    if run.step == start + steps:
+                        break
+        found = json.loads((tmp_path / f"step-{run.step:010d}.a{run._attempt.number}" / "state.json").read_text())
+        consumed = found["position"]["epoch"] * 24 + found["position"]["examples"]
+        assert consumed == len(seen)
+
+    undisturbed = flat(epochs(SOURCES[kind](4), 2))
+    assert seen == undisturbed[: len(seen)]
+    assert len(seen) == 32

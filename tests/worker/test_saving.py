@@ -230,7 +230,7 @@ def test_each_replicas_figures_are_committed_with_the_tensors(
     first, second = found.replica_metrics["loss"]
     assert first != second
     assert found.metrics["loss"] == (first + second) / 2
-    assert (found.step, found.position) == (8, state.Position(epoch=1, batch=2))
+    assert (found.step, found.position) == (8, state.Position(epoch=1, batch=2, examples=32))
 
 
 def test_manifest_says_what_the_bits_depend_on(
@@ -293,6 +293,35 @@ def test_full_disk_costs_the_save_and_training_goes_on(
     assert "cannot save step-0000000002.a1" in failure.error
     assert names(small_disk / "checkpoints") == ["step-0000000006.a1"]
     assert not list((small_disk / "checkpoints").glob("*.partial"))
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
+    allowed: bool, daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
+) -> None:
+    subprocess.run(
+        ["mount", "-o", "remount,size=400k", small_disk], check=True
+    )  # for some checkpoints, far fewer than eight
+    directory = small_disk / "checkpoints"
+    keeping = {"retention": RetentionPolicy(newest=20), "make_room": allowed}
+    begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=1), **keeping))
+    daemon.send(Go(1, restore=None))
+    run, tracked = run_of(two_replicas, None)
+    with pytest.raises(ZeroDivisionError), run:
+        step = training.step_of(tracked, two_replicas)
+        for images, labels in run.batches(training.data()):
+            run.step_done(loss=step(images, labels))
+            saved = run.step
+            outcome = daemon.wait_for(Committed | SaveFailed, among=lambda said: said.step == saved)  # noqa: B023
+            if isinstance(outcome, SaveFailed) or run.step == 6:
+                raise ZeroDivisionError
+
+    whole = names(directory)
+    assert all(manifest.verify(directory / name) for name in whole)
+    assert not list(directory.glob("*.partial"))
+    assert (outcome.step, isinstance(outcome, Committed)) == ((6, True) if allowed else (outcome.step, False))
+    assert whole[-1] == f"step-{6 if allowed else outcome.step - 1:010d}.a1"
+    assert (whole[0] == "step-0000000001.a1") is not allowed
 
 
 def test_told_to_stop_with_a_full_disk_leaves_with_74(

@@ -1,0 +1,31 @@
+"""How long a job runs between two failures, for the worker that chooses when to save."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from supervisor.core.restart import Cause
+
+PRIOR_S = 3600.0
+"""What is assumed while nothing is known: one failure in an hour. It counts as an hour seen with one failure in it, so
+that one early crash does not make a job save all the time, and weighs less with every hour seen."""
+
+HOST_LOST = "daemon-lost"  # the ledger's word for attempts whose end no daemon saw
+LOSING = frozenset({Cause.CRASH, Cause.HANG, HOST_LOST})
+"""Ends that come without warning. What is told to stop saves first, and so loses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """What was seen of one job: how long it ran in all, and how often that ended without warning."""
+
+    ran_s: float = 0.0
+    failures: int = 0
+
+    def after(self, ran_s: float, cause: str) -> Self:
+        """The same, with one more attempt."""
+        return replace(self, ran_s=self.ran_s + max(0.0, ran_s), failures=self.failures + (cause in LOSING))
+
+    @property
+    def between_failures_s(self) -> float:
+        """Mean seconds between two failures."""
+        return (PRIOR_S + self.ran_s) / (1 + self.failures)

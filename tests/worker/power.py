@@ -1,0 +1,103 @@
+"""What a power cut leaves of a folder, by a model of the disk that this process keeps beside the real one.
+
+The model: what fsync was called for is on the disk, as it was then; of the rest two extremes are looked at.
+`synced`: nothing else is there: a file or name that was not synced does not exist or is as it was before.
+`names`: every name is as the last system call left it, and files that were not synced are empty, as on a file system
+that writes its journal before the data.
+It can't show: sectors torn within one write, disks that lie about fsync, and a mixture of both extremes.
+Calls of this process only, and only on regular files and folders.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CALLS = ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")
+
+Tree = dict[str, Any]  # name -> bytes of a file, or Tree of a folder
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a power cut before one system call would leave."""
+
+    before: str
+    synced: Tree
+    names: Tree
+
+
+@dataclass
+class Disk:
+    """Watches a folder, all of which counts as synced at the start. Synced inodes stay open, so none comes twice."""
+
+    root: Path
+    cuts: list[Cut] = field(default_factory=list)
+    _files: dict[int, bytes] = field(default_factory=dict)
+    _folders: dict[int, dict[str, tuple[int, bool]]] = field(default_factory=dict)
+    _held: list[int] = field(default_factory=list)
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        for folder, _, files in os.walk(self.root):
+            for path in (Path(folder), *(Path(folder, name) for name in files)):
+                descriptor = os.open(path, os.O_RDONLY)
+                self._sync(descriptor)
+                os.close(descriptor)
+        for name in CALLS:
+            patch.setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def cut(self, before: str) -> Cut:
+        names = self._live(self.root)
+        return Cut(before, self._durable(self.root.stat().st_ino), names)
+
+    def close(self) -> None:
+        for descriptor in self._held:
+            os.close(descriptor)
+
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.cuts.append(self.cut(f"{name} {arguments[0]}"))
+            result = real(*arguments, **named)
+            if name == "fsync":
+                self._sync(arguments[0])
+            return result
+
+        return call
+
+    def _sync(self, descriptor: int) -> None:
+        self._held.append(os.dup(descriptor))
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            self._files[found.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+        elif stat.S_ISDIR(found.st_mode):
+            with os.scandir(descriptor) as entries:
+                self._folders[found.st_ino] = {each.name: (each.inode(), each.is_dir()) for each in entries}
+
+    def _durable(self, folder: int) -> Tree:
+        return {
+            name: self._durable(inode) if is_folder else self._files.get(inode, b"")
+            for name, (inode, is_folder) in self._folders.get(folder, {}).items()
+        }
+
+    def _live(self, folder: Path) -> Tree:
+        return {
+            entry.name: self._live(Path(entry.path)) if entry.is_dir() else self._files.get(entry.inode(), b"")
+            for entry in os.scandir(folder)
+        }
+
+
+def write(tree: Tree, folder: Path) -> Path:
+    """Makes a tree real, for the code that selects and verifies."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for name, content in tree.items():
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            write(content, folder / name)
+    return folder
