@@ -25,7 +25,8 @@ from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
 from supervisor.host.process import Exit, Process, SpawnError, spawn
 from supervisor.protocol import layout, messages
-from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
+from supervisor.protocol.checkpoints import NoValidCheckpoint
+from supervisor.protocol.damage import Refused
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
 from supervisor.runner.training import Training
@@ -215,7 +216,7 @@ class Acts:
 
     async def _select(self, attempt: int, directory: Path) -> None:
         try:
-            selection = await self._services.checkpoints.select(directory)
+            selection = await self._services.checkpoints.select(directory, self._initial())
         except NoValidCheckpoint as error:
             self._book_refused(attempt, error.refused)
             self._post(fact.SelectionFailed(attempt, str(error), permanent=True))
@@ -225,9 +226,17 @@ class Acts:
             self._post(fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING))
             return
         self._book_refused(attempt, selection.refused)
-        step = selection.manifest.step if selection.manifest else None
+        if selection.foreign is not None:
+            found = selection.foreign
+            self._log.info(
+                "checkpoint.adopted", attempt=attempt, checkpoint=str(selection.path), step=found.step,
+                step_source=found.step_source,
+            )  # fmt: skip
         path = str(selection.path) if selection.path else None
-        self._post(fact.CheckpointSelected(attempt, path, step))
+        self._post(fact.CheckpointSelected(attempt, path, selection.step))
+
+    def _initial(self) -> Path | None:
+        return self._config.job.initial_checkpoint if self._config.job is not None else None
 
     def _book_refused(self, attempt: int, refused: tuple[Refused, ...]) -> None:
         for each in refused:
