@@ -13,7 +13,7 @@ from supervisor import __version__
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Interval
 from supervisor.protocol.messages import Committed, Restored, SaveFailed
-from worker import devices
+from worker import devices, foreign
 from worker.attempt import Attempt, Leaving
 from worker.cadence import DEFAULT_INTERVAL, Cadence
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
@@ -70,7 +70,7 @@ class Keeper:
         restored = Restored(
             self._attempt.number,
             step,
-            checkpoint=self._last.name if self._last is not None else None,
+            checkpoint=found.name if found is not None else None,
             restore_s=found.took_s if found is not None else 0.0,
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
@@ -135,12 +135,16 @@ class Keeper:
         )
         return found
 
-    def _restore(self, folder: Path) -> Found:
+    def _restore(self, path: Path) -> Found:
+        """One of ours from its folder, or another program's from its prefix."""
         try:
-            found = restore(self._tracked, folder, devices.replica_count(self._strategy))
+            if not path.is_dir():
+                return foreign.restore(self._tracked, path)
+            found = restore(self._tracked, path, devices.replica_count(self._strategy))
         except Unfit as error:
             self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
-        self._last = Last(found.state.step, folder.name, found.size_bytes)
+        if path.parent == self._directory:  # another job's has to be saved here too
+            self._last = Last(found.state.step, path.name, found.size_bytes)
         return found
 
     def _is_due(self, step: int) -> bool:

@@ -25,6 +25,7 @@ class Unfit(Exception):
 class Found:
     """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
 
+    name: str
     state: State
     unmatched: tuple[str, ...]
     size_bytes: int
@@ -79,7 +80,7 @@ def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int) -> Found:
     unmatched += _restore_copies(hidden, host, folder, replicas)
     exact.write_generators(host.generators)
     size_bytes = manifest.read(folder).size_bytes
-    return Found(host, tuple(unmatched), size_bytes, time.monotonic() - started)
+    return Found(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
 
 
 _REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"

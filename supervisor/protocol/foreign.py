@@ -48,13 +48,14 @@ def newest_whole(prefixes: Iterable[Path]) -> tuple[Found | None, tuple[Refused,
         try:
             bundle = tensorbundle.verify(prefix)
         except BundleError as error:
-            refused.append(Refused(prefix.name, _explained(prefix, error)))
+            refused.append(Refused(prefix.name, explained(prefix, error)))
         else:
             return Found(bundle, *step_of(bundle)), tuple(refused)
     return None, tuple(refused)
 
 
-def _explained(prefix: Path, error: BundleError) -> str:
+def explained(prefix: Path, error: BundleError) -> str:
+    """Why a checkpoint was refused, in words."""
     if prefix.is_file():
         return "is one file, so in TensorFlow's V1 format, which is not supported; save it again in V2"
     return str(error)

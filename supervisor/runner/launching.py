@@ -82,6 +82,7 @@ def _launch_variables(name: str, job: JobConfig, attempt: int, runtime_dir: Path
         job=name,
         control=control,
         checkpoint_dir=job.checkpoint_dir,
+        initial_checkpoint=job.initial_checkpoint,
         strategy=job.strategy,
         replicas=job.replicas,
         deterministic=job.deterministic,

@@ -41,6 +41,7 @@ def test_every_launch_variable_is_described():
     whole = launch.Launch(
         control=launch.Control(1, Path("/x")),
         checkpoint_dir=Path("/y"),
+        initial_checkpoint=Path("/z"),
         strategy="mirrored",
         replicas=2,
         deterministic=True,
