@@ -20,6 +20,12 @@ BUNDLES = Path(__file__).parents[1] / "protocol" / "bundles"
 Begin = Callable[[Launch], None]
 
 
+@pytest.fixture(autouse=True)
+def _fresh_attempt(begin: Begin) -> None:
+    """An attempt says once why it fails; each test is one of its own."""
+    begin(Launch())
+
+
 def build(strategy: Any, units: int = 3, layer: str = "head") -> tf.train.Checkpoint:
     """The model that the bundles are of."""
     with strategy.scope():
