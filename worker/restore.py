@@ -45,19 +45,19 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
                 f"model.build(input_shape) before worker.Run"
             )
     waiting = [found for found in exact.tracked(tracked, tf.keras.optimizers.Optimizer) if not found.built]
-    outermost = _outermost(models)
-    if waiting and (len(outermost) != 1 or len(waiting) != 1):
+    outer = outermost(models)
+    if waiting and (len(outer) != 1 or len(waiting) != 1):
         raise ValueError(
-            f"cannot tell which of {len(outermost)} models optimizer {waiting[0].name!r} trains; call "
+            f"cannot tell which of {len(outer)} models optimizer {waiting[0].name!r} trains; call "
             f"optimizer.build(model.trainable_variables) before worker.Run"
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
     for optimizer in waiting:
         with scope:
-            optimizer.build(outermost[0].trainable_variables)
+            optimizer.build(outer[0].trainable_variables)
 
 
-def _outermost(models: list[Any]) -> list[Any]:
+def outermost(models: list[Any]) -> list[Any]:
     """Those that are part of no other (a Sequential model holds a functional one)."""
     parts = {id(part) for model in models for part in tf.train.TrackableView(model).descendants() if part is not model}
     return [model for model in models if id(model) not in parts]

@@ -144,6 +144,12 @@ class JobConfig(Section):
         "or of another job of stepkeeper. Nothing there is changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
+    export_dir: FilePath | None = key(
+        None,
+        "Folder for the trained model as a SavedModel: at the end of training it is written to `export_dir/STEP/`, as "
+        "TensorFlow Serving wants it. An export is for serving; training goes on from checkpoints only.",
+        shown="none: no export",
+    )
     entrypoint: Annotated[str, from_text(values.entrypoint)] | None = key(
         None,
         "Function that trains, as `package.module:function`. Stands for `command = python -m worker "

@@ -80,6 +80,7 @@ class Launch:
     control: Control | None = None
     checkpoint_dir: Path | None = None
     initial_checkpoint: Path | None = None
+    export_dir: Path | None = None
     strategy: str | None = None
     replicas: int | None = None
     deterministic: bool = False
@@ -95,6 +96,7 @@ class Launch:
             "PIPES": self.control and self.control.pipes,
             "CHECKPOINT_DIR": self.checkpoint_dir,
             "INITIAL_CHECKPOINT": self.initial_checkpoint,
+            "EXPORT_DIR": self.export_dir,
             "STRATEGY": self.strategy,
             "REPLICAS": self.replicas,
             "DETERMINISTIC": "true" if self.deterministic else None,
@@ -123,6 +125,7 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
         control=Control(attempt, Path(pipes)) if attempt is not None and pipes is not None else None,
         checkpoint_dir=Path(directory) if directory else None,
         initial_checkpoint=Path(initial) if initial else None,
+        export_dir=Path(export) if (export := environment.get(f"{_PREFIX}EXPORT_DIR")) else None,
         strategy=_strategy(environment),
         replicas=_whole(environment, "REPLICAS"),
         deterministic=_flag(environment, "DETERMINISTIC"),

@@ -83,6 +83,7 @@ def _launch_variables(name: str, job: JobConfig, attempt: int, runtime_dir: Path
         control=control,
         checkpoint_dir=job.checkpoint_dir,
         initial_checkpoint=job.initial_checkpoint,
+        export_dir=job.export_dir,
         strategy=job.strategy,
         replicas=job.replicas,
         deterministic=job.deterministic,

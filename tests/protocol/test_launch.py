@@ -21,6 +21,7 @@ LAUNCHES = st.builds(
     control=st.none() | st.builds(Control, st.integers(1, 10**9), PATHS),
     checkpoint_dir=st.none() | PATHS,
     initial_checkpoint=st.none() | PATHS,
+    export_dir=st.none() | PATHS,
     strategy=st.none() | st.sampled_from(launch.STRATEGIES),
     replicas=st.none() | st.integers(1, 10**6),
     deterministic=st.booleans(),
