@@ -43,6 +43,16 @@ def test_export_gives_the_same_outputs_in_a_fresh_process(two_replicas: Any, tmp
     assert np.allclose(np.load(tmp_path / "out.npy"), tracked.model(images, training=False), rtol=1e-6, atol=1e-6)
 
 
+def test_export_holds_no_optimizer_so_training_can_not_go_on_from_it(two_replicas: Any, tmp_path: Path) -> None:
+    tracked = training.build(two_replicas)
+    with two_replicas.scope():
+        tracked.optimizer.build(tracked.model.trainable_variables)
+    folder = export(tracked.model, tmp_path, 1)
+
+    stored = [name for name, _ in tf.train.list_variables(str(folder / "variables" / "variables"))]
+    assert stored and not any("optimizer" in name or "momentum" in name for name in stored)
+
+
 @pytest.fixture
 def exported(tmp_path: Path) -> Path:
     return export(small(1.0), tmp_path / "export", 7)
