@@ -25,16 +25,16 @@ EPOCHS = 5  # of 6 steps
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_in_the_middle_of_epochs_it_ends_as_if_nothing_had_happened(start: Start, tmp_path: Path) -> None:
-    def fitting(folder: str) -> subprocess.Popen[str]:
+    def fitting(folder: str, *hold_at: int) -> subprocess.Popen[str]:
         launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, interval=Interval(steps=4))
-        return start(CHILDREN / "fitting.py", EPOCHS, launch=launch)
+        return start(CHILDREN / "fitting.py", EPOCHS, *hold_at, launch=launch)
 
     undisturbed = read_until(fitting("a"), "hash")
 
-    lost_at = []
-    for earliest in (6, 16):  # each after a save: of step 4, and of a later one
-        process = fitting("b")
-        lost_at.append(read_until(process, f"batch {random.randint(earliest, earliest + 7)} "))
+    lost_at = [random.randint(6, 13), random.randint(16, 23)]
+    for step in lost_at:
+        process = fitting("b", step)
+        read_until(process, f"batch {step} ")
         process.send_signal(signal.SIGKILL)
         process.wait()
     disturbed = read_until(fitting("b"), "hash")

@@ -47,15 +47,15 @@ def start(python: Path) -> Iterator[Start]:
 
 
 def test_killed_at_random_steps_it_ends_with_the_same_bits(start: Start, tmp_path: Path) -> None:
-    def training(folder: str) -> subprocess.Popen[str]:
-        return start(CHILDREN / "torching.py", tmp_path / folder, STEPS, launch=Launch(deterministic=True))
+    def training(folder: str, *hold_at: int) -> subprocess.Popen[str]:
+        return start(CHILDREN / "torching.py", tmp_path / folder, STEPS, *hold_at, launch=Launch(deterministic=True))
 
     undisturbed = read_until(training("a"), "hash")
 
-    lost_at = []
-    for earliest in (6, 16):
-        process = training("b")
-        lost_at.append(read_until(process, f"step {random.randint(earliest, earliest + 8)}"))
+    lost_at = [random.randint(6, 14), random.randint(16, 24)]
+    for step in lost_at:
+        process = training("b", step)
+        read_until(process, f"step {step}")
         process.send_signal(signal.SIGKILL)
         process.wait()
     newest = checkpoints.committed(tmp_path / "b")[0]

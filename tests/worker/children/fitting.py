@@ -1,8 +1,12 @@
-"""Fits a small model with callbacks that keep state: EPOCHS; says each step, and at the end a hash of everything."""
+"""Fits a small model with callbacks that keep state, for EPOCHS; says each step, and at the end a hash of everything.
+
+With a second argument it stands still at that step, to be killed there.
+"""
 
 import hashlib
 import json
 import sys
+import time
 from typing import Any
 
 import worker
@@ -15,12 +19,17 @@ import tensorflow as tf  # noqa: E402
 from tests.worker import training  # noqa: E402
 from worker.keras import fit  # noqa: E402
 
+HOLD_AT = int(sys.argv[2]) if len(sys.argv) > 2 else None
+
 
 class Steps(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Says the steps, so that a test knows when to kill."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        print(f"batch {self.model.optimizer.iterations.numpy()} {batch}", flush=True)
+        step = int(self.model.optimizer.iterations.numpy())
+        print(f"batch {step} {batch}", flush=True)
+        if step == HOLD_AT:
+            time.sleep(600)
 
 
 def main() -> None:

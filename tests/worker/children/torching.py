@@ -1,7 +1,11 @@
-"""Trains a small PyTorch model in FOLDER for so many steps; says each step, and at the end a hash of everything."""
+"""Trains a small PyTorch model in FOLDER for so many steps; says each step, and at the end a hash of everything.
+
+With a third argument it stands still at that step, to be killed there.
+"""
 
 import hashlib
 import sys
+import time
 
 import torch
 from torch import nn
@@ -11,6 +15,7 @@ from worker import torch as stepkeeper
 
 def main() -> None:
     directory, steps = sys.argv[1], int(sys.argv[2])
+    hold_at = int(sys.argv[3]) if len(sys.argv) > 3 else None
     stepkeeper.prepare(seed=3)
     torch.set_num_threads(1)
     numbers = torch.Generator().manual_seed(5)
@@ -37,6 +42,8 @@ def main() -> None:
             scheduler.step()
             run.step_done(loss=loss.item())
             print(f"step {run.step}", flush=True)
+            if run.step == hold_at:
+                time.sleep(600)
     digest = hashlib.sha256()
     for value in model.state_dict().values():
         digest.update(value.numpy().tobytes())
