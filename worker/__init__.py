@@ -12,14 +12,28 @@ from typing import TYPE_CHECKING
 from worker import attempt
 
 if TYPE_CHECKING:
+    from worker import export, files, keras, tf1, torch
     from worker.data import Examples
     from worker.devices import strategy
     from worker.loop import Training
     from worker.run import Run
     from worker.streams import replica_streams
 
-__all__ = ["Examples", "Run", "Training", "replica_streams", "strategy"]
+__all__ = [
+    "Examples",
+    "Run",
+    "Training",
+    "export",
+    "files",
+    "keras",
+    "replica_streams",
+    "strategy",
+    "tf1",
+    "torch",
+]
 
+_MODULES = ("export", "files", "keras", "tf1", "torch")
+_TO_INSTALL = {"tensorflow": ("TensorFlow", "'stepkeeper[tensorflow]'"), "torch": ("PyTorch", "torch")}
 _HOMES = {"Examples": "data", "Run": "run", "Training": "loop", "replica_streams": "streams", "strategy": "devices"}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
@@ -27,15 +41,17 @@ attempt.begin()
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _HOMES and name not in _MODULES:
         raise AttributeError(f"module 'worker' has no attribute {name!r}; it has {', '.join(__all__)}")
     try:
-        return getattr(importlib.import_module(f"worker.{_HOMES[name]}"), name)
+        home = importlib.import_module(f"worker.{_HOMES.get(name, name)}")
     except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
+        if error.name not in _TO_INSTALL:
             raise
+        what, install = _TO_INSTALL[error.name]
         raise ModuleNotFoundError(
-            f"cannot use worker.{name}: there is no TensorFlow in the environment of {sys.executable}; "
-            f"pip install 'stepkeeper[tensorflow]' there, or name the job's own interpreter with python=",
-            name="tensorflow",
+            f"cannot use worker.{name}: there is no {what} in the environment of {sys.executable}; "
+            f"pip install {install} there, or name the job's own interpreter with python=",
+            name=error.name,
         ) from error
+    return home if name in _MODULES else getattr(home, name)

@@ -5,7 +5,7 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.launch import Interval, Launch
 
 LOWEST_S = 30.0  # half a minute of lost work hardly matters, and a disk has other users
 HIGHEST_S = 1800.0  # what a crash may cost, however rare it was so far
@@ -55,6 +55,15 @@ class Auto:
             return self.lowest_s
         best = max(best_interval(self.cost_s, self.between_failures_s), WRITES * self.save_s)
         return min(max(best, self.lowest_s), self.highest_s)
+
+
+def auto_of(told: Launch) -> Auto:
+    """With what the configuration and the ledger say."""
+    return Auto(
+        between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
+        lowest_s=told.interval_min_s or LOWEST_S,
+        highest_s=told.interval_max_s or HIGHEST_S,
+    )
 
 
 @dataclass(slots=True)

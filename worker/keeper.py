@@ -11,11 +11,11 @@ import tensorflow as tf
 
 from supervisor.protocol import manifest
 from supervisor.protocol.exitcodes import WorkerExit
-from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.launch import Interval
 from supervisor.protocol.messages import Committed, Restored, SaveFailed
-from worker import completeness, conditions, exact
+from worker import completeness, conditions, exact, foreign
 from worker.attempt import Attempt, Leaving, one_line
-from worker.cadence import BETWEEN_FAILURES_S, HIGHEST_S, LOWEST_S, Auto, Cadence, Pace
+from worker.cadence import Cadence, Pace, auto_of
 from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
 from worker.lock import Overtaken
 from worker.opening import Opened, open_directory
@@ -52,7 +52,7 @@ class Keeper:
         self._directory = directory
         self._opened: Opened | None = None
         self._writer: CheckpointWriter | None = None
-        self._cadence = Cadence(interval, 0, time.monotonic(), _auto(attempt.launch))
+        self._cadence = Cadence(interval, 0, time.monotonic(), auto_of(attempt.launch))
         self._pace = Pace()
         self._left_out: tuple[str, ...] = ()  # said with the first checkpoint
         self._last: Last | None = None
@@ -77,7 +77,7 @@ class Keeper:
         restored = Restored(
             self._attempt.number,
             step,
-            checkpoint=self._last.name if self._last is not None else None,
+            checkpoint=found.name if found is not None else None,
             restore_s=found.took_s if found is not None else 0.0,
             total_steps=total_steps,
             unmatched=found.unmatched if found is not None else (),
@@ -181,7 +181,7 @@ class Keeper:
 
     def _compare(self, present: conditions.Conditions, opened: Opened) -> None:
         """Notes what differs from the conditions trained under before; those of a first start are written down."""
-        if opened.restore is not None:
+        if opened.restore is not None and opened.restore.is_dir():
             before: conditions.Conditions | None = conditions.of_manifest(manifest.read(opened.restore))
         else:
             before = conditions.recorded(opened.directory)
@@ -199,12 +199,16 @@ class Keeper:
         except OSError as error:
             self._attempt.reporter.remark(f"cannot write down in {directory} what this start depends on: {error}")
 
-    def _restore(self, folder: Path) -> Found:
+    def _restore(self, path: Path) -> Found:
+        """One of ours from its folder, or another program's from its prefix."""
         try:
-            found = restore(self._tracked, folder, conditions.replica_count(self._strategy), self._own)
+            if not path.is_dir():
+                return foreign.restore(self._tracked, path)
+            found = restore(self._tracked, path, conditions.replica_count(self._strategy), self._own)
         except Unfit as error:
             self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
-        self._last = Last(found.state.step, folder.name, found.size_bytes)
+        if path.parent == self._directory:  # another job's has to be saved here too
+            self._last = Last(found.state.step, path.name, found.size_bytes)
         return found
 
     def _is_due(self, step: int) -> bool:
@@ -299,11 +303,3 @@ class Keeper:
                 self._attempt.number, last.step, last.name, last.size_bytes, took_s, stall_s=took_s, flushes=flushes
             )
             self._attempt.reporter.say(said)
-
-
-def _auto(told: Launch) -> Auto:
-    return Auto(
-        between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
-        lowest_s=told.interval_min_s or LOWEST_S,
-        highest_s=told.interval_max_s or HIGHEST_S,
-    )

@@ -12,7 +12,10 @@ from worker.lock import DirectoryLock, Locked
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A directory that is ours, and the checkpoint in it to restore (None: begin at step 0)."""
+    """A directory that is ours, and the checkpoint to restore (None: begin at step 0).
+
+    `restore`: the folder of one of ours, in this directory or another one's; or the prefix of another program's.
+    """
 
     directory: Path
     lock: DirectoryLock
@@ -46,9 +49,11 @@ def open_directory(attempt: Attempt, directory: Path) -> Opened:
 
 def _choose(attempt: Attempt, directory: Path) -> Path | None:
     try:
-        chosen = checkpoints.select(directory)
+        chosen = checkpoints.select(directory, attempt.launch.initial_checkpoint)
     except NoValidCheckpoint as error:
         attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
     for refused in chosen.refused:
-        attempt.reporter.remark(f"refused {refused.name}: {refused.reason}; it lies in {layout.QUARANTINE}/ now")
+        moved = (directory / layout.QUARANTINE / refused.name).exists()
+        where = f"; it lies in {layout.QUARANTINE}/ now" if moved else ""
+        attempt.reporter.remark(f"refused {refused.name}: {refused.reason}{where}")
     return chosen.path

@@ -26,6 +26,7 @@ class Unfit(Exception):
 class Found:
     """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
 
+    name: str
     state: State
     unmatched: tuple[str, ...]
     size_bytes: int
@@ -44,22 +45,22 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
                 f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
                 f"model.build(input_shape) before worker.Run"
             )
-    optimizers = _outermost(exact.tracked(tracked, tf.keras.optimizers.Optimizer))  # loss scaling wraps another one
+    optimizers = outermost(exact.tracked(tracked, tf.keras.optimizers.Optimizer))  # loss scaling wraps another one
     waiting = [found for found in optimizers if not found.built]
-    outermost = _outermost(models)
-    if waiting and (len(outermost) != 1 or len(waiting) != 1):
+    outer = outermost(models)
+    if waiting and (len(outer) != 1 or len(waiting) != 1):
         raise ValueError(
-            f"cannot tell which of {len(outermost)} models optimizer {waiting[0].name!r} trains; call "
+            f"cannot tell which of {len(outer)} models optimizer {waiting[0].name!r} trains; call "
             f"optimizer.build(model.trainable_variables) before worker.Run"
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
     for optimizer in waiting:
         with scope:
-            optimizer.build(outermost[0].trainable_variables)
+            optimizer.build(outer[0].trainable_variables)
     exact.make_global_seed(strategy)
 
 
-def _outermost(found: list[Any]) -> list[Any]:
+def outermost(found: list[Any]) -> list[Any]:
     """Those that are part of no other (a Sequential model holds a functional one)."""
     parts = {id(part) for whole in found for part in tf.train.TrackableView(whole).descendants() if part is not whole}
     return [each for each in found if id(each) not in parts]
@@ -84,7 +85,7 @@ def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequ
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, folder, replicas)
     size_bytes = manifest.read(folder).size_bytes
-    return Found(host, tuple(unmatched), size_bytes, time.monotonic() - started)
+    return Found(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
 
 
 _REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"

@@ -9,12 +9,14 @@ from typing import Any, Self
 
 import tensorflow as tf
 
+from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Progress
 from worker import attempt, exact
 from worker.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
+from worker.export import ExportError, at_end
 from worker.figures import by_replica, numbers
 from worker.keeper import Keeper
 from worker.signals import PoliteStop
@@ -62,6 +64,7 @@ class Run:
         self._attempt = attempt.this()
         self._stop = PoliteStop(self._attempt.requests)
         told = self._attempt.launch
+        self._tracked = checkpoint
         self._keeper = Keeper(
             checkpoint,
             strategy,
@@ -193,5 +196,16 @@ class Run:
 
     def _finish(self) -> None:
         self._keeper.save_last(self._figures())
+        self._export()
         results = numbers({**self._metrics, **self._summary})
         self._attempt.reporter.say(Done(self._attempt.number, self.step, results))
+
+    def _export(self) -> None:
+        """The trained model, where the job is told to. Leaves with SAVE_FAILED if it can't."""
+        folder = self._attempt.launch.export_dir
+        if folder is None:
+            return
+        try:
+            at_end(self._tracked, folder, self.step)
+        except ExportError as error:
+            self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)

@@ -198,6 +198,19 @@ class JobConfig(Section):
         "program a job: it is told to flush before it is stopped, and goes on from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
+    initial_checkpoint: FilePath | None = key(
+        None,
+        "Checkpoint to begin from while checkpoint_dir has none of its own: a folder, of which the newest whole one is "
+        "taken, or one checkpoint's prefix (`/srv/old/model.ckpt-1200`). Of tf.train.CheckpointManager, of TF1's Saver "
+        "or of another job of stepkeeper. Nothing there is changed.",
+        shown="none: what another program left in checkpoint_dir, else step 0",
+    )
+    export_dir: FilePath | None = key(
+        None,
+        "Folder for the trained model as a SavedModel: at the end of training it is written to `export_dir/STEP/`, as "
+        "TensorFlow Serving wants it. An export is for serving; training goes on from checkpoints only.",
+        shown="none: no export",
+    )
     entrypoint: Annotated[str, from_text(values.entrypoint)] | None = key(
         None,
         "Function that trains, as `package.module:function`. Stands for `command = python -m worker "

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from supervisor.protocol import checkpoints, layout, manifest
 from supervisor.protocol.checkpoints import Selection
+from supervisor.protocol.damage import Refused
 from supervisor.protocol.manifest import Manifest, ManifestError
 
 Answer = TypeVar("Answer")
@@ -44,9 +45,9 @@ class CheckpointStore:
         self._lanes: dict[Path, deque[Callable[[], None]]] = {}
         self._lock = threading.Lock()
 
-    async def select(self, directory: Path) -> Selection:
+    async def select(self, directory: Path, initial: Path | None = None) -> Selection:
         """The newest whole checkpoint, bad ones set aside: see `checkpoints.select`, whose errors it raises."""
-        return await self._ask(directory, lambda: checkpoints.select(directory))
+        return await self._ask(directory, lambda: checkpoints.select(directory, initial))
 
     async def listing(self, directory: Path, verify: bool) -> list[Listed]:
         """All checkpoints, newest first, then those in quarantine. `verify` reads every byte of them.
@@ -113,7 +114,7 @@ def _look_at(folder: Path, name: layout.CheckpointName, verify: bool) -> Listed 
     return _listed(folder.name, name, found, True if verify else None, None)
 
 
-def _set_aside(quarantine: Path, refused: checkpoints.Refused) -> Listed | None:
+def _set_aside(quarantine: Path, refused: Refused) -> Listed | None:
     name = layout.checkpoint_in(refused.name)
     if name is None:
         return None

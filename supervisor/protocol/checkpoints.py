@@ -9,43 +9,50 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol import durable, layout, manifest
+from supervisor.protocol import durable, foreign, layout, manifest
+from supervisor.protocol.damage import Refused
+from supervisor.protocol.foreign import Found
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest, ManifestError
 
 REASON_FILE = "WHY.txt"
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A checkpoint that is not whole: its name, and the reason in words."""
-
-    name: str
-    reason: str
+BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The checkpoint to restore (None: begin at step 0, there never was one), and those refused on the way to it."""
+    """The checkpoint to restore (None: begin at step 0, there never was one), and those refused on the way to it.
+
+    `path`: the folder of one of ours, which has a `manifest`; the prefix of another program's, which is `foreign`.
+    """
 
     path: Path | None
     manifest: Manifest | None
     refused: tuple[Refused, ...] = ()
+    foreign: Found | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The step it was taken at; None if there is none."""
+        if self.manifest is not None:
+            return self.manifest.step
+        return self.foreign.step if self.foreign is not None else None
 
 
 class NoValidCheckpoint(Exception):
     """Checkpoints exist, or existed, and none is whole: beginning again at step 0 is a decision for a person."""
 
-    def __init__(self, directory: Path, refused: tuple[Refused, ...]) -> None:
+    def __init__(self, directory: Path, refused: tuple[Refused, ...], what_else: str = BEGIN_AGAIN) -> None:
+        """`what_else`: what a person can do instead of restoring one from a copy."""
         self.refused = refused
         listed = "; ".join(f"{each.name}: {each.reason}" for each in refused)
         super().__init__(
-            f"cannot restore from {directory}: no checkpoint in it is whole ({listed}); restore one from a copy, "
-            f"or move {layout.QUARANTINE}/ away to begin again at step 0"
+            f"cannot restore from {directory}: no checkpoint in it is whole ({listed}); "
+            f"restore one from a copy, or {what_else}"
         )
 
 
@@ -61,12 +68,13 @@ def committed(directory: Path) -> list[CheckpointName]:
     return sorted(filter(None, map(layout.parse_name, entries)), reverse=True)
 
 
-def select(directory: Path) -> Selection:
+def select(directory: Path, initial: Path | None = None) -> Selection:
     """Verifies newest first and returns the first whole checkpoint; the bad ones before it go to quarantine.
 
     Reads every byte of what it verifies. A bad one that can't be moved (disk full, read-only) is passed over and says
-    so in its reason. Raises NoValidCheckpoint if there is nothing whole but something was, now or earlier; OSError
-    if the directory can't be read.
+    so in its reason. Where there never was a checkpoint of ours, another program's is chosen: at `initial`, or else in
+    the directory; bad ones of those stay where they are. Raises NoValidCheckpoint if there is nothing whole but
+    something was, now or earlier, or `initial` is nothing; OSError if the directory can't be read.
     """
     refused: list[Refused] = []
     for name in committed(directory):
@@ -81,7 +89,34 @@ def select(directory: Path) -> Selection:
     set_aside = [*refused, *(each for each in quarantined(directory) if each.name not in {r.name for r in refused})]
     if set_aside:
         raise NoValidCheckpoint(directory, tuple(set_aside))
+    return _begin(directory, foreign.inside(directory)) if initial is None else _begin_from(initial)
+
+
+def _begin(place: Path, candidates: Iterable[Path]) -> Selection:
+    """From what another program left at a place, if it did."""
+    found, refused = foreign.newest_whole(candidates)
+    if found is not None:
+        return Selection(found.bundle.prefix, None, refused, found)
+    if refused:
+        raise NoValidCheckpoint(place, refused, "move them away to begin at step 0")
     return Selection(None, None)
+
+
+def _begin_from(initial: Path) -> Selection:
+    """From where the operator said: ours or another program's, a folder of several or one. Nothing there is moved."""
+    refused: list[Refused] = []
+    own = [initial] if layout.parse_name(initial.name) else [initial / str(name) for name in committed(initial)]
+    for folder in own:
+        try:
+            return Selection(folder, manifest.verify(folder), tuple(refused))
+        except ManifestError as error:
+            refused.append(Refused(folder.name, str(error)))
+    if not own:
+        chosen = _begin(initial, foreign.at(initial))
+        if chosen.path is not None:
+            return chosen
+    why = tuple(refused) or (Refused(initial.name, "there is no checkpoint of this name, nor a folder with any"),)
+    raise NoValidCheckpoint(initial, why, "set initial_checkpoint to one that is whole, or take the line out")
 
 
 def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:

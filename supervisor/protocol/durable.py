@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 
@@ -97,9 +98,19 @@ def read_file(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file for reading, also behind a symbolic link. Raises OSError (ENXIO for any other kind of file)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe does not hold the reader
+    return os.fdopen(_only_regular(descriptor, path), "rb")
+
+
 def _open_regular(path: Path) -> int:
     """A descriptor for reading; a named pipe in the file's place does not hold the reader."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    return _only_regular(descriptor, path)
+
+
+def _only_regular(descriptor: int, path: Path) -> int:
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.ENXIO, "Not a regular file", str(path))

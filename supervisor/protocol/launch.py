@@ -84,6 +84,8 @@ class Launch:
     job: str = "job"
     control: Control | None = None
     checkpoint_dir: Path | None = None
+    initial_checkpoint: Path | None = None
+    export_dir: Path | None = None
     strategy: str | None = None
     replicas: int | None = None
     deterministic: bool = False
@@ -103,6 +105,8 @@ class Launch:
             "ATTEMPT": self.control and self.control.attempt,
             "PIPES": self.control and self.control.pipes,
             "CHECKPOINT_DIR": self.checkpoint_dir,
+            "INITIAL_CHECKPOINT": self.initial_checkpoint,
+            "EXPORT_DIR": self.export_dir,
             "STRATEGY": self.strategy,
             "REPLICAS": self.replicas,
             "DETERMINISTIC": "true" if self.deterministic else None,
@@ -130,11 +134,13 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
     attempt, pipes = _whole(environment, "ATTEMPT"), environment.get(f"{_PREFIX}PIPES")
     if (attempt is None) != (pipes is None):
         raise LaunchError(f"{_PREFIX}ATTEMPT and {_PREFIX}PIPES must be set together, or neither")
-    directory = environment.get(f"{_PREFIX}CHECKPOINT_DIR")
+    directory, initial = environment.get(f"{_PREFIX}CHECKPOINT_DIR"), environment.get(f"{_PREFIX}INITIAL_CHECKPOINT")
     return Launch(
         job=environment.get(f"{_PREFIX}JOB", "job"),
         control=Control(attempt, Path(pipes)) if attempt is not None and pipes is not None else None,
         checkpoint_dir=Path(directory) if directory else None,
+        initial_checkpoint=Path(initial) if initial else None,
+        export_dir=Path(export) if (export := environment.get(f"{_PREFIX}EXPORT_DIR")) else None,
         strategy=_strategy(environment),
         replicas=_whole(environment, "REPLICAS"),
         deterministic=_flag(environment, "DETERMINISTIC"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from supervisor.config import ProgramConfig
+from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core import effects as order
 from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
@@ -205,7 +205,7 @@ class Acts:
     @perform.register
     def _(self, effect: order.SelectCheckpoint) -> None:
         if self._config.job is not None:
-            self._background(self._select(effect.attempt, self._config.job.checkpoint_dir))
+            self._background(self._select(effect.attempt, self._config.job))
 
     @perform.register
     def _(self, effect: order.SendGo) -> None:
@@ -261,11 +261,9 @@ class Acts:
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
-    async def _select(self, attempt: int, directory: Path) -> None:
+    async def _select(self, attempt: int, job: JobConfig) -> None:
         services = self._services
-        self._post(
-            await select(self._config.name, attempt, directory, services.checkpoints, services.ledger, self._log)
-        )
+        self._post(await select(self._config.name, attempt, job, services.checkpoints, services.ledger, self._log))
 
     def _exited(self, number: int, exit_: Exit) -> None:
         """The process is gone: hear its last words, then tell the core."""

@@ -105,6 +105,8 @@ def _launch_variables(
         job=name,
         control=control,
         checkpoint_dir=job.checkpoint_dir,
+        initial_checkpoint=job.initial_checkpoint,
+        export_dir=job.export_dir,
         strategy=job.strategy,
         replicas=job.replicas,
         deterministic=job.deterministic,

@@ -2,23 +2,25 @@
 
 import errno
 import time
-from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from supervisor.config import JobConfig
 from supervisor.core import events as fact
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
-from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
+from supervisor.protocol.checkpoints import NoValidCheckpoint
+from supervisor.protocol.damage import Refused
 
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
 
 async def select(
-    program: str, attempt: int, directory: Path, checkpoints: CheckpointStore, ledger: Ledger, log: FilteringBoundLogger
+    program: str, attempt: int, job: JobConfig, checkpoints: CheckpointStore, ledger: Ledger, log: FilteringBoundLogger
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
     """What the core is told: the newest whole checkpoint, or why there is nothing to begin from."""
+    directory = job.checkpoint_dir
 
     def book(refused: tuple[Refused, ...]) -> None:
         for each in refused:
@@ -26,7 +28,7 @@ async def select(
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
 
     try:
-        selection = await checkpoints.select(directory)
+        selection = await checkpoints.select(directory, job.initial_checkpoint)
     except NoValidCheckpoint as error:
         book(error.refused)
         return fact.SelectionFailed(attempt, str(error), permanent=True)
@@ -34,6 +36,8 @@ async def select(
         text = f"cannot look for checkpoints in {directory}: {error.strerror}; make it readable for the daemon"
         return fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING)
     book(selection.refused)
-    step = selection.manifest.step if selection.manifest else None
     path = str(selection.path) if selection.path else None
-    return fact.CheckpointSelected(attempt, path, step)
+    if selection.foreign is not None:
+        found = selection.foreign
+        log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, step=found.step, step_source=found.step_source)
+    return fact.CheckpointSelected(attempt, path, selection.step)

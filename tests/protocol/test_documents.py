@@ -41,6 +41,8 @@ def test_every_launch_variable_is_described():
     whole = launch.Launch(
         control=launch.Control(1, Path("/x")),
         checkpoint_dir=Path("/y"),
+        initial_checkpoint=Path("/z"),
+        export_dir=Path("/e"),
         strategy="mirrored",
         replicas=2,
         deterministic=True,

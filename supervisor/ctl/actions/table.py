@@ -45,6 +45,7 @@ TABLE: Mapping[str, Action] = {
         (
             ("checkpoints NAME", "List a job's checkpoints, newest first: step, age, size, whole or why not."),
             ("checkpoints --no-verify NAME", "The same without reading every byte of them."),
+            ("checkpoints --verify PATH", "Prove the checkpoints in any folder, or one of them; needs no daemon."),
         ),
         names=True,
     ),

@@ -1,0 +1,228 @@
+"""Handwritten digits in plain NumPy: a worker that speaks the control pipe by itself (docs/control-pipe.md).
+
+    supervisord -n -c examples/plain.conf
+
+It imports nothing of stepkeeper: what is here is what a program in any language has to do. The network, its momentum
+and the generator's state are arrays in one file, `state.npz`.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import select
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from sklearn.datasets import load_digits
+
+TOTAL_STEPS = int(os.environ.get("STEPS", "2000"))
+SAVE_EVERY = int(os.environ.get("STEPKEEPER_CHECKPOINT_INTERVAL", "200 steps").split()[0])
+BATCH_SIZE = 64
+PROGRESS_S = 0.1
+
+
+class Daemon:
+    """The control pipe: JSON lines, both ways."""
+
+    def __init__(self) -> None:
+        if "STEPKEEPER_PIPES" not in os.environ:
+            sys.exit("plain.py is a job of supervisord: start it with supervisord -n -c examples/plain.conf")
+        if os.environ["STEPKEEPER_PROTOCOL"] != "1":
+            sys.exit(78)
+        self.attempt = int(os.environ["STEPKEEPER_ATTEMPT"])
+        pipes = Path(os.environ["STEPKEEPER_PIPES"])
+        self._in = os.open(pipes / "to-worker", os.O_RDWR | os.O_NONBLOCK)  # read-write: no side's death closes it
+        self._out = os.open(pipes / "from-worker", os.O_RDWR | os.O_NONBLOCK)
+        self._unread = b""
+
+    def say(self, type_: str, **fields: Any) -> None:
+        """What must arrive: waits while the pipe is full, for the daemon may be starting again."""
+        line = json.dumps({"type": type_, "attempt": self.attempt, **fields}).encode() + b"\n"
+        while line:
+            select.select([], [self._out], [])
+            try:
+                line = line[os.write(self._out, line) :]
+            except BlockingIOError:
+                time.sleep(0.01)  # there is room, but not for all of it
+
+    def hear(self, patience_s: float) -> list[dict[str, Any]]:
+        """The messages that are there, or come within so many seconds."""
+        if select.select([self._in], [], [], patience_s)[0]:
+            self._unread += os.read(self._in, 65536)
+        *lines, self._unread = self._unread.split(b"\n")
+        messages = [json.loads(line) for line in lines]
+        for each in messages:
+            if each["attempt"] == self.attempt and each["type"] == "identify":
+                self.say("hello", protocol=1, pid=os.getpid(), version="plain")
+        return [each for each in messages if each["attempt"] == self.attempt and each["type"] in ("go", "flush")]
+
+
+def sync(path: Path) -> None:
+    """Forces a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def commit(directory: Path, attempt: int, step: int, arrays: dict[str, Any]) -> tuple[str, int]:
+    """Writes a checkpoint; gives its name and size in bytes."""
+    name = f"step-{step:010d}.a{attempt}"
+    partial = directory / f"{name}.partial"
+    partial.mkdir()
+    with (partial / "state.npz").open("wb") as file:
+        np.savez(file, **arrays)
+    content = (partial / "state.npz").read_bytes()
+    digest = f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
+    manifest = {
+        "job": os.environ["STEPKEEPER_JOB"], "attempt": attempt, "step": step, "created_wall_at": time.time(),
+        "files": [{"name": "state.npz", "size": len(content), "hash": digest}],
+        "versions": {"numpy": np.__version__}, "topology": {}, "metrics": {}, "format": 1,
+    }  # fmt: skip
+    canonical = json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()
+    manifest["self_hash"] = f"sha256:{hashlib.sha256(canonical).hexdigest()}"
+    (partial / "MANIFEST.json").write_text(json.dumps(manifest))
+    for path in (partial / "state.npz", partial / "MANIFEST.json", partial):
+        sync(path)
+    partial.rename(directory / name)
+    sync(directory)
+    return name, len(content)
+
+
+class Network:
+    """One hidden layer, dropout, momentum. `arrays` is everything that decides the next step, but for the step."""
+
+    def __init__(self) -> None:
+        self.chance = np.random.default_rng(1)
+        self.weights = {
+            "w1": self.chance.normal(0, 0.15, (64, 48)), "b1": np.zeros(48),
+            "w2": self.chance.normal(0, 0.15, (48, 10)), "b2": np.zeros(10),
+        }  # fmt: skip
+        self.momentum = {name: np.zeros_like(value) for name, value in self.weights.items()}
+
+    def arrays(self) -> dict[str, Any]:
+        """As `np.savez` takes them."""
+        chance = json.dumps(self.chance.bit_generator.state)
+        momentum = {f"momentum_{name}": value for name, value in self.momentum.items()}
+        return {**self.weights, **momentum, "chance": np.array(chance)}
+
+    def restore(self, file: Path) -> None:
+        """What `arrays` gave, back from the file. No pickle."""
+        with np.load(file, allow_pickle=False) as found:
+            self.weights = {name: found[name] for name in self.weights}
+            self.momentum = {name: found[f"momentum_{name}"] for name in self.weights}
+            self.chance.bit_generator.state = json.loads(str(found["chance"]))
+
+    def train(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """One step; gives the loss."""
+        w = self.weights
+        kept = self.chance.random((len(images), 48)) > 0.2
+        hidden = np.maximum(images @ w["w1"] + w["b1"], 0) * kept / 0.8
+        scores = hidden @ w["w2"] + w["b2"]
+        scores -= scores.max(axis=1, keepdims=True)
+        likely = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        rows = np.arange(len(labels))
+        loss = float(-np.log(likely[rows, labels] + 1e-12).mean())
+        likely[rows, labels] -= 1
+        upper = likely / len(labels)
+        lower = (upper @ w["w2"].T) * (hidden > 0) * kept / 0.8
+        slopes = {"w1": images.T @ lower, "b1": lower.sum(0), "w2": hidden.T @ upper, "b2": upper.sum(0)}
+        for name, slope in slopes.items():
+            self.momentum[name] = 0.9 * self.momentum[name] - 0.1 * slope
+            w[name] += self.momentum[name]
+        return loss
+
+    def right(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """The share of images it reads right."""
+        hidden = np.maximum(images @ self.weights["w1"] + self.weights["b1"], 0)
+        return float((np.argmax(hidden @ self.weights["w2"] + self.weights["b2"], axis=1) == labels).mean())
+
+
+def batch_at(step: int, count: int) -> np.ndarray:
+    """Indices of the batch of a step: a function of the step alone, so that no data position has to be kept."""
+    epoch, place = divmod(step, count // BATCH_SIZE)
+    order = np.random.default_rng([1, epoch]).permutation(count)
+    return order[place * BATCH_SIZE : (place + 1) * BATCH_SIZE]
+
+
+def main() -> int:
+    """Trains from where the daemon says, until all steps are done or it says stop."""
+    daemon = Daemon()
+    daemon.say("hello", protocol=1, pid=os.getpid(), version="plain")
+    images, labels = load_digits(return_X_y=True)
+    test = np.arange(len(labels)) % 5 == 0
+    training = images[~test] / 16.0, labels[~test]
+    network, step = Network(), 0
+    while not (heard := [each for each in daemon.hear(60.0) if each["type"] == "go"]):
+        pass  # nothing may be touched before
+    directory = Path(os.environ["STEPKEEPER_CHECKPOINT_DIR"])
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = os.open(directory / ".stepkeeper.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+    except BlockingIOError:
+        daemon.say("failed", step=None, error=f"another live worker holds {directory}", traceback="")
+        return 75
+    for leftover in directory.glob("step-*.partial"):
+        shutil.rmtree(leftover)
+    started, name = time.monotonic(), None
+    if heard[0]["restore"] is not None:
+        folder = Path(heard[0]["restore"])
+        network.restore(folder / "state.npz")
+        step, name = int(folder.name[5:15]), folder.name
+    daemon.say("restored", step=step, checkpoint=name, restore_s=time.monotonic() - started, total_steps=TOTAL_STEPS,
+               unmatched=[])  # fmt: skip
+    return train(daemon, directory, network, step, training, (images[test] / 16.0, labels[test]))
+
+
+def train(daemon: Daemon, directory: Path, network: Network, step: int, training: Any, test: Any) -> int:
+    """The loop; gives the exit status."""
+    told_at, told_step = time.monotonic(), step
+    images, labels = training
+    while step < TOTAL_STEPS:
+        rows = batch_at(step, len(labels))
+        loss = network.train(images[rows], labels[rows])
+        step += 1
+        now = time.monotonic()
+        if step == told_step + 1 or now - told_at > PROGRESS_S:
+            step_s = (now - told_at) / (step - told_step)
+            daemon.say("progress", step=step, total_steps=TOTAL_STEPS, step_s=step_s, metrics={"loss": loss})
+            told_at, told_step = now, step
+        flushes = daemon.hear(0.0)
+        for each in flushes:
+            daemon.say("flushing", id=each["id"], step=step)
+        if flushes or step % SAVE_EVERY == 0 or step == TOTAL_STEPS:
+            save(daemon, directory, network, step, [each["id"] for each in flushes])
+        if any(each["then"] == "stop" for each in flushes):
+            return 143
+    daemon.say("done", step=step, metrics={"accuracy": network.right(*test)})
+    print(f"test accuracy {network.right(*test):.3f}")
+    digest = hashlib.sha256(b"".join(value.tobytes() for value in network.weights.values())).hexdigest()
+    print(f"hash {digest}")
+    return 0
+
+
+def save(daemon: Daemon, directory: Path, network: Network, step: int, flushes: list[int]) -> None:
+    """Commits a step and says so, or why not; training goes on."""
+    started = time.monotonic()
+    try:
+        name, size_bytes = commit(directory, daemon.attempt, step, network.arrays())
+    except OSError as error:
+        shutil.rmtree(directory / f"step-{step:010d}.a{daemon.attempt}.partial", ignore_errors=True)
+        daemon.say("save-failed", step=step, error=str(error), flushes=flushes)
+        return
+    spent_s = time.monotonic() - started
+    keep = int(os.environ["STEPKEEPER_CHECKPOINT_KEEP"])
+    for old in sorted(directory.glob("step-*.a*"))[:-keep]:
+        shutil.rmtree(old)
+    daemon.say("committed", step=step, checkpoint=name, size_bytes=size_bytes, save_s=spent_s, stall_s=spent_s,
+               flushes=flushes)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

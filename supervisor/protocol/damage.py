@@ -1,0 +1,50 @@
+"""What can be wrong with a checkpoint."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+READING_SAYS_DAMAGE = frozenset({errno.ENOENT, errno.EIO, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR})
+"""Errors of reading that say the file is bad. Any other (EACCES, EMFILE) says nothing about it and is raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A checkpoint that is not whole: its name, and the reason in words."""
+
+    name: str
+    reason: str
+
+
+class Damage(StrEnum):
+    """The classes of damage, and what else keeps a checkpoint from being proven."""
+
+    MISSING = "missing"
+    TRUNCATED = "truncated"
+    CHECKSUM = "checksum"
+    MALFORMED = "malformed"
+    UNREADABLE = "unreadable"
+    UNSUPPORTED = "unsupported"
+
+
+class BundleError(ValueError):
+    """A TensorFlow checkpoint is not proven whole; the text says which file and why, `damage` which class."""
+
+    def __init__(self, damage: Damage, text: str) -> None:
+        super().__init__(text)
+        self.damage = damage
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Makes BundleErrors of those OSErrors that say the file called `name` is bad."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in READING_SAYS_DAMAGE:
+            raise
+        if error.errno == errno.ENOENT:
+            raise BundleError(Damage.MISSING, f"{name} is missing") from error
+        raise BundleError(Damage.UNREADABLE, f"{name}: {error.strerror}") from error

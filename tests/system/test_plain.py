@@ -1,0 +1,57 @@
+"""The plain example, which imports nothing of stepkeeper, under a real daemon: killed, damaged, and the same bits."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from supervisor.protocol import checkpoints
+from tests.system.harness import Daemon
+
+PLAIN = Path(__file__).parents[2] / "examples" / "plain.py"
+EVERY = 100
+PATIENCE_S = 100.0  # each attempt imports scikit-learn
+
+
+def section(name: str, folder: Path, steps: int) -> str:
+    return (
+        f"[program:{name}]\ncommand={sys.executable} -u {PLAIN}\ncheckpoint_dir={folder}/{name}\nautostart=false\n"
+        f'checkpoint_interval={EVERY} steps\nenvironment=STEPS="{steps}",OMP_NUM_THREADS="1",OPENBLAS_NUM_THREADS="1"\n'
+        f"stdout_logfile={folder}/{name}.log\nstdout_logfile_maxbytes=0\n"
+    )
+
+
+def lines(folder: Path, name: str, beginning: str) -> list[str]:
+    text = (folder / f"{name}.log").read_text()
+    return [line for line in text.splitlines() if line.startswith(beginning)]
+
+
+def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    with Daemon(tmp_path, section("rough", tmp_path, steps=10**9)) as daemon:
+        daemon.call("start", name="rough")
+        for step in (250, 600):
+            killed = daemon.until_step("rough", step, patience_s=PATIENCE_S)
+            os.kill(killed["pid"], signal.SIGKILL)
+            daemon.until(lambda gone=killed["pid"]: daemon.status("rough")["pid"] != gone, "the kill is seen")
+        daemon.until_step("rough", 1000, patience_s=PATIENCE_S)
+        daemon.call("stop", name="rough")
+        flushed = checkpoints.committed(tmp_path / "rough")[0]
+        (tmp_path / "rough" / str(flushed) / "state.npz").write_bytes(b"damaged")
+        last = flushed.step + 300
+        daemon.write(section("rough", tmp_path, last) + section("calm", tmp_path, last))
+        daemon.call("update")
+        for name in ("rough", "calm"):
+            daemon.call("start", name=name)
+            daemon.until_state(name, "SUCCEEDED", patience_s=PATIENCE_S)
+        history = daemon.call("history", name="rough", limit=10)["attempts"]
+
+    assert lines(tmp_path, "rough", "hash") == lines(tmp_path, "calm", "hash") != []
+    assert history[0]["restored"] is None and history[-1]["restored"] is not None
+    assert [name for name, _ in history[-1]["refused"]] == [str(flushed)]
+
+
+def test_it_imports_nothing_of_stepkeeper() -> None:
+    text = PLAIN.read_text()
+
+    assert "import worker" not in text and "from worker" not in text
+    assert "import supervisor" not in text and "from supervisor" not in text

@@ -1,0 +1,134 @@
+"""Exports: whole or not there, and the same outputs in a process that has never heard of us."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import worker
+from supervisor.protocol.launch import Launch
+from supervisor.protocol.messages import Committed, Done, Failed, Go
+from tests.worker import training
+from tests.worker.daemon_end import DaemonEnd
+from worker.export import RECORD, ExportError, export, verify
+
+pytestmark = pytest.mark.tensorflow
+SERVE = """
+import sys, numpy, tensorflow as tf
+assert "worker" not in sys.modules and "supervisor" not in sys.modules
+loaded = tf.saved_model.load(sys.argv[1])
+numpy.save(sys.argv[3], loaded.serve(numpy.load(sys.argv[2])).numpy())
+"""
+
+
+@pytest.mark.slow
+def test_export_gives_the_same_outputs_in_a_fresh_process(two_replicas: Any, tmp_path: Path) -> None:
+    tracked = training.build(two_replicas)
+    with worker.Run(tracked, strategy=two_replicas, total_steps=3, directory=tmp_path / "c") as run:
+        training.train(run, tracked, two_replicas)
+        folder = export(tracked.model, tmp_path / "export", run.step)
+    images = np.random.default_rng(0).normal(size=(7, 8, 8, 1)).astype("float32")
+    np.save(tmp_path / "images.npy", images)
+
+    command = [sys.executable, "-c", SERVE, str(folder), str(tmp_path / "images.npy"), str(tmp_path / "out.npy")]
+    subprocess.run(command, check=True, timeout=100, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+
+    assert folder == tmp_path / "export" / "3"
+    assert np.allclose(np.load(tmp_path / "out.npy"), tracked.model(images, training=False), rtol=1e-6, atol=1e-6)
+
+
+def test_export_holds_no_optimizer_so_training_can_not_go_on_from_it(two_replicas: Any, tmp_path: Path) -> None:
+    tracked = training.build(two_replicas)
+    with two_replicas.scope():
+        tracked.optimizer.build(tracked.model.trainable_variables)
+    folder = export(tracked.model, tmp_path, 1)
+
+    stored = [name for name, _ in tf.train.list_variables(str(folder / "variables" / "variables"))]
+    assert stored and not any("optimizer" in name or "momentum" in name for name in stored)
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    return export(small(1.0), tmp_path / "export", 7)
+
+
+def test_job_told_where_to_exports_at_its_end(
+    two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None]
+) -> None:
+    begin(Launch(checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
+    with worker.Run(training.build(two_replicas), strategy=two_replicas, total_steps=2) as run:
+        for _ in run.batches(training.data()):
+            run.step_done()
+
+    assert verify(tmp_path / "export" / "2")["step"] == 2
+
+
+def test_job_that_cannot_export_is_not_done(
+    two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "file"))
+    daemon.send(Go(1, restore=None))
+    with pytest.raises(SystemExit) as leaving, worker.Run(training.build(two_replicas), strategy=two_replicas):
+        pass
+
+    assert leaving.value.code == 74
+    assert "training is complete, but cannot export step 0" in daemon.wait_for(Failed).error
+    assert daemon.wait_for(Committed).step == 0
+    assert not daemon.all_of(Done)
+
+
+def small(weight: float) -> tf.Module:
+    module = tf.Module()
+    module.weight = tf.Variable(weight)
+    module.serve = tf.function(lambda x: x * module.weight, input_signature=[tf.TensorSpec([], tf.float32)])
+    return module
+
+
+def test_record_says_what_it_is_and_proves_every_file(exported: Path) -> None:
+    record = verify(exported)
+
+    assert (record["step"], record["format"]) == (7, 1)
+    assert {"saved_model.pb", "variables/variables.index"} <= set(record["files"])
+    for name in record["files"]:
+        (exported / name).write_bytes(b"other")
+        with pytest.raises(ExportError, match="not as it was written"):
+            verify(exported)
+        break
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"", b"[]", b'{"files": 3}', json.dumps({"files": {"no": [1, "x"]}}).encode()]
+)
+def test_folder_without_a_true_record_is_no_export(content: bytes | None, exported: Path) -> None:
+    (exported / RECORD).unlink()
+    if content is not None:
+        (exported / RECORD).write_bytes(content)
+
+    with pytest.raises(ExportError):
+        verify(exported)
+
+
+def test_second_export_of_a_step_replaces_the_first(exported: Path) -> None:
+    again = export(small(2.0), exported.parent, 7)
+
+    assert again == exported
+    loaded = tf.saved_model.load(str(again))
+    assert float(loaded.serve(3.0)) == 6.0
+    assert [each.name for each in exported.parent.iterdir()] == ["7"]
+
+
+def test_failed_export_leaves_the_earlier_one_and_nothing_else(exported: Path) -> None:
+    unbuilt = tf.keras.Sequential([tf.keras.layers.Dense(3)])
+
+    with pytest.raises(ExportError, match="cannot export step 7"):
+        export(unbuilt, exported.parent, 7)
+
+    assert verify(exported)["step"] == 7
+    assert [each.name for each in exported.parent.iterdir()] == ["7"]

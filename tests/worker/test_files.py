@@ -1,0 +1,162 @@
+"""A run whose program writes its own files: restored, saved, stopped and refused as any other."""
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from supervisor.protocol import checkpoints, layout
+from supervisor.protocol.launch import Launch
+from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Restored, SaveFailed, Then
+from supervisor.protocol.retention import RetentionPolicy
+from tests.worker.daemon_end import DaemonEnd
+from worker.files import FilesRun, Unfit
+
+Begin = Callable[[Launch], None]
+
+
+class Counting:
+    """The smallest program: one array in one file."""
+
+    versions: Mapping[str, str] = {"counting": "1"}
+    topology: Mapping[str, str | int | bool] = {}
+
+    def __init__(self, full_at: float = -1) -> None:
+        self.value = np.zeros(1)
+        self.full_at = full_at
+
+    def write(self, folder: Path) -> None:
+        if self.value[0] == self.full_at:
+            (folder / "value.npy").write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        np.save(folder / "value.npy", self.value)
+
+    def read(self, folder: Path) -> None:
+        self.value = np.load(folder / "value.npy", allow_pickle=False)
+
+    def read_foreign(self, prefix: Path) -> int:
+        raise Unfit("it is a TensorFlow checkpoint")
+
+
+class Other(Counting):
+    """A program of another kind."""
+
+
+@pytest.fixture(autouse=True)
+def _fresh_attempt(begin: Begin) -> None:
+    """An attempt says once why it fails; each test is one of its own."""
+    begin(Launch())
+
+
+def train(run: FilesRun, files: Counting) -> list[float]:
+    """Counts to the end; gives what Python's and NumPy's generators drew."""
+    drawn = []
+    while not run.reached:
+        files.value += 1
+        drawn.append(random.random() + np.random.rand())
+        run.step_done(epoch=run.step // 4, batch=run.step % 4, value=float(files.value[0]))
+    return drawn
+
+
+def test_it_goes_on_where_it_was_with_both_generators(tmp_path: Path) -> None:
+    files = Counting()
+    with FilesRun(files, total_steps=6, directory=tmp_path, interval="3 steps") as run:
+        first = train(run, files)
+    checkpoints.delete(tmp_path, layout.CheckpointName(6, 1))
+    random.seed(0)
+    np.random.seed(0)
+    files = Counting()
+    with FilesRun(files, total_steps=6, directory=tmp_path, interval="3 steps") as run:
+        begun_at, place = run.step, (run.epoch, run.batch)
+        again = train(run, files)
+
+    assert (begun_at, place) == (3, (0, 2))
+    assert again == first[3:]
+    assert files.value[0] == 6
+
+
+def test_daemon_hears_all_of_it(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=None))
+    files = Counting()
+    with FilesRun(files, total_steps=3) as run:
+        train(run, files)
+    restored, committed, done = daemon.wait_for(Restored), daemon.wait_for(Committed), daemon.wait_for(Done)
+
+    assert (restored.step, restored.checkpoint, restored.total_steps) == (0, None, 3)
+    assert (committed.step, committed.checkpoint) == (3, "step-0000000003.a1")
+    assert done.metrics == {"value": 3.0}
+
+
+def test_stop_is_flushed_answered_and_left_with_143(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=None))
+    files = Counting()
+    run = FilesRun(files)
+    with pytest.raises(SystemExit) as leaving, run:
+        daemon.send(Flush(1, id=7, reason="stop", then=Then.STOP))
+        while True:
+            files.value += 1
+            run.step_done(epoch=0, batch=run.step + 1)
+
+    assert leaving.value.code == 143
+    committed = daemon.wait_for(Committed)
+    assert committed.flushes == (7,)
+    assert committed.step == files.value[0]
+
+
+def test_full_disk_is_reported_and_trained_through(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=None))
+    files = Counting(full_at=4)
+    with FilesRun(files, total_steps=6, interval="2 steps") as run:
+        train(run, files)
+
+    assert "No space left" in daemon.wait_for(SaveFailed).error
+    assert [name.step for name in checkpoints.committed(tmp_path)] == [6, 2]
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_retention_is_the_jobs(tmp_path: Path, begin: Begin) -> None:
+    begin(Launch(checkpoint_dir=tmp_path, retention=RetentionPolicy(newest=2)))
+    files = Counting()
+    with FilesRun(files, total_steps=8, interval="2 steps") as run:
+        train(run, files)
+
+    assert [name.step for name in checkpoints.committed(tmp_path)] == [8, 6]
+
+
+def test_damaged_newest_is_set_aside(tmp_path: Path) -> None:
+    files = Counting()
+    with FilesRun(files, total_steps=4, directory=tmp_path, interval="2 steps") as run:
+        train(run, files)
+    (tmp_path / "step-0000000004.a1" / "value.npy").write_bytes(b"")
+    with FilesRun(Counting(), total_steps=4, directory=tmp_path) as run:
+        begun_at = run.step
+        run.total_steps = run.step
+
+    assert begun_at == 2
+    assert [each.name for each in checkpoints.quarantined(tmp_path)] == ["step-0000000004.a1"]
+
+
+@pytest.mark.parametrize("restored", ["theirs", "prefix"])
+def test_what_another_program_wrote_leaves_with_65(
+    restored: str, tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    with FilesRun(Counting(), total_steps=0, directory=tmp_path / "theirs"):
+        pass
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "mine"))
+    path = tmp_path / "theirs" / "step-0000000000.a1" if restored == "theirs" else tmp_path / "model.ckpt-3"
+    daemon.send(Go(1, restore=str(path)))
+    with pytest.raises(SystemExit) as leaving, FilesRun(Other()):
+        pass
+
+    assert leaving.value.code == 65
+    assert "checkpoint" in daemon.wait_for(Failed).error
+
+
+def test_without_a_directory_it_says_what_to_give() -> None:
+    with pytest.raises(ValueError, match="checkpoint_dir"):
+        FilesRun(Counting())

@@ -1,0 +1,167 @@
+"""`model.fit` as a job: killed anywhere it ends with the same bits, the same history, the same callbacks."""
+
+import random
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from supervisor.protocol import checkpoints
+from supervisor.protocol.launch import Interval, Launch
+from tests.worker import training
+from tests.worker.test_processes import CHILDREN, Start, read_until, start
+from worker.keras import fit
+from worker.state import Position
+
+pytestmark = pytest.mark.tensorflow
+__all__ = ["start"]
+EPOCHS = 5  # of 6 steps
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_in_the_middle_of_epochs_it_ends_as_if_nothing_had_happened(start: Start, tmp_path: Path) -> None:
+    def fitting(folder: str, *hold_at: int) -> subprocess.Popen[str]:
+        launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, interval=Interval(steps=4))
+        return start(CHILDREN / "fitting.py", EPOCHS, *hold_at, launch=launch)
+
+    undisturbed = read_until(fitting("a"), "hash")
+
+    lost_at = [random.randint(6, 13), random.randint(16, 23)]
+    for step in lost_at:
+        process = fitting("b", step)
+        read_until(process, f"batch {step} ")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    disturbed = read_until(fitting("b"), "hash")
+
+    assert disturbed == undisturbed, f"killed at {lost_at}"
+
+
+def compiled(strategy: Any, **options: Any) -> Any:
+    with strategy.scope():
+        model = training.build(strategy).model
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf.keras.optimizers.Adam(1e-2, **options.pop("adam", {})), loss, **options)
+    return model
+
+
+class Seen(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """What a callback of the user's hears; `count` is a state of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+        self.count = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.heard.append("begin")
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.heard.append("end")
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.heard.append(f"epoch {epoch}")
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.heard.append(f"batch {batch}")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.count += 1
+
+
+def test_callbacks_hear_one_training_and_the_batches_of_the_epoch(two_replicas: Any, tmp_path: Path) -> None:
+    first = Seen()
+    fit(compiled(two_replicas), training.data(), epochs=2, callbacks=[first], strategy=two_replicas, verbose=0)
+
+    assert first.heard == [
+        "begin", "epoch 0", *(f"batch {each}" for each in range(6)),
+        "epoch 1", *(f"batch {each}" for each in range(6)), "end",
+    ]  # fmt: skip
+
+
+class StopsAt(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """A failure in the middle of an epoch."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if int(self.model.optimizer.iterations.numpy()) == self.step:
+            raise LookupError("on purpose")
+
+
+def test_interrupted_epoch_goes_on_at_its_batch_with_history_and_state(two_replicas: Any, tmp_path: Path) -> None:
+    def train(*callbacks: Any) -> Any:
+        model = compiled(two_replicas, metrics=["accuracy"])
+        return fit(
+            model, training.data(), epochs=2, callbacks=callbacks, strategy=two_replicas, verbose=0,
+            directory=tmp_path / "c", interval="4 steps",
+        )  # fmt: skip
+
+    with pytest.raises(LookupError):
+        train(Seen(), StopsAt(9))
+    second = Seen()
+    history = train(second, StopsAt(-1))
+
+    assert second.heard == ["begin", "batch 2", "batch 3", "batch 4", "batch 5", "end"]
+    assert second.count == 2
+    assert history.epoch == [0, 1]
+    assert len(history.history["accuracy"]) == 2
+
+
+def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Path) -> None:
+    def train() -> tuple[Seen, Any]:
+        seen = Seen()
+        history = fit(
+            compiled(two_replicas), training.data(), epochs=1, callbacks=[seen], strategy=two_replicas, verbose=0,
+            directory=tmp_path,
+        )  # fmt: skip
+        return seen, history
+
+    _, first = train()
+    seen, again = train()
+
+    assert seen.heard == ["begin", "end"]
+    assert again.history == first.history
+    assert [name.step for name in checkpoints.committed(tmp_path)] == [6]
+
+
+def test_a_tf_dataset_is_one_epoch(two_replicas: Any) -> None:
+    untuned = tf.data.Options()
+    untuned.autotune.enabled = False  # an iterator's end waits for the tuning
+    dataset = training.data().open(Position()).take(3).with_options(untuned)
+    history = fit(compiled(two_replicas), dataset, epochs=2, strategy=two_replicas, verbose=0)
+
+    assert history.epoch == [0, 1]
+    assert int(history.model.optimizer.iterations.numpy()) == 6
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "words"),
+    [
+        (lambda model: model, {"batch_size": 3}, "cannot fit with batch_size"),
+        (lambda model: tf.keras.Sequential(), {}, "not compiled"),
+    ],
+)
+def test_what_can_not_be_resumed_is_refused(
+    make: Callable[[Any], Any], options: dict[str, Any], words: str, two_replicas: Any
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        fit(make(compiled(two_replicas)), training.data(), epochs=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"adam": {"use_ema": True}}, "use_ema"), ({"steps_per_execution": 2}, "_execution")],
+)
+def test_models_whose_steps_can_not_be_told_apart_are_refused(
+    options: dict[str, Any], words: str, two_replicas: Any
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        fit(compiled(two_replicas, **options), training.data(), epochs=1)

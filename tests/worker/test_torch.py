@@ -1,0 +1,101 @@
+"""PyTorch as a job: killed anywhere it ends with the same bits, and nothing is unpickled but tensors."""
+
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.protocol import checkpoints, durable, layout, manifest
+from supervisor.protocol.launch import Launch, without_launch
+from supervisor.protocol.manifest import Manifest
+from tests import torch_environment
+from tests.worker.test_processes import CHILDREN, ROOT, read_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+Start = Callable[..., subprocess.Popen[str]]
+STEPS = 40
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    try:
+        return torch_environment.python()
+    except torch_environment.NotInstalled as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def start(python: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object, launch: Launch | None = None) -> subprocess.Popen[str]:
+        told = launch.to_environment() if launch is not None else {}
+        environment = {**without_launch(os.environ), **told, "PYTHONPATH": str(ROOT)}
+        command = [str(python), *map(str, arguments)]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_at_random_steps_it_ends_with_the_same_bits(start: Start, tmp_path: Path) -> None:
+    def training(folder: str, *hold_at: int) -> subprocess.Popen[str]:
+        return start(CHILDREN / "torching.py", tmp_path / folder, STEPS, *hold_at, launch=Launch(deterministic=True))
+
+    undisturbed = read_until(training("a"), "hash")
+
+    lost_at = [random.randint(6, 14), random.randint(16, 24)]
+    for step in lost_at:
+        process = training("b", step)
+        read_until(process, f"step {step}")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    newest = checkpoints.committed(tmp_path / "b")[0]
+    (tmp_path / "b" / str(newest) / "torch.pt").write_bytes(b"damaged")
+    disturbed = read_until(training("b"), "hash")
+
+    assert disturbed == undisturbed, f"killed at {lost_at}"
+    assert undisturbed.endswith("False")  # TensorFlow was never imported
+    assert [each.name for each in checkpoints.quarantined(tmp_path / "b")] == [str(newest)]
+
+
+def test_sigterm_saves_and_leaves_with_143(start: Start, tmp_path: Path) -> None:
+    process = start(CHILDREN / "torching.py", tmp_path, 1_000_000)
+    read_until(process, "step 3")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 143
+    assert checkpoints.committed(tmp_path)[0].step >= 3
+
+
+def test_objects_in_a_checkpoint_are_refused_and_never_run(start: Start, python: Path, tmp_path: Path) -> None:
+    """The manifest is right: this is what only somebody who may write there can make."""
+    read_until(start(CHILDREN / "torching.py", tmp_path / "c", 5), "hash")
+    folder = tmp_path / "c" / str(checkpoints.committed(tmp_path / "c")[0])
+    forge = (
+        "import os, sys, torch\n"
+        "class Evil:\n"
+        "    def __reduce__(self): return os.mkdir, (sys.argv[2],)\n"
+        "torch.save({'parts': Evil()}, sys.argv[1])"
+    )
+    command = [str(python), "-c", forge, str(folder / "torch.pt"), str(tmp_path / "evil")]
+    subprocess.run(command, check=True, timeout=100)
+    names = ("state.json", "torch.pt")
+    whole = Manifest("job", 1, 5, 1.7e9, manifest.record(folder, names))
+    durable.write_file(folder / layout.MANIFEST, whole.to_bytes())
+
+    process = start(CHILDREN / "torching.py", tmp_path / "c", 5)
+    _, errors = process.communicate(timeout=100)
+
+    assert process.returncode == 65
+    assert "Weights only load failed" in errors
+    assert not (tmp_path / "evil").exists()

@@ -1,0 +1,119 @@
+"""A SavedModel of a trained model: written aside, proven by its record, and there at once or not at all.
+
+An export is for serving: the optimizer, the data position and random state are not in it, so training goes on from
+checkpoints only. `DIRECTORY/STEP/` is what TensorFlow Serving watches for; a half-written export has another name.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from supervisor.protocol import durable
+from supervisor.protocol.layout import PARTIAL
+from worker import attempt, exact
+from worker.restore import outermost
+
+RECORD = "EXPORT.json"
+FORMAT = 1
+REPLACED = f".replaced{PARTIAL}"
+
+
+class ExportError(Exception):
+    """An export was not written, or is not whole; the text says why and what to do."""
+
+
+def export(model: Any, directory: str | Path, step: int) -> Path:
+    """Writes `model` to DIRECTORY/STEP and gives that path; an earlier export of the same step is replaced.
+
+    `model`: a built Keras model, whose `serve` then takes what the model takes, or a tf.Module with signatures of its
+    own. Call it between steps. Raises ExportError; nothing half-written then stands at that path.
+    """
+    final = Path(directory) / str(step)
+    partial = final.with_name(final.name + PARTIAL)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        _save(model, partial)
+        durable.write_file(partial / RECORD, _record(partial, step))
+        _sync_folders(partial)
+        _put_in_place(partial, final)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise ExportError(
+            f"cannot export step {step} to {final}: {attempt.one_line(error)}; checkpoints are untouched"
+        ) from error
+    return final
+
+
+def at_end(tracked: tf.train.Checkpoint, directory: Path, step: int) -> Path:
+    """Exports the one model that a run trains. Raises ExportError, also if there is not exactly one."""
+    models = outermost(exact.tracked(tracked, tf.keras.Model))
+    if len(models) != 1:
+        raise ExportError(
+            f"cannot export to {directory}: the run tracks {len(models)} models, and export_dir needs one; take the "
+            f"line out and call worker.export.export for each"
+        )
+    return export(models[0], directory, step)
+
+
+def verify(folder: Path) -> Mapping[str, Any]:
+    """The record of an export whose every byte is as it was written. Raises ExportError."""
+    try:
+        record: Mapping[str, Any] = json.loads(durable.read_file(folder / RECORD, 16 << 20))
+        for name, (size, digest) in record["files"].items():
+            if durable.hash_file(folder / name) != (size, digest):
+                raise ExportError(f"{folder}: {name} is not as it was written; export it again")
+    except OSError as error:
+        raise ExportError(f"{folder}: {error.filename}: {error.strerror}; export it again") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{folder}: {RECORD} is not a record of an export; export it again") from error
+    return record
+
+
+def _save(model: Any, folder: Path) -> None:
+    if isinstance(model, tf.keras.Model):
+        model.export(str(folder), verbose=False)
+    else:
+        tf.saved_model.save(model, str(folder))
+
+
+def _record(folder: Path, step: int) -> bytes:
+    present = attempt.this()
+    files = {name: durable.hash_file(folder / name) for name in _files(folder)}
+    body = {
+        "format": FORMAT,
+        "job": present.launch.job,
+        "attempt": present.number,
+        "step": step,
+        "created_wall_at": time.time(),
+        "versions": {"tensorflow": tf.__version__, "keras": tf.keras.__version__},
+        "files": files,
+    }
+    return (json.dumps(body, indent=1) + "\n").encode()
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def _sync_folders(folder: Path) -> None:
+    for name in _files(folder):
+        durable.sync_file(folder / name)
+    for where, _, _ in os.walk(folder, topdown=False):
+        durable.sync_folder(Path(where))
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    old = final.with_name(final.name + REPLACED)
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    partial.rename(final)
+    durable.sync_folder(final.parent)
+    shutil.rmtree(old, ignore_errors=True)

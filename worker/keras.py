@@ -1,0 +1,254 @@
+"""Keras' `model.fit` as a job: goes on at the exact batch, with history, metrics and callbacks as they were.
+
+`fit` calls `model.fit` for one epoch at a time, with the same callbacks: they see one training from its beginning to
+its end. A step counts as done when the next one begins, or the epoch's end is over (validation and callbacks included),
+so that no checkpoint lies between an epoch's last batch and what belongs to it.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from worker.data import Examples, source_of
+from worker.run import Run
+from worker.state import Position
+
+_SCALARS = (bool, int, float, str, type(None), np.generic)
+
+
+def fit(
+    model: Any,
+    data: Any,
+    *,
+    epochs: int,
+    callbacks: Sequence[Any] = (),
+    strategy: tf.distribute.Strategy | None = None,
+    directory: str | Path | None = None,
+    interval: str | None = None,
+    **options: Any,
+) -> Any:
+    """Trains a built and compiled model as `model.fit` does and gives its History, however often it was interrupted.
+
+    `data`: what `Run.batches` takes, of (inputs, labels) pairs. `directory` and `interval` as for `worker.Run`.
+    `options`: `validation_data`, `verbose` and what else `model.fit` takes besides its data and epochs. A callback's
+    numbers, texts and lists of arrays that change while it trains are its state, and come back.
+    Raises ValueError for what can't be resumed exactly.
+    """
+    _check(model, options)
+    state = _FitState(model)
+    tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer, fit=state)
+    per_epoch = data.per_epoch if isinstance(data, Examples) else None
+    total_steps = per_epoch * epochs if per_epoch is not None else None
+    run = _FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval)
+    with run:
+        verbose = options.pop("verbose", "auto")
+        listed = tf.keras.callbacks.CallbackList(
+            callbacks, add_history=True, add_progbar=verbose != 0, model=model, epochs=epochs, steps=per_epoch,
+            verbose=1 if verbose == "auto" else verbose,
+        )  # fmt: skip
+        listed.on_train_begin()
+        state.begin(listed.callbacks)
+        stopped = state.stopped
+        while run.position.epoch < epochs and not stopped:
+            epoch = run.position.epoch
+            dataset = _rest_of_epoch(data, run.position, per_epoch)
+            inner = _OneEpoch(listed.callbacks, run, state)
+            model.fit(
+                dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options
+            )
+            stopped = model.stop_training
+            if inner.steps == 0:
+                raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
+        listed.on_train_end(state.last_logs)
+    return model.history
+
+
+def _check(model: Any, options: Mapping[str, Any]) -> None:
+    refused = {"initial_epoch", "steps_per_epoch", "x", "y", "batch_size", "shuffle", "validation_split"} & set(options)
+    if refused:
+        raise ValueError(
+            f"cannot fit with {', '.join(sorted(refused))}: where training goes on is kept by stepkeeper; give `data` "
+            f"as worker.Examples or as a dataset of one epoch"
+        )
+    if not getattr(model, "compiled", False) or model.optimizer is None:
+        raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
+    if model.steps_per_execution != 1:
+        raise ValueError("cannot fit with steps_per_execution above 1: a checkpoint lies between two steps")
+    if getattr(model.optimizer, "use_ema", False):
+        raise ValueError(
+            "cannot fit with use_ema: Keras overwrites weights at the end of each fit; write the loop with worker.Run"
+        )
+
+
+def _rest_of_epoch(data: Any, position: Position, per_epoch: int | None) -> Any:
+    """A dataset that ends with the epoch.
+
+    Without tuning in the background, which `Examples` has no use for: the end of each iterator would wait for it.
+    """
+    dataset = source_of(data).open(position)
+    if per_epoch is None:
+        return dataset
+    untuned = tf.data.Options()
+    untuned.autotune.enabled = False
+    return dataset.take(per_epoch - position.batch).with_options(untuned)
+
+
+class _FitRun(Run):
+    """A run whose batches Keras takes."""
+
+    @property
+    def position(self) -> Position:
+        """Where the data go on."""
+        return self._position
+
+    def done(self, position: Position, logs: Mapping[str, Any]) -> None:
+        """One step is complete; the data go on at `position`."""
+        self._position = position
+        self.step_done(**logs)
+
+
+class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
+    """The callbacks, in one of the calls of `model.fit` that make up a training."""
+
+    def __init__(self, callbacks: list[Any], run: _FitRun, state: "_FitState") -> None:
+        super().__init__(callbacks, model=None)
+        self.steps = 0
+        self._run = run
+        self._state = state
+        self._begun_at = run.position.batch
+        self._logs: Mapping[str, Any] | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Said once, before the first epoch."""
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Said once, after the last epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Callbacks hear of an epoch's beginning once; Keras has just emptied the metrics."""
+        if self._begun_at == 0:
+            super().on_epoch_begin(epoch, logs)
+        else:
+            self._state.fill_metrics()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """The step before is done."""
+        self._count(Position(self._run.position.epoch, self._begun_at + batch))
+        super().on_train_batch_begin(self._begun_at + batch, logs)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """The step is computed."""
+        super().on_train_batch_end(self._begun_at + batch, logs)
+        self._logs = dict(logs or {})
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """The last step is done when all that belongs to its epoch is."""
+        super().on_epoch_end(epoch, logs)
+        self._state.last_logs = dict(logs or {})
+        self._count(Position(epoch + 1))
+
+    def _count(self, position: Position) -> None:
+        if self._logs is not None:
+            self.steps += 1
+            logs, self._logs = self._logs, None
+            self._run.done(position, logs)
+
+
+class _FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
+    """What neither weights nor optimizer hold: history, callbacks, the metrics of a half-done epoch."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.last_logs: dict[str, Any] = {}
+        self._model = model
+        self._callbacks: list[Any] = []
+        self._fresh: list[dict[str, Any]] = []
+        self._restored: dict[str, Any] = {}
+        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a callback had ended the training that was restored."""
+        return bool(self._restored.get("stopped", False))
+
+    def begin(self, callbacks: list[Any]) -> None:
+        """Training begins, or goes on: callbacks get back what changed since they heard of its beginning."""
+        self._callbacks = callbacks
+        self._fresh = [dict(_scalars(each)) for each in callbacks]
+        for number, values in enumerate(self._restored.get("callbacks", ())):
+            if number < len(callbacks) and values["class"] == type(callbacks[number]).__name__:
+                vars(callbacks[number]).update(values["scalars"])
+                for name, count in values["lists"].items():
+                    arrays = [self._arrays[f"{number}/{name}/{place}"] for place in range(count)]
+                    setattr(callbacks[number], name, arrays)
+        if self._restored:
+            self.last_logs = self._restored["last_logs"]
+            self._model.history.history = self._restored["history"]
+            self._model.history.epoch = self._restored["epochs"]
+
+    def fill_metrics(self) -> None:
+        """Gives the metrics of an epoch that was interrupted what they had gathered, on every replica."""
+        for number, copy in enumerate(_metric_values(self._model)):
+            copy.assign(self._arrays[f"metric/{number}"])
+
+    def serialize(self) -> bytes:
+        """Called by TensorFlow for each checkpoint."""
+        arrays = {f"metric/{number}": copy.numpy() for number, copy in enumerate(_metric_values(self._model))}
+        callbacks = []
+        for number, (each, fresh) in enumerate(zip(self._callbacks, self._fresh, strict=True)):
+            lists = _lists(each)
+            arrays |= {f"{number}/{name}/{at}": one for name, many in lists.items() for at, one in enumerate(many)}
+            callbacks.append(
+                {
+                    "class": type(each).__name__,
+                    "scalars": {name: value for name, value in _scalars(each) if fresh.get(name, _NEW) != value},
+                    "lists": {name: len(many) for name, many in lists.items()},
+                }
+            )
+        history = getattr(self._model, "history", None)
+        body = {
+            "callbacks": callbacks,
+            "history": getattr(history, "history", {}),
+            "epochs": getattr(history, "epoch", []),
+            "last_logs": self.last_logs,
+            "stopped": bool(getattr(self._model, "stop_training", False)),
+        }
+        text = np.frombuffer(json.dumps(body, default=float).encode(), dtype=np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, body=text, **arrays)
+        return buffer.getvalue()
+
+    def deserialize(self, string_value: bytes) -> None:
+        """Called by TensorFlow when a checkpoint is restored."""
+        with np.load(io.BytesIO(string_value), allow_pickle=False) as found:
+            self._arrays = {name: found[name] for name in found.files}
+        self._restored = json.loads(self._arrays.pop("body").tobytes())
+
+
+_NEW = object()
+
+
+def _scalars(callback: Any) -> Iterable[tuple[str, Any]]:
+    for name, value in vars(callback).items():
+        if isinstance(value, _SCALARS):
+            yield name, value.item() if isinstance(value, np.generic) else value
+
+
+def _lists(callback: Any) -> dict[str, list[Any]]:
+    """Arrays that a callback keeps, such as the best weights so far."""
+    return {
+        name: value
+        for name, value in vars(callback).items()
+        if isinstance(value, list) and value and all(isinstance(one, np.ndarray) for one in value)
+    }
+
+
+def _metric_values(model: Any) -> list[Any]:
+    """Every replica's own value of every variable of the metrics."""
+    variables = [variable for metric in model.metrics for variable in metric.variables]
+    return [copy for variable in variables for copy in getattr(variable.value, "values", (variable.value,))]
