@@ -28,6 +28,7 @@ from supervisor.protocol import layout, messages
 from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
+from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
@@ -62,6 +63,7 @@ class Acts:
 
     def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
         self.training = Training()
+        self.tally = Tally()
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
         self.started_wall_at: float | None = None
@@ -230,6 +232,7 @@ class Acts:
         self._post(fact.CheckpointSelected(attempt, path, step))
 
     def _book_refused(self, attempt: int, refused: tuple[Refused, ...]) -> None:
+        self.tally.refused += len(refused)
         for each in refused:
             self._log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
             self._services.ledger.checkpoint_refused(self._config.name, attempt, each.name, each.reason, time.time())
@@ -269,6 +272,7 @@ class Acts:
 
     def _heard(self, message: messages.FromWorker) -> None:
         self.training.note(message)
+        self.tally.heard(message, time.monotonic())
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         book(message, self._config.name, self._services.ledger, self._log)

@@ -17,6 +17,7 @@ from supervisor.core import events as fact
 from supervisor.core.effects import Effect
 from supervisor.core.facts import ALIVE, Flush, State
 from supervisor.core.job import Job
+from supervisor.core.restart import Cause
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.launching import policy_of
@@ -87,6 +88,11 @@ class Runner:
         policy = self._job.facts.policy
         return policy.stop_timeout + (policy.flush_timeout if policy.is_job else 0.0)
 
+    def restarts_left(self, cause: Cause) -> int:
+        """How many more failures of this cause, without progress between them, are followed by another attempt."""
+        facts = self._job.facts
+        return max(0, facts.policy.startretries - facts.failures.by_cause.get(cause, 0))
+
     def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
         if flush_id in self.acts.answers:
@@ -154,6 +160,7 @@ class Runner:
             self._draining = False
             self._arm()
         if self.state is not before:
+            self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
         for change in self._watchers:
             if not change.done():
@@ -161,6 +168,7 @@ class Runner:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
+            self.acts.tally.ordered(effect, self._loop.time())
             try:
                 self.acts.perform(effect)
             except Exception:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
