@@ -17,6 +17,7 @@ from supervisor import __version__
 from supervisor.config import Config, ConfigError, find, load
 from supervisor.control.asked import Daemon
 from supervisor.control.server import ListenError, serve
+from supervisor.host import orphans
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -89,7 +90,8 @@ class Supervisord:
             async with self._listening(daemon):
                 self._background.ready()
                 self._stay_alive()
-                await self._supervise(programs)
+                with orphans.reaped(programs.has_worker):
+                    await self._supervise(programs)
         finally:
             logs.close()
             ledger.close()
