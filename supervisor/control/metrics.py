@@ -200,7 +200,7 @@ def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:
     """The sample as text and its content type, in the format that the client's Accept header asks for."""
     registry = CollectorRegistry()
     registry.register(_Taken(taken))
-    ProcessCollector(registry=registry)
+    ProcessCollector(namespace="stepkeeper", registry=registry)  # bare names would clash in a textfile collector
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 

@@ -93,7 +93,7 @@ def test_a_killed_worker_is_counted_by_cause(daemon: Daemon):
 def test_the_daemon_speaks_of_its_own_process(daemon: Daemon):
     scrape = Scrape(daemon)
 
-    assert (scrape.value("process_resident_memory_bytes") or 0) > 1 << 20
+    assert (scrape.value("stepkeeper_process_resident_memory_bytes") or 0) > 1 << 20
     assert scrape.value("stepkeeper_build_info") == 1
     assert scrape.value("stepkeeper_ledger_in_trouble") == 0
 
