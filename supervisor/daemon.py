@@ -14,9 +14,10 @@ from typing import NoReturn
 import structlog
 
 from supervisor import __version__
-from supervisor.config import Config, ConfigError, find, load
+from supervisor.config import Config, ConfigError, SupervisordConfig, find, load
 from supervisor.control.asked import Daemon
 from supervisor.control.server import ListenError, serve
+from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.host import orphans
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach
@@ -24,9 +25,14 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import LEVELS, DaemonLog
 from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.host.logs import LogPump
+from supervisor.host.notices.choose import UnknownSourceError, sources
+from supervisor.host.notices.drill import Drills
+from supervisor.host.notices.settings import NoticeSettings
+from supervisor.host.notices.source import Source
 from supervisor.host.process import SpawnError, credentials
 from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.acts import Services
+from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
@@ -73,9 +79,13 @@ class Supervisord:
             runtime_dir=settings.runtime_dir,
             environment={**without_notify(os.environ), **settings.environment},
             server_url=self._server_url(),
+            notice_grace=settings.notice_grace,
         )
         programs = Programs(self._config, self._read, services)
-        self._trap_signals(programs, logs)
+        services.saves.learn(ledger)
+        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners)
+        programs.on_new = noticing.meet
+        self._trap_signals(programs, logs, noticing)
         daemon = Daemon(
             programs,
             ledger,
@@ -85,14 +95,18 @@ class Supervisord:
             reload=self._ask_reload,
             settings=settings,
             is_reloading=lambda: self._reload,
+            noticing=noticing,
+            drills=Drills(noticing.received, noticing.withdrawn),
         )
         try:
             async with self._listening(daemon):
                 self._background.ready()
                 self._stay_alive()
+                noticing.begin(_sources(settings))
                 with orphans.reaped(programs.has_worker):
                     await self._supervise(programs)
         finally:
+            await noticing.end()
             logs.close()
             ledger.close()
         return self._reload
@@ -152,10 +166,11 @@ class Supervisord:
         settings = self._config.unix_http_server
         return f"unix://{settings.file}" if settings else None
 
-    def _trap_signals(self, programs: Programs, logs: LogPump) -> None:
+    def _trap_signals(self, programs: Programs, logs: LogPump, noticing: Noticing) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, partial(self._asked_to_leave, number, programs))
+        loop.add_signal_handler(signal.SIGPWR, self._power_fails, programs, noticing)
         loop.add_signal_handler(signal.SIGHUP, self._start_update, programs)
         loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs, logs)
 
@@ -165,6 +180,16 @@ class Supervisord:
         if again:
             programs.hurry()
         self._leave.set()
+
+    def _power_fails(self, programs: Programs, noticing: Noticing) -> None:
+        """SIGPWR: everything is to be on the disk within power_timeout, and the daemon leaves."""
+        loop = asyncio.get_running_loop()
+        gone_at = loop.time() + self._config.supervisord.power_timeout
+        noticing.received(
+            Notice("signal", "SIGPWR", Kind.SHUTDOWN, Certainty.CERTAIN, gone_at, is_cancellable=False, text="SIGPWR")
+        )
+        self._asked_to_leave(signal.SIGPWR, programs)
+        loop.call_at(gone_at, programs.hurry)
 
     def _ask_reload(self) -> None:
         self._reload = True
@@ -178,6 +203,16 @@ class Supervisord:
         task = asyncio.create_task(_update(programs))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _sources(settings: SupervisordConfig) -> tuple[Source, ...]:
+    """Where notices of this host come from. Raises UnknownSourceError."""
+    told = NoticeSettings(
+        notice_dir=settings.notice_dir,
+        azure_acknowledge=settings.azure_acknowledge,
+        google_preemption_notice_s=settings.google_preemption_notice,
+    )
+    return sources(settings.notices, told)
 
 
 async def _update(programs: Programs) -> None:
@@ -200,7 +235,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refuse_beside_supervisor()
         path = (options.configuration or find()).absolute()  # `directory` may move us
         config = _with_overrides(load(path, os.environ), options)
-    except (ConfigError, NotAlone) as error:
+        _sources(config.supervisord)
+    except (ConfigError, NotAlone, UnknownSourceError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - before there is a log
         return EXIT_CONFIG
     if options.check_config:
@@ -275,7 +311,8 @@ def _options() -> argparse.ArgumentParser:
         description="Keeps training jobs and other programs running; see supervisorctl for talking to it.",
         epilog="Exit status: 0 after a shutdown, 78 for a bad configuration, 75 where another supervisord is running, "
         "71 where a needed file or socket can't be had. Signals: TERM, INT, QUIT flush and stop all programs (twice: "
-        "in a hurry); HUP reads the configuration again and changes what differs; USR2 reopens log files.",
+        "in a hurry); PWR: the same within power_timeout; HUP reads the configuration and changes what differs; USR2 "
+        "reopens log files.",
     )
     add = parser.add_argument
     add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")

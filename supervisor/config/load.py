@@ -144,6 +144,7 @@ def _folders(state_dir: Path) -> dict[str, Path]:
         "state_dir": state_dir,
         "runtime_dir": state_dir / "run",
         "childlogdir": state_dir / "log",
+        "notice_dir": state_dir / "notices",
         "logfile": state_dir / "supervisord.log",
         "pidfile": state_dir / "supervisord.pid",
     }

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ValidationError
 
@@ -90,6 +90,35 @@ class SupervisordConfig(Section):
         {},
         'Variables for every program, as `KEY="value",OTHER="value"`; also for `%(ENV_KEY)s` everywhere in the file.',
         shown="empty",
+    )
+    notices: Annotated[Literal["auto"] | tuple[str, ...], from_text(values.notices)] = key(
+        "auto",
+        "Where notices that this host goes away come from: `auto` recognises the place it runs in, without asking the "
+        "network; `off`; or sources by name, separated by commas.",
+        shown="auto",
+    )
+    notice_dir: FilePath = required(
+        "Folder that the source `file` watches: whoever may write there announces that this host goes away, or takes "
+        "that back, with a file.",
+        shown="`notices` in state_dir",
+    )
+    azure_acknowledge: Boolean = key(
+        False,
+        "Whether Azure is told that it need not wait once all is on the disk. Off, as it then takes the host at once.",
+    )
+    google_preemption_notice: Seconds = key(
+        0.0,
+        "Seconds of warning that a Google host was created with (120, where that was asked for). As is their default.",
+    )
+    notice_grace: Seconds = key(
+        60.0,
+        "Seconds after a notice's deadline in which jobs that stopped for it still wait. Then the host has come to "
+        "stay after all, and they start. A minute, as providers take a host some time after they said.",
+    )
+    power_timeout: Timeout = key(
+        5.0,
+        "Seconds that jobs have from SIGPWR (power fails, or a container's host stops it) to be on the disk; then the "
+        "daemon leaves. Short: that is what a power supply holds.",
     )
 
 
@@ -185,6 +214,16 @@ class JobConfig(Section):
         120.0,
         "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to end. "
         "Spot hosts give 30 to 120 s in all.",
+    )
+    on_notice: Annotated[Literal["stop", "train"], from_text(values.on_notice)] = key(
+        "stop",
+        "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` leaves, and "
+        "starts again if the host stays after all; `train` trains on until it is killed.",
+    )
+    notice_margin: Seconds = key(
+        1.0,
+        "Seconds between the moment its last checkpoint is expected on the disk and the one when the host may be gone. "
+        "How long a save and a step take is measured; this is for what no measurement foresees.",
     )
     hang_timeout: Annotated[float | None, from_text(values.optional_timeout)] = key(
         None,

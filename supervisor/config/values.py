@@ -48,6 +48,25 @@ def autorestart(text: str) -> AutoRestart:
         raise ValueError(f"is {text!r:.80}; it can be true, false or unexpected") from error
 
 
+def on_notice(text: str) -> Literal["stop", "train"]:
+    """`stop` or `train`."""
+    if text.lower() == "stop":
+        return "stop"
+    if text.lower() == "train":
+        return "train"
+    raise ValueError(f"is {text!r:.80}; it can be stop or train")
+
+
+def notices(text: str) -> Literal["auto"] | tuple[str, ...]:
+    """`auto`, `off` (none), or names of sources with commas between them."""
+    if text.lower() in ("auto", "off"):
+        return "auto" if text.lower() == "auto" else ()
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    if not all(re.fullmatch(r"[a-z][a-z0-9-]*", name) for name in names) or {"auto", "off"} & set(names):
+        raise ValueError(f"is {text!r:.80}; it can be auto, off, or names of sources, such as 'aws, file'")
+    return names
+
+
 def whole(text: str, lowest: int, highest: int = MAX_COUNT) -> int:
     """A whole number within limits."""
     try:

@@ -9,6 +9,8 @@ from supervisor.control.errors import Code, CommandError
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
+from supervisor.host.notices.drill import Drills
+from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.runner import Runner
 
@@ -28,6 +30,8 @@ class Daemon:
     reload: Callable[[], None]
     settings: SupervisordConfig
     is_reloading: Callable[[], bool]
+    noticing: Noticing
+    drills: Drills
 
 
 def program_in(daemon: Daemon, arguments: Arguments) -> Runner:

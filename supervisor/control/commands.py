@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import wire
+from supervisor.control import noticed, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -31,9 +31,16 @@ class Command:
 
 async def status(daemon: Daemon, arguments: Arguments) -> Result:
     """Every program, by name."""
-    runners = daemon.programs.runners
+    runners, durable_s = daemon.programs.runners, daemon.noticing.durable_s()
+    warnings = {name: noticed.too_slow(takes_s, daemon.noticing.shortest_s) for name, takes_s in durable_s.items()}
     return {
-        "programs": [wire.standing(runners[name], daemon.logs.troubles) for name in sorted(runners)],
+        "programs": [
+            {
+                **wire.standing(runners[name], daemon.logs.troubles, warnings.get(name)),
+                "durable_s": durable_s.get(name),
+            }
+            for name in sorted(runners)
+        ],
         "ledger_error": daemon.ledger.last_error,
     }
 
@@ -254,7 +261,9 @@ TABLE: Mapping[str, Command] = {
     "checkpoint": Command(checkpoint, changes=True),
     "checkpoints": Command(checkpoints, changes=False),
     "clear": Command(clear, changes=True),
+    "drill": Command(noticed.drill, changes=True),
     "history": Command(history, changes=False),
+    "notices": Command(noticed.notices, changes=False),
     "pid": Command(pid, changes=False),
     "reload": Command(reload, changes=True),
     "remove": Command(remove, changes=True),

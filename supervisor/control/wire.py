@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from supervisor.control import noticed
 from supervisor.core.facts import State
 from supervisor.runner.runner import Runner
 
@@ -27,8 +28,8 @@ _WIRE: dict[State, tuple[str, int]] = {
 }
 
 
-def standing(runner: Runner, troubles: Mapping[Path, str]) -> dict[str, Any]:
-    """All that `status` says of a program. `troubles`: what is wrong with log files, by path."""
+def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None = None) -> dict[str, Any]:
+    """All that `status` says of a program. `troubles`: what is wrong with log files, by path. `warning`: more words."""
     word, code = wire_state(runner)
     exited = runner.acts.last_exit
     logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
@@ -39,13 +40,15 @@ def standing(runner: Runner, troubles: Mapping[Path, str]) -> dict[str, Any]:
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,
-        "description": ", ".join(filter(None, [describe(runner), log_error])),
+        "description": ", ".join(filter(None, [describe(runner), log_error, warning])),
         "pid": runner.acts.pid,
         "started_wall_at": runner.acts.started_wall_at,
         "ended_wall_at": runner.acts.ended_wall_at,
         "exit_code": exited.code if exited else None,
         "signal": exited.signal if exited else None,
         "reason": runner.reason,
+        "warning": warning,
+        "notice": noticed.standing(runner, time.monotonic()),
         "wanted": runner.wanted,
         "stdout_logfile": _text(runner.config.stdout_logfile),
         "stderr_logfile": _text(runner.config.stderr_logfile),
@@ -77,11 +80,10 @@ def describe(runner: Runner) -> str:
         return "being taken up; a worker that an earlier daemon left behind has to leave first"
     match runner.state:
         case State.RUNNING | State.FLUSHING:
-            return ", ".join(
-                [f"pid {runner.acts.pid}", f"uptime {_span(_age(runner.acts.started_wall_at))}", *_training(runner)]
-            )
+            since = f"uptime {_span(_age(runner.acts.started_wall_at))}"
+            return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner)])
         case State.STARTING if runner.config.job is not None:
-            return f"pid {runner.acts.pid}, {_starting(runner)}"
+            return ", ".join([f"pid {runner.acts.pid}", _starting(runner), *_notice(runner)])
         case State.BACKOFF | State.FAILED:
             return runner.reason or "unknown error"
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
@@ -89,6 +91,10 @@ def describe(runner: Runner) -> str:
             return ", ".join(filter(None, [ended, *_training(runner), runner.reason]))
         case _:
             return ""
+
+
+def _notice(runner: Runner) -> list[str]:
+    return noticed.words(runner, time.monotonic())
 
 
 def _starting(runner: Runner) -> str:

@@ -6,6 +6,8 @@ attempt than the present one are dropped at the door (`job.Job.handle`).
 
 from dataclasses import dataclass
 
+from supervisor.core.notices import Notice
+
 
 @dataclass(frozen=True, slots=True)
 class StartRequested:
@@ -83,10 +85,11 @@ class TrainingRestored:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """The training loop reached `step`."""
+    """The training loop reached `step`. `step_s`: mean seconds a step since the last time, if it was told."""
 
     attempt: int
     step: int
+    step_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,32 @@ class WorkerExited:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeReceived:
+    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeChanged:
+    """The gravest notice says another time now, or a graver one was withdrawn and this one remains."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeEnded:
+    """No notice holds any more: withdrawn, or its deadline passed and the host still stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavesMeasured:
+    """`save_s`: what a save of this job is going to take while all others that must save do so too."""
+
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The state's one deadline went by."""
 
@@ -153,5 +182,9 @@ Event = (
     | DoneSaid
     | FailureSaid
     | WorkerExited
+    | NoticeReceived
+    | NoticeChanged
+    | NoticeEnded
+    | SavesMeasured
     | DeadlinePassed
 )

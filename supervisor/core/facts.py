@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from supervisor.core.notices import Notice
 from supervisor.core.restart import Cause, Failures
 from supervisor.protocol.messages import Then
 
@@ -36,6 +37,13 @@ class AutoRestart(StrEnum):
     UNEXPECTED = "unexpected"
 
 
+class OnNotice(StrEnum):
+    """What a job does once its last checkpoint before the host goes is on the disk."""
+
+    STOP = "stop"  # its worker leaves, and what becomes of the host is waited for
+    TRAIN = "train"  # it trains on until it is killed
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the configuration says about starting and stopping one program; times in seconds."""
@@ -50,15 +58,19 @@ class Policy:
     hang_timeout: float | None = None
     flush_timeout: float = 120.0
     stop_timeout: float = 10.0
+    on_notice: OnNotice = OnNotice.STOP
+    notice_margin: float = 1.0
+    notice_grace: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """The flush that is being waited for. `committed`: it is on the disk, the worker is on its way out."""
+    """The flush that is being waited for, since `asked_at`. `committed`: it is on the disk, the worker is leaving."""
 
     id: int
     then: Then
     committed: bool = False
+    asked_at: float = 0.0  # monotonic
 
 
 @dataclass(slots=True)
@@ -88,3 +100,13 @@ class Facts:
     ending: tuple[Cause, str] | None = None  # decided by us before the process is gone: cause and text
 
     ever_moved: bool = False  # since the operator's start: some attempt trained
+
+    # how long things take, and the host's fate
+    steps_s: tuple[float, ...] = ()  # the last few, as the worker told them
+    save_s: float | None = None  # expected of the next save, others saving too
+    flushed_s: float | None = None  # from asking to the commit, the last time
+    startup_s: float | None = None  # from the spawn to the first step, the last time
+    notice: Notice | None = None  # the gravest that holds
+    last_flush_asked: bool = False  # the one at the last safe moment before the host goes
+    flush_again_at: float | None = None  # monotonic; a flush for the notice failed and is tried again
+    held: bool = False  # in BACKOFF: because of the notice, not of a failure

@@ -19,12 +19,27 @@ from supervisor.core.actions.beginning import (
 )
 from supervisor.core.actions.ending import exited
 from supervisor.core.actions.moves import kill, terminate
+from supervisor.core.actions.noticed import (
+    changed_running,
+    ended,
+    ended_flushing,
+    ended_running,
+    ended_waiting,
+    flushing_expired,
+    measured,
+    measured_flushing,
+    measured_running,
+    note,
+    noticed_flushing,
+    noticed_waiting,
+    received_running,
+    running_expired,
+)
 from supervisor.core.actions.stopping import (
     close_flushing,
     close_running,
     close_starting,
     flush,
-    flush_too_long,
     stop_flushing,
     stop_running,
     stop_starting,
@@ -35,7 +50,6 @@ from supervisor.core.actions.training import (
     committed_in_training,
     done_said,
     failure_said,
-    hung,
     note_step,
     save_failed_in_flush,
     save_failed_in_training,
@@ -118,13 +132,30 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,                   failure_said,        failure_said,        failure_said,        failure_said,
         failure_said,        _,                   _,                   _,                   _,
     ),
+    # the host's fate
+    events.NoticeReceived: (
+        note,                note,                received_running,    noticed_flushing,    note,
+        note,                noticed_waiting,     note,                note,                note,
+    ),
+    events.NoticeChanged: (
+        note,                note,                changed_running,     noticed_flushing,    note,
+        note,                noticed_waiting,     note,                note,                note,
+    ),
+    events.NoticeEnded: (
+        ended,               ended,               ended_running,       ended_flushing,      ended,
+        ended,               ended_waiting,       ended,               ended,               ended,
+    ),
+    events.SavesMeasured: (
+        measured,            measured,            measured_running,    measured_flushing,   measured,
+        measured,            measured,            measured,            measured,            measured,
+    ),
     # the end, and time
     events.WorkerExited: (
         _,                   exited,              exited,              exited,              exited,
         exited,              _,                   _,                   _,                   _,
     ),
     events.DeadlinePassed: (
-        _,                   starting_too_long,    hung,                flush_too_long,      kill,
+        _,                   starting_too_long,    running_expired,     flushing_expired,    kill,
         kill,                relaunch,            _,                   _,                   _,
     ),
 }

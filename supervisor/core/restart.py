@@ -27,6 +27,7 @@ class Cause(StrEnum):
     HANG = "hang"
     SPAWN = "spawn"  # the process could not be created
     SETUP = "setup"  # a person has to change something first
+    PREEMPTION = "preemption"  # the host went away, or is about to; counts against no budget
     BUSY = "busy"  # another live worker holds the checkpoint directory
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host.boot import boot_id
 from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create, sayable_errors
 from supervisor.host.ledger_writer import LedgerWriter, Value
 
@@ -20,12 +21,13 @@ CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempt:
-    """An attempt whose end was never written: the daemon died, or the host did."""
+    """An attempt whose end was never written: the daemon died, or (not `of_this_boot`) the host did."""
 
     program: str
     attempt: int
     pid: int
     start_time: int
+    of_this_boot: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
         connection, self.set_aside = open_or_create(path)
+        self._boot_id = boot_id()
         self._writer = LedgerWriter(connection)
 
     @property
@@ -87,12 +90,14 @@ class Ledger:
     def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float) -> None:
         """A process was started; pid and start time identify it to a later daemon."""
         self._writer.put(
-            "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at) VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
             program,
             attempt,
             pid,
             start_time,
             at,
+            self._boot_id,
         )
 
     def attempt_restored(self, program: str, attempt: int, checkpoint: str | None, step: int) -> None:
@@ -190,9 +195,25 @@ class Ledger:
     def unfinished(self) -> list[OpenAttempt]:
         """Attempts that began and never ended as far as the ledger knows."""
         rows = self._select(
-            "SELECT program, attempt, pid, start_time FROM attempts WHERE ended_at IS NULL ORDER BY program, attempt"
+            "SELECT program, attempt, pid, start_time, boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot"
+            " FROM attempts WHERE ended_at IS NULL ORDER BY program, attempt",
+            self._boot_id,
+            self._boot_id,
         )
-        return [OpenAttempt(**row) for row in map(dict, rows)]
+        return [OpenAttempt(**{**row, "of_this_boot": bool(row["of_this_boot"])}) for row in map(dict, rows)]
+
+    def recent_saves(self, limit: int) -> dict[str, list[float]]:
+        """How long the last `limit` saves of every program took (s), oldest first."""
+        rows = self._select(
+            "SELECT program, save_s FROM (SELECT program, save_s, committed_at, row_number() OVER"
+            " (PARTITION BY program ORDER BY committed_at DESC) AS age FROM checkpoints)"
+            " WHERE age <= ? ORDER BY program, committed_at",
+            limit,
+        )
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["program"], []).append(row["save_s"])
+        return found
 
     def history(self, program: str, limit: int = 20) -> list[AttemptRecord]:
         """The last `limit` attempts, newest last."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 1  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 2  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _TABLES = """
@@ -14,7 +14,7 @@ CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOU
 CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
     restored TEXT, from_step INTEGER, to_step INTEGER,
-    ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER,
+    ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
@@ -28,10 +28,13 @@ CREATE TABLE refusals (
 ) WITHOUT ROWID;
 """
 
+_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT"}
+"""By the version that a ledger has: what makes the next version of it."""
+
 _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal FROM attempts LIMIT 0",
+    " exit_code, signal, boot_id FROM attempts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
 )
@@ -139,6 +142,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"cannot use the ledger {path}: a newer stepkeeper wrote it (version {version}, this one reads {SCHEMA}); "
             f"install that version again, or set another state_dir"
         )
+    if version < 0:
+        raise _Damaged(f"version {version}")
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
         raise _Damaged(state)
@@ -148,6 +153,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
         return
     try:
+        for older in range(version, SCHEMA):
+            connection.executescript(f"BEGIN; {_UPGRADES[older]}; PRAGMA user_version = {older + 1}; COMMIT;")
         for probe in _PROBES:
             connection.execute(probe)
     except sqlite3.OperationalError as error:

@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from supervisor.protocol import layout, messages
 from supervisor.protocol.checkpoints import NoValidCheckpoint, Refused
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
+from supervisor.runner.saves import Saves
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
@@ -47,6 +48,8 @@ class Services:
     runtime_dir: Path
     environment: Mapping[str, str]
     server_url: str | None
+    saves: Saves = field(default_factory=Saves)
+    notice_grace: float = 60.0
 
 
 @dataclass(slots=True)
@@ -275,6 +278,9 @@ class Acts:
         self.tally.heard(message, time.monotonic())
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
+        if isinstance(message, messages.Committed) and self._config.job is not None:
+            now = asyncio.get_running_loop().time()
+            self._services.saves.note(self._config.name, self._config.job.checkpoint_dir, message.save_s, now)
         book(message, self._config.name, self._services.ledger, self._log)
         event = event_of(message)
         if event is not None:

@@ -15,7 +15,7 @@ def event_of(message: messages.FromWorker) -> fact.Event | None:
         case messages.Restored(attempt, step):
             return fact.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):
-            return fact.StepsDone(attempt, step)
+            return fact.StepsDone(attempt, step, message.step_s)
         case messages.Committed():
             return fact.CheckpointCommitted(message.attempt, message.step, message.flushes)
         case messages.SaveFailed():

@@ -5,15 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
-from supervisor.core.facts import AutoRestart, Policy
+from supervisor.core.facts import AutoRestart, OnNotice, Policy
 from supervisor.host import marks
 from supervisor.host.process import SpawnRequest, credentials
 from supervisor.protocol import launch, layout
 from supervisor.protocol.retention import RetentionPolicy
 
 
-def policy_of(config: ProgramConfig) -> Policy:
-    """What the core has to know of a program."""
+def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
+    """What the core has to know of a program. `notice_grace`: s."""
     job = config.job
     policy = Policy(
         name=config.name,
@@ -31,6 +31,9 @@ def policy_of(config: ProgramConfig) -> Policy:
         startup_timeout=job.startup_timeout,
         hang_timeout=job.hang_timeout,
         flush_timeout=job.flush_timeout,
+        on_notice=OnNotice(job.on_notice),
+        notice_margin=job.notice_margin,
+        notice_grace=notice_grace,
     )
 
 

@@ -13,6 +13,7 @@ import structlog
 from supervisor.config import Config, ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
+from supervisor.core.restart import Cause
 from supervisor.host import leftover, marks
 from supervisor.protocol import layout
 from supervisor.runner.acts import Services
@@ -34,10 +35,14 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an earlier daemon left of one program: live processes, and the attempt whose end was never written."""
+    """What an earlier daemon left of one program: live processes, and the attempt whose end was never written.
+
+    `rebooted`: the host went away in the middle of that attempt.
+    """
 
     processes: tuple[psutil.Process, ...] = ()
     attempt: int | None = None
+    rebooted: bool = False
 
 
 class Programs:
@@ -46,6 +51,8 @@ class Programs:
     def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
         self.runners = {name: Runner(each, services) for name, each in config.programs.items()}
         self.closing = False
+        self.on_new: Callable[[Runner], None] = lambda runner: None
+        """Called with every program that an update takes into use, before it starts."""
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._read = read
         self._services = services
@@ -73,14 +80,15 @@ class Programs:
             name = marks.program_of(value)
             last[name] = max(last.get(name, 0), marks.attempt_of(value))
         open_attempts = {each.program: each.attempt for each in unfinished}
+        rebooted = {each.program for each in unfinished if not each.of_this_boot}
         for name, runner in self.runners.items():
             runner.preset(wanted.get(name, runner.config.autostart))
         async with asyncio.TaskGroup() as group:
             for name, runner in self.runners.items():  # in the order of their priority
-                left = Left(_of(name, strays), open_attempts.pop(name, None))
+                left = Left(_of(name, strays), open_attempts.pop(name, None), name in rebooted)
                 group.create_task(self._take_up(runner, left, last.get(name, 0)))
             for name in {*open_attempts, *map(marks.program_of, strays)} - self.runners.keys():
-                left = Left(_of(name, strays), open_attempts.get(name))
+                left = Left(_of(name, strays), open_attempts.get(name), name in rebooted)
                 group.create_task(self._end_left(name, left, FORGOTTEN_PATIENCE_S, signal.SIGTERM))
 
     async def reread(self) -> Changes:
@@ -149,6 +157,7 @@ class Programs:
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
         runner.preset(old.wanted if old is not None else config.autostart)
+        self.on_new(runner)
         await self._take_up(runner, Left(), last_attempt)
         return ["added"] if old is None else ["stopped", "updated"]
 
@@ -175,7 +184,8 @@ class Programs:
         if left.attempt is not None:
             folder = layout.attempt_folder(self._services.runtime_dir, name, left.attempt)
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-            self._services.ledger.attempt_ended(name, left.attempt, "daemon-lost", text, None, None, None, time.time())
+            cause, how = (Cause.PREEMPTION, "the host went away") if left.rebooted else ("daemon-lost", text)
+            self._services.ledger.attempt_ended(name, left.attempt, cause, how, None, None, None, time.time())
         return True
 
 

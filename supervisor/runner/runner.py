@@ -15,7 +15,7 @@ import structlog
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.effects import Effect
-from supervisor.core.facts import ALIVE, Flush, State
+from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
 from supervisor.core.restart import Cause
 from supervisor.protocol import messages
@@ -36,7 +36,7 @@ class Runner:
         """Set once nothing of an earlier daemon stands in the way of a start."""
         self.acts = Acts(config, services, self.post)
         self._services = services
-        self._job = Job(policy_of(config))
+        self._job = Job(policy_of(config, services.notice_grace))
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
@@ -60,6 +60,11 @@ class Runner:
     def wanted(self) -> bool:
         """Whether it is to run."""
         return self._job.facts.wanted
+
+    @property
+    def facts(self) -> Facts:
+        """All that is known of it; for reading only."""
+        return self._job.facts
 
     @property
     def reason(self) -> str | None:

@@ -5,13 +5,27 @@ from hypothesis import strategies as st
 
 from supervisor.core import events
 from supervisor.core.actions.base import TARGETS
-from supervisor.core.effects import Kill, Spawn
-from supervisor.core.facts import ALIVE, AutoRestart, Policy, State
+from supervisor.core.effects import Abort, Kill, RecordEnd, RememberWanted, Spawn, Terminate
+from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, Policy, State
 from supervisor.core.job import TABLE, Job
-from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, delay
+from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, Cause, delay
 
+NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured)
 ATTEMPTS = st.integers(-1, 0)  # the present attempt, or the one before
 STEPS = st.integers(0, 50)
+
+
+NOTICES = st.builds(
+    Notice,
+    source=st.just("aws-spot"),
+    id=st.sampled_from(["1", "2"]),
+    kind=st.just(Kind.PREEMPTION),
+    certainty=st.sampled_from(Certainty),
+    deadline_at=st.none() | st.floats(0, 4000),
+    is_cancellable=st.booleans(),
+    text=st.just("words"),
+)
 
 
 @st.composite
@@ -27,7 +41,10 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "permanent": st.booleans(),
                 "path": st.sampled_from([None, "/c/step-0000000001.a1"]),
                 "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 143]),
-                "signal": st.sampled_from([None, 6, 9]),
+                "signal": st.sampled_from([None, 6, 9, 15]),
+                "notice": NOTICES,
+                "step_s": st.sampled_from([None, 0.5, 4.0]),
+                "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )
     return kind, values, draw(ATTEMPTS)
@@ -42,6 +59,8 @@ def policies(draw: st.DrawFn) -> Policy:
         startsecs=draw(st.sampled_from([0.0, 1.0])),
         startretries=draw(st.integers(0, 3)),
         hang_timeout=draw(st.sampled_from([None, 5.0])),
+        on_notice=draw(st.sampled_from(OnNotice)),
+        notice_grace=draw(st.sampled_from([0.0, 60.0])),
     )
 
 
@@ -60,6 +79,7 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
         if isinstance(event, events.SpawnFailed) and not stale and not spawning:
             continue  # spawning is over before anything else is heard of the process
         before, attempt = job.state, job.facts.attempt
+        wanted, failures = job.facts.wanted, dict(job.facts.failures.by_cause)
 
         effects = job.handle(event, now)
 
@@ -83,6 +103,13 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
             assert job.deadline() is None
         if any(isinstance(effect, Kill) for effect in effects):
             assert job.state is State.KILLING
+        if kind in NOTICED:
+            assert job.facts.wanted is wanted, "a notice never decides what is wanted"
+            assert not any(isinstance(effect, Kill | Terminate | Abort | RememberWanted) for effect in effects)
+        if any(isinstance(effect, RecordEnd) and effect.cause is Cause.PREEMPTION for effect in effects):
+            assert job.facts.failures.by_cause == failures, "a preemption counts against no budget"
+        if job.facts.notice is None:
+            assert not (job.state is State.BACKOFF and job.facts.held), "nothing waits for a host that stays"
 
 
 @given(st.integers(1, 10_000), st.text(max_size=20))

@@ -40,8 +40,9 @@ class Daemon:
         self.write(programs)
 
     def write(self, programs: str) -> None:
+        settings = self.settings if "notices=" in self.settings else f"notices=off\n{self.settings}"
         self.conf.write_text(
-            f"[supervisord]\nstate_dir={self.folder}/state\nlogfile={self.folder}/daemon.log\n{self.settings}\n"
+            f"[supervisord]\nstate_dir={self.folder}/state\nlogfile={self.folder}/daemon.log\n{settings}\n"
             f"[unix_http_server]\nfile={self.socket}\n[supervisorctl]\nserverurl=unix://{self.socket}\n{programs}"
         )
 

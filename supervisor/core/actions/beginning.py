@@ -13,7 +13,7 @@ from supervisor.core.restart import Cause
 def spawned(facts: Facts, event: Event, now: float) -> Effects:
     """With startsecs = 0 a plain program counts as running as soon as it exists."""
     if not facts.policy.is_job and facts.policy.startsecs <= 0:
-        run(facts)
+        run(facts, now)
     return []
 
 
@@ -60,7 +60,8 @@ def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
 def first_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     """It trains."""
     note_step(facts, event, now)
-    run(facts)
+    facts.startup_s = now - facts.started_at
+    run(facts, now)
     return []
 
 
@@ -68,7 +69,7 @@ def first_step(facts: Facts, event: StepsDone, now: float) -> Effects:
 def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
     """The deadline of STARTING: a plain program has outlived startsecs, a job has not trained in time."""
     if not facts.policy.is_job:
-        run(facts)
+        run(facts, now)
         facts.failures.forgive()
         return []
     limit = f"{facts.policy.startup_timeout:g} s (startup_timeout)"

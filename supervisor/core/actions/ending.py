@@ -1,5 +1,7 @@
 """The process is gone: what its end means, and what follows."""
 
+from signal import SIGTERM
+
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import enter, fail, launch, retry
@@ -7,6 +9,7 @@ from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
 from supervisor.core.events import WorkerExited
 from supervisor.core.facts import AutoRestart, Facts, State
+from supervisor.core.outlook import is_going
 from supervisor.core.restart import Cause
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.messages import Then
@@ -24,7 +27,7 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
         facts.reason = text if _left_unsaved(facts) else None
         enter(facts, State.STOPPED)
         return [record]
-    if cause is Cause.STOPPED:  # started again while it was stopping
+    if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping; or the host may come to stay
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *fail(facts, text)]
@@ -41,6 +44,8 @@ def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
     if facts.ending is not None:
         cause, decided = facts.ending
         return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
+    if facts.policy.is_job and is_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
+        return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
     if not facts.policy.is_job:
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
     if restart.is_permanent(event.code):

@@ -1,6 +1,6 @@
 """The moves that several actions share: entering a state, launching, asking for a flush, giving up."""
 
-from supervisor.core import restart
+from supervisor.core import outlook, restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.effects import Abort, Kill, RequestFlush, SelectCheckpoint, Spawn, Terminate
 from supervisor.core.events import Event
@@ -15,11 +15,16 @@ def enter(facts: Facts, state: State, deadline_at: float | None = None) -> None:
     facts.deadline_at = deadline_at
 
 
-def run(facts: Facts) -> None:
-    """It does its work: no flush is pending, the next deadline is the hang's."""
+def run(facts: Facts, now: float) -> None:
+    """It does its work: no flush is pending, the next deadline is the hang's, or that of a flush for a notice."""
     facts.moved = True
     facts.flush = None
-    enter(facts, State.RUNNING, hang_deadline(facts))
+    enter(facts, State.RUNNING, running_deadline(facts, now))
+
+
+def running_deadline(facts: Facts, now: float) -> float | None:
+    """The one deadline of RUNNING: silence becomes a hang, or a flush for the notice is due."""
+    return min((at for at in (hang_deadline(facts), outlook.flush_due(facts, now)) if at is not None), default=None)
 
 
 def hang_deadline(facts: Facts) -> float | None:
@@ -29,11 +34,18 @@ def hang_deadline(facts: Facts) -> float | None:
 
 
 def launch(facts: Facts, now: float) -> Effects:
-    """A new attempt; what was known of the last one is forgotten. A job's checkpoint is verified while it loads."""
+    """A new attempt; what was known of the last one is forgotten. A job's checkpoint is verified while it loads.
+
+    Where the host goes away before a job could save a step, its fate is waited for instead.
+    """
     policy = facts.policy
+    if (until := outlook.not_before(facts, now)) is not None:
+        return hold(facts, until)
     facts.attempt += 1
     facts.started_at = facts.progressed_at = now
     facts.moved = facts.done_said = facts.restoring = False
+    facts.held = facts.last_flush_asked = False
+    facts.flush_again_at = None
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = None
     if not policy.is_job:
         enter(facts, State.STARTING, now + policy.startsecs)
@@ -45,10 +57,28 @@ def launch(facts: Facts, now: float) -> Effects:
 def ask(facts: Facts, reason: str, then: Then, now: float) -> Effects:
     """Asks the worker for a checkpoint."""
     facts.flushes_asked += 1
-    facts.flush = Flush(facts.flushes_asked, then)
-    limit = facts.policy.flush_timeout
-    enter(facts, State.FLUSHING, now + limit)
-    return [RequestFlush(facts.attempt, facts.flush.id, reason, then, limit)]
+    facts.flush = Flush(facts.flushes_asked, then, asked_at=now)
+    facts.flush_again_at = None
+    enter(facts, State.FLUSHING, flushing_deadline(facts, now))
+    return [RequestFlush(facts.attempt, facts.flush.id, reason, then, outlook.flush_limit(facts, now))]
+
+
+def flushing_deadline(facts: Facts, now: float) -> float:
+    """The one deadline of FLUSHING: flush_timeout, or the last flush before the host goes is due."""
+    flush = facts.flush
+    ends_at = (now if flush is None else flush.asked_at) + facts.policy.flush_timeout
+    last_at = outlook.last_flush_at(facts) if flush is not None and flush.then is Then.GO_ON else None
+    return ends_at if last_at is None else min(ends_at, last_at)
+
+
+def hold(facts: Facts, until: float) -> Effects:
+    """Waits, without a process, for what becomes of the host."""
+    facts.held = True
+    facts.flush = None
+    why = outlook.words(facts.notice) if facts.notice else "nobody knows why"
+    facts.reason = f"waits, as the host goes away ({why}); starts if it stays after all"
+    enter(facts, State.BACKOFF, until)
+    return []
 
 
 def abort(facts: Facts, now: float) -> Effects:
@@ -69,6 +99,13 @@ def kill(facts: Facts, event: Event, now: float) -> Effects:
     """SIGKILL to everything the worker started; repeated until it is gone."""
     enter(facts, State.KILLING, now + KILL_AGAIN_S)
     return [Kill(facts.attempt)]
+
+
+def try_flush_again(facts: Facts, now: float) -> None:
+    """A flush came to nothing: while a notice holds it is asked for again, the last one too."""
+    if facts.notice is not None:
+        pause = outlook.AGAIN_CALMLY_S if outlook.gone_at(facts) is None else outlook.AGAIN_S
+        facts.flush_again_at = now + pause
 
 
 def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:

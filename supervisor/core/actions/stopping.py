@@ -1,10 +1,11 @@
 """Flush, and stop."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import ask, run, terminate
+from supervisor.core.actions.moves import ask, run, terminate, try_flush_again
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.events import Closed, Event, FlushRequested
 from supervisor.core.facts import Facts, State
+from supervisor.core.outlook import cause_of_stop
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
 
@@ -50,23 +51,24 @@ def stop_starting(facts: Facts, event: Event, now: float) -> Effects:
 def close_starting(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed before the program trains."""
     facts.closing = True
-    facts.ending = facts.ending or (Cause.STOPPED, f"stopped while starting ({event.reason})")
+    facts.ending = facts.ending or (cause_of_stop(facts), f"stopped while starting ({event.reason})")
     return terminate(facts, event, now)
 
 
-@leads_to(State.RUNNING, State.STOPPING)
 def flush_too_long(facts: Facts, event: Event, now: float) -> Effects:
     """The deadline of FLUSHING: training goes on where it was to go on, else the stop signal."""
     if facts.flush is not None and facts.flush.then is Then.GO_ON:
-        run(facts)
+        try_flush_again(facts, now)
+        run(facts, now)
         return []
     if facts.flush is not None and not facts.flush.committed:
-        facts.ending = (Cause.STOPPED, f"no checkpoint within {facts.policy.flush_timeout:g} s (flush_timeout)")
+        cause = facts.ending[0] if facts.ending else Cause.STOPPED
+        facts.ending = (cause, f"no checkpoint within {facts.policy.flush_timeout:g} s (flush_timeout)")
     return terminate(facts, event, now)
 
 
 def _stop(facts: Facts, reason: str, now: float) -> Effects:
-    facts.ending = (Cause.STOPPED, f"stopped ({reason})")
+    facts.ending = (cause_of_stop(facts), f"stopped ({reason})")
     if not facts.policy.is_job or facts.done_said:
         return terminate(facts, None, now)
     return ask(facts, reason, Then.STOP, now)

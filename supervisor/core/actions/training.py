@@ -1,9 +1,12 @@
 """While it runs: steps, checkpoints, last words."""
 
+from dataclasses import replace
+
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import abort, hang_deadline, run
+from supervisor.core.actions.moves import abort, run, running_deadline, try_flush_again
 from supervisor.core.events import CheckpointCommitted, Event, FailureSaid, SaveFailed, StepsDone
-from supervisor.core.facts import Facts, Flush, State
+from supervisor.core.facts import Facts, State
+from supervisor.core.flush import RECENT
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
 
@@ -11,7 +14,7 @@ from supervisor.protocol.messages import Then
 def step_done(facts: Facts, event: StepsDone, now: float) -> Effects:
     """Training moves: the hang deadline moves with it."""
     note_step(facts, event, now)
-    facts.deadline_at = hang_deadline(facts)
+    facts.deadline_at = running_deadline(facts, now)
     return []
 
 
@@ -20,6 +23,8 @@ def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     facts.step = event.step
     facts.progressed_at = now
     facts.moved = facts.ever_moved = True
+    if event.step_s is not None and event.step_s >= 0:
+        facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT:]
     return []
 
 
@@ -30,15 +35,18 @@ def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
         facts.failures.forgive()
     flush = facts.flush
     if flush is not None and flush.id in event.flushes:
-        facts.flush = Flush(flush.id, flush.then, committed=True)
+        facts.flush = replace(flush, committed=True)
+        facts.flushed_s = max(0.0, now - flush.asked_at)
+        facts.flush_again_at = None
     return []
 
 
 def committed_in_training(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     """A save is progress too: the time it took does not count as silence."""
     facts.progressed_at = now
-    facts.deadline_at = hang_deadline(facts)
-    return committed(facts, event, now)
+    effects = committed(facts, event, now)
+    facts.deadline_at = running_deadline(facts, now)
+    return effects
 
 
 @leads_to(State.RUNNING)
@@ -50,7 +58,7 @@ def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> 
     if flush is None or not flush.committed:
         return []
     if flush.then is Then.GO_ON:
-        run(facts)
+        run(facts, now)
     else:
         facts.deadline_at = now + facts.policy.stop_timeout
     return []
@@ -59,7 +67,7 @@ def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> 
 def save_failed_in_training(facts: Facts, event: SaveFailed, now: float) -> Effects:
     """Bad news, but from a loop that lives."""
     facts.progressed_at = now
-    facts.deadline_at = hang_deadline(facts)
+    facts.deadline_at = running_deadline(facts, now)
     return []
 
 
@@ -68,7 +76,9 @@ def save_failed_in_flush(facts: Facts, event: SaveFailed, now: float) -> Effects
     """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
     flush = facts.flush
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
-        run(facts)
+        facts.progressed_at = now
+        try_flush_again(facts, now)
+        run(facts, now)
     return []
 
 
@@ -84,7 +94,6 @@ def failure_said(facts: Facts, event: FailureSaid, now: float) -> Effects:
     return []
 
 
-@leads_to(State.STOPPING)
 def hung(facts: Facts, event: Event, now: float) -> Effects:
     """No step for hang_timeout: stacks first, then the kill."""
     limit = f"{facts.policy.hang_timeout or 0:g} s (hang_timeout)"

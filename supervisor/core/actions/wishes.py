@@ -29,7 +29,7 @@ def close(facts: Facts, event: Event, now: float) -> Effects:
     return []
 
 
-@leads_to(State.STARTING)
+@leads_to(State.STARTING, State.BACKOFF)
 def start(facts: Facts, event: Event, now: float) -> Effects:
     """A fresh start by an operator (or the daemon's): old failures count no more."""
     effects = want(facts, event, now)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import daemon, listing, logs, running
+from supervisor.ctl.actions import daemon, listing, logs, noticed, running
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -53,6 +53,20 @@ TABLE: Mapping[str, Action] = {
         (("clear NAME ...", "Empty the log files of programs."), ("clear all", "Empty the log files of all programs.")),
         names=True,
     ),
+    "drill": Action(
+        noticed.drill,
+        (
+            (
+                "drill NAME ... --in TIME",
+                "Tell programs that the host goes away in TIME (30s, 2min), to see them save.",
+            ),
+            ("drill all --in TIME", "Tell all programs so, as a provider would."),
+            ("drill NAME ... --in TIME --kind KIND", "The same; KIND is preemption, maintenance, shutdown, ..."),
+            ("drill NAME ... --in TIME --possible", "The same, as a notice that need not come true."),
+            ("drill NAME ... --withdraw", "Take it back."),
+        ),
+        names=True,
+    ),
     "help": Action(
         show_help, (("help", "List the actions."), ("help ACTION", "Say how an action is used and what it does."))
     ),
@@ -71,6 +85,10 @@ TABLE: Mapping[str, Action] = {
             ("maintail -BYTES", "Show the last BYTES bytes of it."),
             ("maintail -f", "Show it as it grows, until Ctrl-C."),
         ),
+    ),
+    "notices": Action(
+        noticed.notices,
+        (("notices", "List what says that this host goes away, and how the sources of such notices do."),),
     ),
     "pid": Action(
         listing.pid,

@@ -1,0 +1,135 @@
+"""The host is going away, or stays after all: flush at once, train on, flush again at the last safe moment."""
+
+from supervisor.core import outlook
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import ask, flushing_deadline, hang_deadline, launch, running_deadline
+from supervisor.core.actions.stopping import flush_too_long
+from supervisor.core.actions.training import hung
+from supervisor.core.events import Event, NoticeChanged, NoticeReceived, SavesMeasured
+from supervisor.core.facts import Facts, OnNotice, State
+from supervisor.core.restart import Cause
+from supervisor.protocol.messages import Then
+
+REASON = "notice"
+
+
+def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+    """Nothing trains here that could be saved; a start will ask whether there is time."""
+    facts.notice = event.notice
+    facts.last_flush_asked = False
+    return []
+
+
+@leads_to(State.FLUSHING)
+def received_running(facts: Facts, event: NoticeReceived, now: float) -> Effects:
+    """A checkpoint now, so that something new is on the disk whatever follows."""
+    note(facts, event, now)
+    if not facts.policy.is_job or facts.done_said:
+        return []
+    return _flush(facts, now)
+
+
+def changed_running(facts: Facts, event: NoticeChanged, now: float) -> Effects:
+    """Another time for the last flush."""
+    note(facts, event, now)
+    facts.deadline_at = running_deadline(facts, now)
+    return []
+
+
+def noticed_flushing(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+    """The checkpoint that is being written is the first one; the last one is due when it is due."""
+    note(facts, event, now)
+    if _goes_on(facts):
+        facts.deadline_at = flushing_deadline(facts, now)
+    return []
+
+
+@leads_to(State.STARTING)
+def noticed_waiting(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+    """What waits for the host's fate asks again whether there is time; a back-off goes on."""
+    note(facts, event, now)
+    return launch(facts, now) if facts.held else []
+
+
+def ended(facts: Facts, event: Event, now: float) -> Effects:
+    """Nothing to fear any more."""
+    facts.notice = facts.flush_again_at = None
+    facts.last_flush_asked = False
+    return []
+
+
+def ended_running(facts: Facts, event: Event, now: float) -> Effects:
+    """Training goes on as if nothing had been."""
+    ended(facts, event, now)
+    facts.deadline_at = running_deadline(facts, now)
+    return []
+
+
+def ended_flushing(facts: Facts, event: Event, now: float) -> Effects:
+    """Its checkpoint is welcome; a worker that was told to leave leaves, and the next attempt starts at once."""
+    ended(facts, event, now)
+    if _goes_on(facts):
+        facts.deadline_at = flushing_deadline(facts, now)
+    return []
+
+
+@leads_to(State.STARTING)
+def ended_waiting(facts: Facts, event: Event, now: float) -> Effects:
+    """The host stays: what waited for that starts."""
+    ended(facts, event, now)
+    return launch(facts, now) if facts.held else []
+
+
+def measured(facts: Facts, event: SavesMeasured, now: float) -> Effects:
+    """How long a save takes is known better."""
+    facts.save_s = event.save_s
+    return []
+
+
+def measured_running(facts: Facts, event: SavesMeasured, now: float) -> Effects:
+    """Known better, while the last flush is still to come."""
+    measured(facts, event, now)
+    facts.deadline_at = running_deadline(facts, now)
+    return []
+
+
+def measured_flushing(facts: Facts, event: SavesMeasured, now: float) -> Effects:
+    """Known better, while the first flush is under way."""
+    measured(facts, event, now)
+    if _goes_on(facts):
+        facts.deadline_at = flushing_deadline(facts, now)
+    return []
+
+
+@leads_to(State.FLUSHING, State.STOPPING)
+def running_expired(facts: Facts, event: Event, now: float) -> Effects:
+    """The deadline of RUNNING: a flush for the notice is due, or the worker hangs; whichever was earlier."""
+    due_at, hangs_at = outlook.flush_due(facts, now), hang_deadline(facts)
+    if due_at is not None and due_at <= now and (hangs_at is None or now < hangs_at or due_at <= hangs_at):
+        return _flush(facts, now)
+    return hung(facts, event, now)
+
+
+@leads_to(State.RUNNING, State.STOPPING)
+def flushing_expired(facts: Facts, event: Event, now: float) -> Effects:
+    """The deadline of FLUSHING: the last safe moment came while the first flush is on its way, or it took too long."""
+    last_at = outlook.last_flush_at(facts)
+    if _goes_on(facts) and last_at is not None and last_at <= now and not facts.done_said:
+        return _flush(facts, now)
+    return flush_too_long(facts, event, now)
+
+
+def _goes_on(facts: Facts) -> bool:
+    return facts.flush is not None and facts.flush.then is Then.GO_ON
+
+
+def _flush(facts: Facts, now: float) -> Effects:
+    """The first flush, or the last one if there is no time for both; then the worker leaves if it is to."""
+    last_at = outlook.last_flush_at(facts)
+    if last_at is None or now < last_at:
+        return ask(facts, REASON, Then.GO_ON, now)
+    facts.last_flush_asked = True
+    if facts.policy.on_notice is OnNotice.TRAIN or facts.notice is None:
+        return ask(facts, REASON, Then.GO_ON, now)
+    facts.ending = (Cause.PREEMPTION, f"left its host to its fate ({outlook.words(facts.notice)})")
+    return ask(facts, REASON, Then.STOP, now)

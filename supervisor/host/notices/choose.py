@@ -1,0 +1,60 @@
+"""Which sources a host listens to: those it was told, or those of the place it finds itself in."""
+
+import difflib
+import importlib.util
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from supervisor.host.notices import detect
+from supervisor.host.notices.alibaba import Alibaba
+from supervisor.host.notices.aws import Aws
+from supervisor.host.notices.azure import Azure
+from supervisor.host.notices.file import POLL_S, File
+from supervisor.host.notices.google import Google
+from supervisor.host.notices.logind import SEATS, Logind
+from supervisor.host.notices.settings import NoticeSettings
+from supervisor.host.notices.source import Source
+
+AUTO: Literal["auto"] = "auto"
+
+_MAKERS: Mapping[str, Callable[[NoticeSettings], Source]] = {
+    "aws": lambda settings: Aws(poll_s=settings.poll_s),
+    "google": lambda settings: Google(
+        preemption_notice_s=settings.google_preemption_notice_s, has_gpu=detect.has_gpu(), poll_s=settings.poll_s
+    ),
+    "azure": lambda settings: Azure(may_acknowledge=settings.azure_acknowledge, poll_s=settings.poll_s),
+    "alibaba": lambda settings: Alibaba(poll_s=settings.poll_s),
+    "file": lambda settings: File(settings.notice_dir, settings.owner_uids, poll_s=settings.poll_s or POLL_S),
+    "logind": lambda settings: Logind(stop_s=settings.stop_s),
+}
+NAMES = tuple(_MAKERS)
+"""Every name that `notices =` may list."""
+
+
+class UnknownSourceError(ValueError):
+    """There is no source of that name; the text lists those there are."""
+
+
+def sources(names: Literal["auto"] | tuple[str, ...], settings: NoticeSettings) -> tuple[Source, ...]:
+    """The sources to watch. Opens nothing and asks nobody yet. Raises UnknownSourceError."""
+    chosen = automatic() if names == AUTO else tuple(dict.fromkeys(names))
+    return tuple(_make(name, settings) for name in chosen)
+
+
+def automatic(sys: Path = detect.SYS, seats: Path = SEATS) -> tuple[str, ...]:
+    """What `notices = auto` amounts to here: files, the cloud the firmware names, logind where there is one."""
+    cloud = detect.detect(sys)
+    names = ["file"] if cloud is None else ["file", cloud.value]
+    if seats.is_dir() and importlib.util.find_spec("dbus_fast") is not None:
+        names.append("logind")
+    return tuple(names)
+
+
+def _make(name: str, settings: NoticeSettings) -> Source:
+    maker = _MAKERS.get(name)
+    if maker is None:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(NAMES)}"
+        raise UnknownSourceError(f"there is no source of notices called {name!r:.40}; {hint}")
+    return maker(settings)

@@ -1,0 +1,122 @@
+"""The few words of D-Bus that logind needs: a lock, two properties, one signal. Imports the optional dbus-fast."""
+
+import asyncio
+import os
+from typing import Any
+
+from dbus_fast import BusType, DBusError, Message, MessageType
+from dbus_fast.aio import MessageBus
+from dbus_fast.errors import AuthError, InvalidAddressError
+
+SERVICE = "org.freedesktop.login1"
+PATH = "/org/freedesktop/login1"
+INTERFACE = "org.freedesktop.login1.Manager"
+SIGNAL = "PrepareForShutdown"
+MATCH = f"type='signal',sender='{SERVICE}',path='{PATH}',interface='{INTERFACE}',member='{SIGNAL}'"
+CALL_TIMEOUT_S = 10.0  # a busy host at boot; the bus itself gives up after 25 s
+
+
+class BusError(Exception):
+    """The bus or logind does not answer; the text says why."""
+
+
+class Refused(BusError):
+    """logind answered with an error."""
+
+
+class Bus:
+    """A connection to the bus, from `async with` to its end. Every method raises BusError once the bus is lost."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._changes: asyncio.Queue[bool | None] = asyncio.Queue()
+        self._lock: int | None = None
+
+    async def __aenter__(self) -> "Bus":
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                self._bus = await MessageBus(
+                    bus_address=self._address, bus_type=BusType.SYSTEM, negotiate_unix_fd=True
+                ).connect()
+        except (OSError, EOFError, AuthError, InvalidAddressError, DBusError) as error:
+            raise BusError(f"the system bus does not answer ({str(error) or type(error).__name__})") from error
+        self._bus.add_message_handler(self._heard)
+        self._ending = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
+        self._ending.add_done_callback(self._lost)
+        try:
+            await self._call(
+                "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch", "s", MATCH
+            )
+        except BaseException:
+            self._bus.disconnect()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.unlock()
+        self._bus.disconnect()
+
+    async def lock(self) -> str | None:
+        """Takes the lock that delays shutdown, if it is not held; gives the reason if logind refuses it."""
+        if self._lock is not None:
+            return None
+        words = ("shutdown", "stepkeeper", "writing checkpoints", "delay")
+        try:
+            reply = await self._call(SERVICE, PATH, INTERFACE, "Inhibit", "ssss", *words)
+        except Refused as error:
+            return str(error)
+        if not reply.unix_fds:
+            return "logind gave no lock"
+        self._lock = reply.unix_fds[0]
+        os.set_inheritable(self._lock, False)  # a worker that held it would delay every shutdown
+        return None
+
+    def unlock(self) -> None:
+        """Gives up the lock."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+
+    async def delay_s(self) -> float:
+        """How long logind waits for locks, as it is in force (s)."""
+        return float(await self._property("InhibitDelayMaxUSec")) / 1e6
+
+    async def is_preparing(self) -> bool:
+        """Whether a shutdown has begun already."""
+        return bool(await self._property("PreparingForShutdown"))
+
+    async def next_change(self) -> bool:
+        """Waits for logind's next word: True, a shutdown begins; False, it was called off."""
+        change = await self._changes.get()
+        if change is None:
+            self._changes.put_nowait(None)  # it stays lost
+            raise BusError("the connection to the bus was lost")
+        return change
+
+    async def _property(self, name: str) -> Any:
+        reply = await self._call(SERVICE, PATH, "org.freedesktop.DBus.Properties", "Get", "ss", INTERFACE, name)
+        return reply.body[0].value
+
+    async def _call(self, service: str, path: str, interface: str, member: str, signature: str, *body: str) -> Message:
+        message = Message(
+            destination=service, path=path, interface=interface, member=member, signature=signature, body=list(body)
+        )
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                reply = await self._bus.call(message)
+        except (OSError, EOFError, DBusError) as error:
+            raise BusError(f"{member} got no answer ({str(error) or type(error).__name__})") from error
+        if reply is None or reply.message_type is MessageType.ERROR:
+            said = reply.body[0] if reply is not None and reply.body else "no reason"
+            raise Refused(f"{member} was refused ({said!s:.200})")
+        return reply
+
+    def _heard(self, message: Message) -> None:
+        is_ours = message.message_type is MessageType.SIGNAL and message.path == PATH and message.member == SIGNAL
+        if is_ours and message.interface == INTERFACE and message.signature == "b":
+            self._changes.put_nowait(bool(message.body[0]))
+
+    def _lost(self, ending: "asyncio.Future[None]") -> None:
+        if not ending.cancelled():
+            ending.exception()  # looked at, else asyncio complains that nobody did
+        self._changes.put_nowait(None)

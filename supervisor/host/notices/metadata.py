@@ -1,0 +1,154 @@
+"""Asks a cloud's metadata server: one request at a time, with a limit on everything, and no way to be led elsewhere.
+
+No proxy from the environment, no redirect, no name resolution (addresses are literals), no cookies, no compression;
+a fresh connection for each request, so that no dead one is ever waited on.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+REQUEST_TIMEOUT_S = 2.0  # the server is on this host's own link and answers in milliseconds, or is in trouble
+MAX_BODY_BYTES = 32 << 10  # the longest documented answer, a list of events, is a few KiB
+TOKEN_TTL_S = 3600  # AWS allows 1 to 21600
+TOKEN_MARGIN_S = 15.0  # a token is renewed so long before it ends, as AWS's own node termination handler does
+MAX_TOKEN_LENGTH = 1024  # they are 56 characters; what goes back as a header has to be a short plain word
+
+
+class MetadataError(Exception):
+    """No answer that means anything; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A complete answer. `headers`: names in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Metadata:
+    """The metadata server at `base`, for instance `http://169.254.169.254`."""
+
+    def __init__(self, base: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self.base = base
+        self.timeout_s = timeout_s
+
+    async def get(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        query: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """The answer to a GET, whatever its status. Raises MetadataError if none came whole and in time."""
+        return await self._ask("GET", path, headers, query=query, timeout_s=timeout_s)
+
+    async def put(self, path: str, headers: Mapping[str, str]) -> Answer:
+        """The answer to an empty PUT. Raises MetadataError as `get` does."""
+        return await self._ask("PUT", path, headers)
+
+    async def post(self, path: str, headers: Mapping[str, str], query: Mapping[str, str], json: object) -> Answer:
+        """The answer to a POST of a JSON value. Raises MetadataError as `get` does."""
+        return await self._ask("POST", path, headers, query=query, json=json)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        query: Mapping[str, str] | None = None,
+        json: object = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            async with asyncio.timeout(limit_s), _session() as session:
+                request = session.request(
+                    method, self.base + path, headers=headers, params=query, json=json, allow_redirects=False
+                )
+                async with request as response:
+                    body = await _body(response)
+                    names = {name.lower(): value for name, value in response.headers.items()}
+                    return Answer(response.status, names, body)
+        except TimeoutError as error:
+            raise MetadataError(f"no answer within {limit_s:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise MetadataError(str(error) or type(error).__name__) from error
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None),  # the caller's limit holds for all of it
+        headers={"User-Agent": "stepkeeper", "Accept-Encoding": "identity"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,
+        trust_env=False,
+    )
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    body = b""
+    while chunk := await response.content.read(MAX_BODY_BYTES + 1 - len(body)):
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise MetadataError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
+    return body
+
+
+def unexpected(answer: Answer) -> MetadataError:
+    """The error for a status that has no meaning here."""
+    if 300 <= answer.status < 400:
+        return MetadataError(f"the answer is a redirect ({answer.status}), which a metadata server never sends")
+    if answer.status == 429:
+        return MetadataError("it was asked too often (429); other programs on this host may be asking it as well")
+    return MetadataError(f"the answer has status {answer.status}")
+
+
+class Token:
+    """The session token that AWS and Alibaba ask for: in memory only, renewed before it ends, and when refused.
+
+    `prefix`: how the provider's two headers begin, for instance `X-aws-ec2-metadata-token`.
+    """
+
+    def __init__(self, metadata: Metadata, prefix: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metadata = metadata
+        self._prefix = prefix
+        self._clock = clock
+        self._token = ""
+        self._renew_at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def get(self, path: str) -> Answer:
+        """The answer to a GET with the token; a refused token is replaced once. Raises MetadataError."""
+        token = await self._current()
+        answer = await self._metadata.get(path, {self._prefix: token})
+        if answer.status != 401:
+            return answer
+        if token == self._token:  # else somebody else got a new one meanwhile
+            self._token = ""
+        return await self._metadata.get(path, {self._prefix: await self._current()})
+
+    async def _current(self) -> str:
+        async with self._lock:
+            if not self._token or self._clock() >= self._renew_at:
+                await self._renew()
+            return self._token
+
+    async def _renew(self) -> None:
+        asked_at = self._clock()
+        answer = await self._metadata.put("/latest/api/token", {f"{self._prefix}-ttl-seconds": str(TOKEN_TTL_S)})
+        if answer.status != 200:
+            raise MetadataError(f"no token: {unexpected(answer)}")
+        token = answer.body.decode("latin-1").strip()
+        if not (0 < len(token) <= MAX_TOKEN_LENGTH and token.isascii() and token.isprintable() and " " not in token):
+            raise MetadataError(f"no token: the answer is {len(answer.body)} bytes that can't be one")
+        ttl = answer.headers.get(f"{self._prefix}-ttl-seconds".lower(), "")
+        lasts_s = min(float(ttl), TOKEN_TTL_S) if ttl.isascii() and ttl.isdecimal() and len(ttl) < 9 else TOKEN_TTL_S
+        self._token, self._renew_at = token, asked_at + max(lasts_s - TOKEN_MARGIN_S, lasts_s / 2)

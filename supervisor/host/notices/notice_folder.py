@@ -1,0 +1,116 @@
+"""Reads the files of the notice folder, trusting neither their names, nor their kind, nor their size."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_BYTES = 4096
+MAX_FILES = 100  # each is read at each look; nobody has so many reasons to leave
+MAX_NAME = 100
+FOLDER_MODE = 0o750
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that may be read. `written_wall`: seconds since 1970."""
+
+    name: str
+    body: bytes
+    written_wall: float
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What lies in the folder. `refused`: file name to the reason and what to do. `inode`: of the folder itself."""
+
+    found: tuple[Found, ...]
+    refused: dict[str, str]
+    inode: int
+
+
+class FolderError(Exception):
+    """The folder can't be read, or can't be trusted; the text says why and what to do."""
+
+
+class _Refused(Exception):
+    """A file that is not read; the text says why and what to do."""
+
+
+def look(path: Path, owners: frozenset[int]) -> Look:
+    """Reads every notice file of the folder, making the folder if it is missing. Raises FolderError.
+
+    Names that begin with a dot are skipped: writers rename their finished files into place.
+    """
+    try:
+        path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise FolderError(
+            f"cannot read the notice folder {path}: {error.strerror or error}; make it, owned by root, mode 0750"
+        ) from error
+    try:
+        inode = _trusted(path, os.fstat(folder), owners)
+        return _read_all(folder, sorted(os.listdir(folder)), owners, inode)  # noqa: PTH208 - of the folder checked, not of its name
+    except OSError as error:
+        raise FolderError(
+            f"cannot read the notice folder {path}: {error.strerror or error}; look at its disk"
+        ) from error
+    finally:
+        os.close(folder)
+
+
+def _trusted(path: Path, found: os.stat_result, owners: frozenset[int]) -> int:
+    if found.st_uid not in owners:
+        raise FolderError(f"cannot trust the notice folder {path}: it belongs to uid {found.st_uid}; chown root {path}")
+    if found.st_mode & 0o022:
+        raise FolderError(f"cannot trust the notice folder {path}: others may write in it; chmod go-w {path}")
+    return found.st_ino
+
+
+def _read_all(folder: int, names: list[str], owners: frozenset[int], inode: int) -> Look:
+    names = [name for name in names if not name.startswith(".")]
+    found, refused = [], {}
+    for name in names[:MAX_FILES]:
+        try:
+            found.append(_read(folder, name, owners))
+        except FileNotFoundError:
+            continue  # removed meanwhile: withdrawn
+        except _Refused as reason:
+            refused[name] = str(reason)
+        except OSError as error:
+            refused[name] = f"{error.strerror or error}; have root write it"
+    for name in names[MAX_FILES:]:
+        refused[name] = f"the folder has more than {MAX_FILES} files; remove some"
+    return Look(tuple(found), refused, inode)
+
+
+def _read(folder: int, name: str, owners: frozenset[int]) -> Found:
+    if len(name) > MAX_NAME or not (name.isascii() and name.isprintable()):
+        raise _Refused(f"its name is not plain; use up to {MAX_NAME} ASCII characters")
+    # asked before it is opened as well: opening a device may do something
+    _checked(os.stat(name, dir_fd=folder, follow_symlinks=False), owners)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(name, flags, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        _checked(found, owners)
+        body = os.read(descriptor, MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(body) > MAX_BYTES:
+        raise _Refused(f"it is longer than {MAX_BYTES} bytes; a notice is short")
+    return Found(name, body, found.st_mtime)
+
+
+def _checked(found: os.stat_result, owners: frozenset[int]) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise _Refused("it is not a regular file; links, pipes and devices are not followed")
+    if found.st_uid not in owners:
+        raise _Refused(f"it belongs to uid {found.st_uid}, who may not announce anything; have root write it")
+    if found.st_mode & 0o022:
+        raise _Refused("others may write to it; chmod go-w it")
+    if found.st_nlink > 1:
+        raise _Refused("it has a second name elsewhere; write a file of its own")
+    if found.st_size > MAX_BYTES:
+        raise _Refused(f"it is {found.st_size} bytes long, more than {MAX_BYTES}; a notice is short")

@@ -1,0 +1,98 @@
+"""Reads what comes from outside, strictly: JSON, fields, and the three ways providers write a time."""
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+_DATE = re.compile(r"(?:[A-Za-z]{3}, )?(\d{1,2}) ([A-Za-z]{3}) (\d{4}) (\d\d):(\d\d):(\d\d) GMT", re.ASCII)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+class ReadingError(ValueError):
+    """An answer without a meaning we know; the text says what was expected and what came."""
+
+
+def text(body: bytes) -> str:
+    """A short answer without the white space around it. Raises ReadingError if it is not UTF-8."""
+    try:
+        return body.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise ReadingError(f"the answer is not text: {body[:40]!r}") from error
+
+
+def document(body: bytes) -> Any:
+    """The value of a JSON text. Raises ReadingError."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ReadingError(f"the answer is not JSON ({type(error).__name__}): {body[:40]!r}") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def members(value: Any, what: str) -> dict[str, Any]:
+    """`value` if it is a JSON object. Raises ReadingError."""
+    if not isinstance(value, dict):
+        raise ReadingError(f"{what} is not an object: {value!r:.60}")
+    return value
+
+
+def entries(value: Any, what: str) -> list[Any]:
+    """`value` if it is a JSON array. Raises ReadingError."""
+    if not isinstance(value, list):
+        raise ReadingError(f"{what} is not a list: {value!r:.60}")
+    return value
+
+
+def word(of: dict[str, Any], key: str) -> str:
+    """The text under `key`. Raises ReadingError if there is none."""
+    value = of.get(key)
+    if not isinstance(value, str):
+        raise ReadingError(f"{key} is not text: {value!r:.60}")
+    return value
+
+
+def line(value: str, length: int = 200) -> str:
+    """What somebody else wrote, made fit for one line of a log."""
+    return "".join(each if each.isprintable() else " " for each in value[:length]).strip()
+
+
+def rfc3339(value: str) -> datetime:
+    """`2026-11-21T00:51:52Z` as an aware time. Raises ReadingError."""
+    if not _RFC3339.fullmatch(value):
+        raise ReadingError(f"not a time like 2026-11-21T00:51:52Z: {value!r:.60}")
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ReadingError(f"there is no such time: {value!r:.60}") from error
+
+
+def date(value: str) -> datetime:
+    """`21 Jan 2027 09:00:43 GMT` as an aware time, with or without a day of the week, which may be a wrong one.
+
+    Read without strptime, whose month names follow the locale. Raises ReadingError.
+    """
+    found = _DATE.fullmatch(value)
+    if not found or found[2] not in _MONTHS:
+        raise ReadingError(f"not a time like 21 Jan 2027 09:00:43 GMT: {value!r:.60}")
+    try:
+        return datetime(
+            int(found[3]),
+            _MONTHS.index(found[2]) + 1,
+            int(found[1]),
+            int(found[4]),
+            int(found[5]),
+            int(found[6]),
+            tzinfo=UTC,
+        )
+    except ValueError as error:
+        raise ReadingError(f"there is no such time: {value!r:.60}") from error
+
+
+def stamp(moment: datetime) -> str:
+    """A time the way notices' ids and texts write it."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,63 @@
+"""How long the saves of all jobs took, and on which disk: what a flush under a deadline is planned from."""
+
+import asyncio
+import math
+import os
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import structlog
+
+from supervisor.core.flush import RECENT, Saved, expected_s
+from supervisor.host.ledger import Ledger, LedgerError
+
+log = structlog.get_logger()
+
+
+class Saves:
+    """The last few saves of every job. Jobs whose disk is not known yet are taken to share one."""
+
+    def __init__(self) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called, from the event loop's thread, after every save."""
+        self._saves: defaultdict[str, deque[Saved]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._disks: dict[str, int] = {}
+        self._looking: set[asyncio.Task[None]] = set()
+
+    def learn(self, ledger: Ledger) -> None:
+        """What earlier daemons measured, so that the first notice finds something; each counts as alone on its disk."""
+        try:
+            found = ledger.recent_saves(RECENT)
+        except LedgerError as error:
+            log.warning("ledger.not_read", error=str(error), effect="how long saves take is measured anew")
+            return
+        for job, durations_s in found.items():
+            self._saves[job].extend(Saved(-math.inf, save_s) for save_s in durations_s)
+
+    def note(self, job: str, directory: Path, save_s: float, now: float) -> None:
+        """A save of `job` is on the disk."""
+        if job not in self._disks and len(self._looking) < RECENT:
+            task = asyncio.get_running_loop().create_task(self._look(job, directory))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+        self._saves[job].append(Saved(now, max(0.0, save_s)))
+        self.on_change()
+
+    def expected_s(self, finishing: Collection[str]) -> dict[str, float]:
+        """How long the next save of each job takes (s) while those of `finishing` save too; measured jobs only."""
+        unknown = {name for name in self._saves if name not in self._disks}
+        found: dict[str, float] = {}
+        for disk in {*self._disks.values()} or {0}:
+            beside = unknown | {name for name in self._saves if self._disks.get(name) == disk}
+            saves = {name: tuple(self._saves[name]) for name in beside}
+            for name, save_s in expected_s(saves, beside.intersection(finishing)).items():
+                found[name] = max(save_s, found.get(name, 0.0))
+        return found
+
+    async def _look(self, job: str, directory: Path) -> None:
+        """In a thread: a file server that is away must not hold up supervision."""
+        try:
+            self._disks[job] = (await asyncio.to_thread(os.stat, directory)).st_dev
+        except OSError:
+            return  # it stays unknown, which is the careful way; the next save looks again
