@@ -9,15 +9,17 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from supervisor.control import tail
+from supervisor.control import noticed, tail
 from supervisor.control.commands import TABLE, Command
 from supervisor.control.errors import Code
 from supervisor.core.facts import State
+from supervisor.core.notices import Certainty, Kind
 from supervisor.host.checkpoint_store import Listed
 from supervisor.host.ledger import AttemptRecord
 from supervisor.runner.programs import Changes
@@ -44,6 +46,10 @@ def _list(items: Schema) -> Schema:
 
 def _or_null(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _word(words: type[StrEnum]) -> Schema:
+    return {"type": "string", "enum": [str(each) for each in words]}
 
 
 def _of(kind: type) -> Schema:
@@ -95,11 +101,12 @@ def _named(result: Schema, **optional: Schema) -> Shape:
 
 
 NAME = _object(name=TEXT)
+SECONDS: Schema = {"type": "number", "exclusiveMinimum": 0}
 UNDESCRIBED = Shape({"type": "object"})
 PROGRAM = _object(
     name=TEXT,
     group=TEXT,
-    state={"type": "string", "enum": [str(state) for state in State]},
+    state=_word(State),
     wire_state=TEXT,
     wire_code=WHOLE,
     description=TEXT,
@@ -110,10 +117,34 @@ PROGRAM = _object(
     signal=_or_null(WHOLE),
     reason=_or_null(TEXT),
     wanted=FLAG,
+    warning=_or_null(TEXT),
+    durable_s=_or_null(NUMBER),
+    notice=_or_null(
+        _object(
+            source=TEXT,
+            kind=_word(Kind),
+            certainty=_word(Certainty),
+            deadline_wall_at=_or_null(NUMBER),
+            last_flush_s=_or_null(NUMBER),
+            waits=FLAG,
+        )
+    ),
     stdout_logfile=_or_null(TEXT),
     stderr_logfile=_or_null(TEXT),
     job=_or_null(_object(attempt=WHOLE, checkpoint_dir=TEXT, **_of(Training)["properties"])),
 )
+NOTICE = _object(
+    source=TEXT,
+    id=TEXT,
+    kind=_word(Kind),
+    certainty=_word(Certainty),
+    deadline_s=_or_null(NUMBER),
+    deadline_wall_at=_or_null(NUMBER),
+    is_cancellable=FLAG,
+    program=_or_null(TEXT),
+    text=TEXT,
+)
+GIVEN = _object(name=TEXT, id=TEXT, kind=_word(Kind), certainty=_word(Certainty))
 _RECORD = _of(AttemptRecord)["properties"]
 ATTEMPT = _object(
     **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()}
@@ -125,8 +156,22 @@ SHAPES: Mapping[str, Shape] = {
     "checkpoint": _named(_object(checkpoint=TEXT, step=WHOLE, size_bytes=WHOLE, save_s=NUMBER)),
     "checkpoints": _named(_object(checkpoints=_list(_of(Listed))), verify={**FLAG, "default": True}),
     "clear": _named(NAME),
+    "drill": _named(
+        {"anyOf": [GIVEN, _object(name=TEXT, withdrawn=WHOLE)]},
+        in_s={**SECONDS, "maximum": noticed.MAX_DRILL_S, "description": "Seconds to the end; needed unless withdrawn."},
+        kind={**_word(Kind), "default": str(Kind.DRILL)},
+        certainty={**_word(Certainty), "default": str(Certainty.CERTAIN)},
+        withdraw={**FLAG, "default": False},
+    ),
     "history": _named(
         _object(attempts=_list(ATTEMPT)), limit={**WHOLE, "minimum": 1, "maximum": 10_000, "default": 20}
+    ),
+    "notices": Shape(
+        _object(
+            notices=_list(NOTICE),
+            sources=_list(_object(name=TEXT, shortest_s=_or_null(NUMBER), trouble=_or_null(TEXT))),
+            shortest_s=_or_null(NUMBER),
+        )
     ),
     "pid": Shape(_object(pid=WHOLE)),
     "reload": Shape(_object()),

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from supervisor.control.asked import Daemon
 from supervisor.core.facts import ALIVE, State
+from supervisor.core.notices import Certainty
 from supervisor.core.restart import Cause
 from supervisor.protocol.launch import Interval
+from supervisor.runner.noticing import Noticing, wall
 from supervisor.runner.runner import Runner
 from supervisor.runner.tally import Spans
 
@@ -30,6 +32,7 @@ class JobSample:
     checkpoint_interval_s: float | None
     save_s: float | None
     flush_s: float | None
+    flush_expected_s: float | None
     saves: tuple[int, float]
     stalls: tuple[int, float]
     flushes: tuple[int, float]
@@ -55,10 +58,24 @@ class ProgramSample:
 
 
 @dataclass(frozen=True, slots=True)
+class NoticesSample:
+    """What is known of this host's end. `holding`: how many notices, by certainty; `sources`: whether each answers.
+
+    `deadline_wall_at`: the earliest moment at which the host certainly may be gone; `shortest_s`: the shortest warning.
+    """
+
+    holding: dict[str, int]
+    deadline_wall_at: float | None
+    sources: dict[str, bool]
+    shortest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """The daemon at one moment."""
 
     programs: tuple[ProgramSample, ...]
+    notices: NoticesSample
     is_leaving: bool
     ledger_in_trouble: bool
     logs_in_trouble: int
@@ -66,16 +83,28 @@ class Sample:
 
 def sample(daemon: Daemon) -> Sample:
     """What there is to say now. For the event loop's thread; takes some microseconds a program."""
-    runners = daemon.programs.runners
+    runners, expected_s = daemon.programs.runners, daemon.noticing.durable_s()
     return Sample(
-        tuple(_program(runners[name]) for name in sorted(runners)),
+        tuple(_program(runners[name], expected_s.get(name)) for name in sorted(runners)),
+        _notices(daemon.noticing, time.monotonic()),
         daemon.programs.closing,
         daemon.ledger.last_error is not None,
         len(daemon.logs.troubles),
     )
 
 
-def _program(runner: Runner) -> ProgramSample:
+def _notices(noticing: Noticing, now: float) -> NoticesSample:
+    notices = [each.notice for each in noticing.posted]
+    certain = [each for each in notices if each.certainty is Certainty.CERTAIN and each.deadline_at is not None]
+    return NoticesSample(
+        holding={str(each): sum(notice.certainty is each for notice in notices) for each in Certainty},
+        deadline_wall_at=min((at for at in (wall(each, now) for each in certain) if at is not None), default=None),
+        sources={each.name: each.trouble is None for each in noticing.health},
+        shortest_s=noticing.shortest_s,
+    )
+
+
+def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
     tally = runner.acts.tally
     tally.stood(runner.state, time.monotonic())
     alive = runner.state in ALIVE
@@ -90,11 +119,11 @@ def _program(runner: Runner) -> ProgramSample:
         ended={**{str(cause): 0 for cause in BUDGETED}, **tally.ended},
         restarts_left={str(cause): runner.restarts_left(cause) for cause in BUDGETED},
         spent_s=dict(tally.spent_s),
-        job=_job(runner),
+        job=_job(runner, flush_expected_s),
     )
 
 
-def _job(runner: Runner) -> JobSample | None:
+def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
     if runner.config.job is None:
         return None
     tally, training = runner.acts.tally, runner.acts.training
@@ -112,6 +141,7 @@ def _job(runner: Runner) -> JobSample | None:
         checkpoint_interval_s=_interval_s(runner.config.job.checkpoint_interval, training.step_s),
         save_s=tally.save.last_s,
         flush_s=tally.flush.last_s,
+        flush_expected_s=flush_expected_s,
         saves=_totals(tally.save),
         stalls=_totals(tally.stall),
         flushes=_totals(tally.flush),

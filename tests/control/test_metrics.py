@@ -13,8 +13,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from supervisor.control.metrics import DIVIDED, JOBS, PROGRAMS, exposition, families
-from supervisor.control.sampling import BUDGETED, JobSample, ProgramSample, Sample
+from supervisor.control.metric_table import DIVIDED, JOBS, PROGRAMS
+from supervisor.control.metrics import exposition, families
+from supervisor.control.sampling import BUDGETED, JobSample, NoticesSample, ProgramSample, Sample
 from supervisor.core import effects as order
 from supervisor.core.facts import State
 from supervisor.protocol import messages
@@ -90,6 +91,22 @@ def test_a_killed_worker_is_counted_by_cause(daemon: Daemon):
     assert Scrape(daemon).value(name, program="digits", cause="crash") == before + 1
 
 
+def test_a_notice_is_told_with_its_deadline_until_it_is_withdrawn(daemon: Daemon):
+    assert Scrape(daemon).value("stepkeeper_notices", certainty="certain") == 0
+    daemon.call("drill", name="idle", in_s=3600)
+
+    scrape = Scrape(daemon)
+    assert scrape.value("stepkeeper_notices", certainty="certain") == 1
+    deadline_at = scrape.value("stepkeeper_notice_deadline_timestamp_seconds")
+    assert deadline_at is not None
+    assert abs(deadline_at - time.time() - 3600) < 60
+
+    daemon.call("drill", name="idle", withdraw=True)
+    scrape = Scrape(daemon)
+    assert scrape.value("stepkeeper_notices", certainty="certain") == 0
+    assert scrape.value("stepkeeper_notice_deadline_timestamp_seconds") is None
+
+
 def test_the_daemon_speaks_of_its_own_process(daemon: Daemon):
     scrape = Scrape(daemon)
 
@@ -121,7 +138,7 @@ def test_promtool_finds_nothing_to_blame(daemon: Daemon):
 
 
 def whole_sample(programs: int) -> Sample:
-    job_sample = JobSample(7, 9, 0.1, 7, 1, 1e9, 5, 100, 1e9, 60.0, 1.0, 2.0, (1, 1.0), (1, 1.0), (1, 2.0), 0, 0)
+    job_sample = JobSample(7, 9, 0.1, 7, 1, 1e9, 5, 100, 1e9, 60.0, 1.0, 2.0, 3.0, (1, 1.0), (1, 1.0), (1, 2.0), 0, 0)
     causes = {str(cause): 1 for cause in BUDGETED}
     return Sample(
         tuple(
@@ -140,6 +157,7 @@ def whole_sample(programs: int) -> Sample:
             )
             for number in range(programs)
         ),
+        NoticesSample({"possible": 0, "certain": 1}, 2e9, {"file": True}, 30.0),
         is_leaving=False,
         ledger_in_trouble=False,
         logs_in_trouble=0,

@@ -100,6 +100,11 @@ REQUESTS = [
     ("update", {}),
     ("update", {"names": ["nobody"]}),
     ("history", {"name": "sleeper"}),
+    ("drill", {"name": "sleeper", "in_s": 3600}),
+    ("notices", {}),
+    ("status", {}),
+    ("drill", {"name": "sleeper", "withdraw": True}),
+    ("drill", {"name": "sleeper", "in_s": -1}),
     ("stop", {}),
 ]
 
