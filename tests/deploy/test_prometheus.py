@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from supervisor.core.facts import State
 from supervisor.core.restart import Cause
 from tests.control.test_metrics import whole_sample
 from tests.deploy.tools import DEPLOY, judge, tool
+from tests.system.harness import Daemon
 
 PROMETHEUS = DEPLOY / "prometheus"
 RULES = PROMETHEUS / "stepkeeper.rules.yml"
@@ -129,3 +132,21 @@ def test_systemd_accepts_the_timer_that_writes_the_metrics(tmp_path: Path):
 
     # unknown keys are only a warning, with status 0
     assert judge([analyze, "--man=no", "verify", tmp_path / "stepkeeper-metrics.timer"]) == ""
+
+
+def test_the_timer_writes_a_file_that_promtool_accepts(tmp_path: Path):
+    tool("curl", "Debian package curl")
+    promtool = tool("promtool", "Debian package prometheus")
+    unit = (PROMETHEUS / "stepkeeper-metrics.service").read_text().replace("\\\n", " ")
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\n") as daemon:
+        for line in re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE):
+            told = line.replace("/run/stepkeeper/supervisor.sock", str(daemon.socket))
+            judge(shlex.split(told.replace("/run/stepkeeper-metrics", str(tmp_path))))
+
+    written = tmp_path / "stepkeeper.prom"
+    assert 'stepkeeper_program_up{program="sleeper"}' in written.read_text()
+    with written.open() as text:
+        checked = subprocess.run(
+            [promtool, "check", "metrics"], check=False, stdin=text, capture_output=True, timeout=60
+        )
+    assert (checked.returncode, checked.stdout) == (0, b"")
