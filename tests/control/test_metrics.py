@@ -69,6 +69,13 @@ def test_programs_are_told_apart_by_state(daemon: Daemon):
     assert scrape.value("stepkeeper_step", program="sleeper") is None
 
 
+def test_the_time_a_program_took_to_start_is_told_from_the_time_it_ran(daemon: Daemon):
+    started_s = Scrape(daemon).value("stepkeeper_program_seconds_total", program="sleeper", spent="starting")
+
+    assert started_s is not None
+    assert started_s > 0.9  # startsecs is 1
+
+
 def test_a_commanded_checkpoint_is_measured(daemon: Daemon):
     saved = daemon.call("checkpoint", name="digits")
 
