@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test check format peer bench lock diagram clean
+.PHONY: demo test check check-deploy format peer bench lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -19,6 +19,9 @@ check: $(INSTALLED)  ## format, lint, types, import contracts, fast tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest -m "not slow"
+
+check-deploy: $(INSTALLED)  ## judges deploy/ with every tool that is here, and lists what was skipped and why
+	$(BIN)/python -m pytest tests/deploy -rs
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .

@@ -23,6 +23,7 @@ from supervisor.control.doors import open_doors
 from supervisor.control.listening import ListenError
 from supervisor.control.server import serve
 from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.host import orphans
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -109,7 +110,8 @@ class Supervisord:
                 self._background.ready()
                 self._stay_alive()
                 noticing.begin(_sources(settings))
-                await self._supervise(programs)
+                with orphans.reaped(programs.has_worker):
+                    await self._supervise(programs)
         finally:
             await noticing.end()
             if self._reload:

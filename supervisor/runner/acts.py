@@ -30,6 +30,7 @@ from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
 from supervisor.runner.saves import Saves
 from supervisor.runner.selecting import select
+from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
@@ -65,6 +66,7 @@ class Acts:
 
     def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
         self.training = Training()
+        self.tally = Tally()
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
         self.started_wall_at: float | None = None
@@ -262,8 +264,9 @@ class Acts:
     # --- what comes back ----------------------------------------------------------------------------------------------
 
     async def _select(self, attempt: int, job: JobConfig) -> None:
-        services = self._services
-        self._post(await select(self._config.name, attempt, job, services.checkpoints, services.ledger, self._log))
+        services, name = self._services, self._config.name
+        found = await select(name, attempt, job, services.checkpoints, services.ledger, self.tally, self._log)
+        self._post(found)
 
     def _exited(self, number: int, exit_: Exit) -> None:
         """The process is gone: hear its last words, then tell the core."""
@@ -304,6 +307,7 @@ class Acts:
     def _heard(self, message: messages.FromWorker) -> None:
         self.training.note(message)
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
+        self.tally.heard(message, time.monotonic())
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:

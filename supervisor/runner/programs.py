@@ -53,6 +53,10 @@ class Programs:
         """The programs of the configuration as it was last read, whether in use or not."""
         return self._configured
 
+    def has_worker(self, pid: int) -> bool:
+        """Whether a child with this pid is a program's, so that its exit status is waited for."""
+        return any(runner.acts.pid == pid for runner in self.runners.values())
+
     async def begin(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
         wanted before, or starts by itself, is started.

@@ -18,6 +18,7 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
+from supervisor.core.restart import Cause
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
 from supervisor.protocol import messages
@@ -98,6 +99,11 @@ class Runner:
         """How long its worker may take to flush and leave."""
         policy = self._job.facts.policy
         return policy.stop_timeout + (policy.flush_timeout if policy.is_job else 0.0)
+
+    def restarts_left(self, cause: Cause) -> int:
+        """How many more failures of this cause, without progress between them, are followed by another attempt."""
+        facts = self._job.facts
+        return max(0, facts.policy.startretries - facts.failures.by_cause.get(cause, 0))
 
     def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
@@ -207,6 +213,7 @@ class Runner:
             self._draining = False
             self._arm()
         if self.state is not before:
+            self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
         for change in self._watchers:
             if not change.done():
@@ -214,6 +221,7 @@ class Runner:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
+            self.acts.tally.ordered(effect, self._loop.time())
             try:
                 self.acts.perform(effect)
             except Exception:  # noqa: BLE001 - an act that fails must not keep the deadline from being set

@@ -11,18 +11,26 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.protocol.checkpoints import NoValidCheckpoint
 from supervisor.protocol.damage import Refused
+from supervisor.runner.tally import Tally
 
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
 
 async def select(
-    program: str, attempt: int, job: JobConfig, checkpoints: CheckpointStore, ledger: Ledger, log: FilteringBoundLogger
+    program: str,
+    attempt: int,
+    job: JobConfig,
+    checkpoints: CheckpointStore,
+    ledger: Ledger,
+    tally: Tally,
+    log: FilteringBoundLogger,
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
     """What the core is told: the newest whole checkpoint, or why there is nothing to begin from."""
     directory = job.checkpoint_dir
 
     def book(refused: tuple[Refused, ...]) -> None:
+        tally.refused += len(refused)
         for each in refused:
             log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,11 +34,17 @@ def ask_as(uid: int, daemon: Daemon, command: str, headers: dict[str, str] | Non
 
 
 @pytest.fixture
-def daemon(tmp_path: Path):
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+def folder() -> Iterator[Path]:
+    """One that others may enter. Not in pytest's, which every run of pytest by this user closes to others again."""
+    with tempfile.TemporaryDirectory(prefix="sk", dir="/tmp") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        yield folder
+
+
+@pytest.fixture
+def daemon(folder: Path):
+    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
 
@@ -52,6 +60,16 @@ def test_another_user_whom_the_mode_lets_in_may_look_but_not_change(daemon: Daem
     assert "result" in looked
     assert refused["error"]["code"] == "FORBIDDEN"  # type: ignore[index]
     assert alive(pid)
+
+
+@needs_root
+def test_whoever_may_look_may_read_metrics_and_the_description(daemon: Daemon):
+    daemon.socket.chmod(0o777)
+
+    for path, content in (("/metrics", "stepkeeper_build_info{"), ("/openapi.json", '"openapi": "3.1.0"')):
+        script = ASK.format(uid=NOBODY, path=str(daemon.socket), headers={}).replace('"POST", "/api/v1/" +', '"GET",')
+        asked = subprocess.run([sys.executable, "-c", script, path, ""], capture_output=True, text=True, check=True)
+        assert content in asked.stdout
 
 
 @needs_root

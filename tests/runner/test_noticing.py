@@ -55,7 +55,7 @@ def notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN, id: s
 
 @pytest.fixture
 async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump()
+    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
     logs.start()
     state, run = tmp_path / "state", tmp_path / "run"
     yield Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
