@@ -102,10 +102,9 @@ class Supervisord:
         begin = asyncio.create_task(programs.begin())
         leave = asyncio.create_task(self._leave.wait())
         try:
-            while not (await asyncio.wait({begin, leave}, timeout=EXTEND_EVERY_S, return_when=asyncio.FIRST_COMPLETED))[
-                0
-            ]:
+            while not (begin.done() or leave.done()):
                 self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
+                await asyncio.wait({begin, leave}, timeout=EXTEND_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
             if begin.done():
                 begin.result()
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
@@ -125,8 +124,9 @@ class Supervisord:
         if not self._reload:  # for systemd the service goes on
             self._systemd.stopping("flushing and stopping all programs")
         leaving = asyncio.create_task(programs.leave())
-        while not (await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S))[0]:
-            self._systemd.extend(2 * EXTEND_EVERY_S)
+        while not leaving.done():
+            self._systemd.extend(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
+            await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S)
         await leaving
 
     def _stay_alive(self) -> None:

@@ -62,8 +62,9 @@ def left_in(group: str) -> list[psutil.Process]:
 async def end(left: Iterable[psutil.Process], systemd: Systemd) -> str:
     """Has workers flush and leave, then ends what remains, and has systemd wait for it; says how it went."""
     ending = asyncio.create_task(_end(list(left)))
-    while not (await asyncio.wait({ending}, timeout=EXTEND_EVERY_S))[0]:
+    while not ending.done():
         systemd.extend(2 * EXTEND_EVERY_S)
+        await asyncio.wait({ending}, timeout=EXTEND_EVERY_S)
     return await ending
 
 

@@ -82,7 +82,7 @@ def poweroff_and_boot_go_on_from_the_flushed_step(guest: Guest) -> None:
 
 
 def stop_waits_for_a_flush_longer_than_its_limit(guest: Guest) -> None:
-    with _job(guest, "slow", STEPS=600, STEP_S=0.03, FLUSH_S=15) as name, _setting(guest, "TimeoutStopSec=8"):
+    with _job(guest, "slow", STEPS=600, STEP_S=0.03, FLUSH_S=9) as name, _setting(guest, "TimeoutStopSec=3"):
         _until_step(guest, name, 20)
         guest.run("systemctl", "stop", "stepkeeper")
 
@@ -140,7 +140,7 @@ def upgrade_does_not_stop_jobs(guest: Guest) -> None:
 
 
 def a_hanging_daemon_is_stopped_and_its_workers_flush(guest: Guest) -> None:
-    with _job(guest, "stuck", STEPS=6000, STEP_S=0.03, FLUSH_S=4) as name, _setting(guest, "TimeoutStopSec=2"):
+    with _job(guest, "stuck", STEPS=6000, STEP_S=0.03, FLUSH_S=6) as name, _setting(guest, "TimeoutStopSec=5"):
         _until_step(guest, name, 20)
         guest.run("systemctl", "stop", "--no-block", "stepkeeper")
         until(lambda: guest.unit("SubState")["SubState"] == "stop-sigterm", "the daemon was told")
