@@ -61,6 +61,7 @@ class Guest:
         command += ["--console=pipe", "--private-network", "--machine=stepkeeper-test"]
         command += [f"--bind-ro={there}:{here}" for here, there in self._shown.items()]
         environment = {"PATH": os.environ["PATH"], "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"}
+        self._leader = 0
         with (self.root.parent / "console.log").open("ab") as console:
             self._container = subprocess.Popen(
                 [*self._in_group(), *command],
@@ -87,8 +88,13 @@ class Guest:
         """Ends the machine however it is; its disk stays."""
         if self._container is not None and self._container.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._leader, signal.SIGKILL)  # the first process of a pid namespace takes all others with it
-            self._container.wait(PATIENCE_S)
+                if self._leader:
+                    os.kill(self._leader, signal.SIGKILL)  # the first process of a pid namespace takes all with it
+            try:
+                self._container.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                self._container.kill()
+                self._container.wait()
         if self._group is not None:
             for folder, _, _ in os.walk(self._group, topdown=False):
                 with contextlib.suppress(OSError):
@@ -105,11 +111,6 @@ class Guest:
         if done.returncode != 0:
             raise AssertionError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
-
-    def start(self, *command: str) -> "subprocess.Popen[str]":
-        """Starts a command in the guest and does not wait for it."""
-        into = ["nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *ENVIRONMENT]
-        return subprocess.Popen([*into, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def path(self, inside: str) -> Path:
         """Where a path of the guest's disk is on this machine. Not for what is mounted in the guest, as /run."""
@@ -144,10 +145,14 @@ class Guest:
         if self._container.poll() is not None:
             raise AssertionError(f"the guest does not boot:\n{(self.root.parent / 'console.log').read_text()[-2000:]}")
         children = Path(f"/proc/{self._container.pid}/task/{self._container.pid}/children").read_text().split()
-        if not children or "systemd" not in Path(f"/proc/{children[0]}/comm").read_text():
-            return False
-        self._leader = int(children[0])
-        return True
+        with contextlib.suppress(
+            FileNotFoundError
+        ):  # nspawn's own first child, which is not the guest's, is gone again
+            for pid in children:
+                if Path(f"/proc/{pid}/comm").read_text() == "systemd\n":
+                    self._leader = int(pid)
+                    return True
+        return False
 
     def _in_group(self) -> list[str]:
         """What makes the command after it run in the guest's control group."""
