@@ -138,7 +138,7 @@ def upgrade_does_not_stop_jobs(guest: Guest) -> None:
         assert "supervises now" in said, said
         assert guest.path("/opt/stepkeeper/current").readlink() != before
         assert guest.status(name)["pid"] == pid
-        _ends_equal(guest, name, 900)
+        _ends_equal(guest, name, 700)
         assert _beginnings(guest, name) == [0]
 
 
