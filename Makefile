@@ -31,7 +31,7 @@ bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost 
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
 
-systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 4 minutes)
+systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 3 minutes)
 	$(BIN)/python -m tests.systemd
 
 diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.systemd import guest as guests
+from tests.systemd import tensorflow_job
 from tests.systemd.guest import Guest
 from tests.systemd.scenarios import ALL, Scenario
 
@@ -51,18 +52,26 @@ def run(guest: Guest, scenarios: Sequence[Scenario]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=__doc__)
     parser.add_argument("-k", metavar="TEXT", help="after the installation only scenarios with this in their name")
+    parser.add_argument("--tensorflow", action="store_true", help="train with TensorFlow too (some minutes more)")
     parser.add_argument("--keep", action="store_true", help="leave the machine's disk, and say where it is")
     options = parser.parse_args()
     if (reason := guests.missing()) is not None:
         print(f"cannot boot a machine here: {reason}", file=sys.stderr)
         return 2
     wanted = [each for each in ALL if each is ALL[0] or not options.k or options.k in each.__name__.replace("_", " ")]
+    shown = {"/src": SOURCE}
+    if options.tensorflow:
+        wanted.insert(
+            -1 if wanted[-1] is ALL[-1] else len(wanted), tensorflow_job.weights_after_a_poweroff_are_bit_equal
+        )
+        shown |= tensorflow_job.shown()
     folder = Path(tempfile.mkdtemp(prefix="stepkeeper-systemd-"))
     guest: Guest | None = None
     try:
         tree = guests.build(CACHE)
         subprocess.run(["cp", "-a", tree, folder / "root"], check=True)
-        guest = Guest(folder / "root", {"/src": SOURCE, "/wheelhouse": wheelhouse(folder / "wheelhouse")})
+        (folder / "root" / "root").chmod(0o755)  # where this machine's interpreter may have to be shown
+        guest = Guest(folder / "root", {**shown, "/wheelhouse": wheelhouse(folder / "wheelhouse")})
         guest.boot()
         failed = run(guest, wanted)
     finally:
