@@ -39,11 +39,13 @@ from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.acts import Services
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
+from supervisor.runner.standing import standing
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
 
+STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2})
@@ -126,11 +128,14 @@ class Supervisord:
         begin = asyncio.create_task(programs.begin())
         leave = asyncio.create_task(self._leave.wait())
         try:
-            await asyncio.wait({begin, leave}, return_when=asyncio.FIRST_COMPLETED)
+            while not (begin.done() or leave.done()):
+                self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
+                await asyncio.wait({begin, leave}, timeout=EXTEND_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
             if begin.done():
                 begin.result()
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
-                self._systemd.ready(f"{len(programs.runners)} programs")
+                self._systemd.ready(standing(programs.runners.values()))
+                self._tell_standing(programs)
             await leave
         finally:
             leave.cancel()
@@ -147,8 +152,9 @@ class Supervisord:
             return
         self._systemd.stopping("flushing and stopping all programs")
         leaving = asyncio.create_task(programs.leave())
-        while not (await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S))[0]:
-            self._systemd.extend(2 * EXTEND_EVERY_S)
+        while not leaving.done():
+            self._systemd.extend(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
+            await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S)
         await leaving
 
     def _stay_alive(self) -> None:
@@ -156,6 +162,12 @@ class Supervisord:
         if self._systemd.watchdog_s is not None:
             self._systemd.alive()
             asyncio.get_running_loop().call_later(self._systemd.watchdog_s / 2, self._stay_alive)
+
+    def _tell_standing(self, programs: Programs) -> None:
+        """Tells systemd where training stands, at a low rate, until the daemon leaves."""
+        if self._systemd.listens and not self._leave.is_set():
+            self._systemd.status(standing(programs.runners.values()))
+            asyncio.get_running_loop().call_later(STATUS_EVERY_S, self._tell_standing, programs)
 
     @contextlib.asynccontextmanager
     async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:
@@ -212,7 +224,7 @@ class Supervisord:
         self._daemon_log.reopen()
 
     def _start_update(self, programs: Programs) -> None:
-        task = asyncio.create_task(_update(programs))
+        task = asyncio.create_task(_update(programs, self._systemd))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -227,17 +239,19 @@ def _sources(settings: SupervisordConfig) -> tuple[Source, ...]:
     return sources(settings.notices, told)
 
 
-async def _update(programs: Programs) -> None:
+async def _update(programs: Programs, systemd: Systemd) -> None:
     """SIGHUP: the configuration is read again, and what differs is changed; an unusable one changes nothing."""
     if programs.closing:
         return
+    systemd.reloading("reading the configuration again")
     try:
         await programs.reread()
+        actions = await programs.update()
+        log.info("configuration.updated", actions=[f"{name}: {action}" for name, action in actions])
     except ConfigError as error:
         log.error("configuration.refused", error=str(error), kept="the one before")
-        return
-    actions = await programs.update()
-    log.info("configuration.updated", actions=[f"{name}: {action}" for name, action in actions])
+    finally:
+        systemd.ready(standing(programs.runners.values()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -326,6 +340,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
         settings.logfile_maxbytes,
         settings.logfile_backups,
         foreground=settings.nodaemon,
+        journal_stream=os.environ.get("JOURNAL_STREAM", ""),
     )
     try:
         return asyncio.run(_supervise(config, read, background, daemon_log))

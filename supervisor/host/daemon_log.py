@@ -1,4 +1,4 @@
-"""The daemon's own log: structlog events to a rotating file or standard error, written by a thread of its own."""
+"""The daemon's own log: structlog events to a rotating file, the journal or standard error, by a thread of its own."""
 
 import logging
 import logging.handlers
@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import TextIO
 
 import structlog
+
+from supervisor.host import journal
+from supervisor.host.journal_log import JournalHandler
 
 LEVELS = {
     "critical": logging.CRITICAL,
@@ -24,18 +27,28 @@ LEVELS = {
 class DaemonLog:
     """Until `stop`, what structlog is told goes to the file and, in the foreground, to standard error.
 
-    A terminal gets the console form, everything else JSON lines. The event loop only queues: a slow or full disk
-    delays the log, not the daemon.
+    A terminal gets the console form, the journal entries with fields, everything else JSON lines. The event loop only
+    queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
     """
 
-    def __init__(self, level: str, file: Path | None, maxbytes: int, backups: int, *, foreground: bool) -> None:
+    def __init__(
+        self,
+        level: str,
+        file: Path | None,
+        maxbytes: int,
+        backups: int,
+        *,
+        foreground: bool,
+        journal_stream: str = "",
+    ) -> None:
         handlers: list[logging.Handler] = []
         if file is not None:
             handlers.append(_file_handler(file, maxbytes, backups))
         if foreground or not handlers:
-            handlers.append(_stream_handler(sys.stderr))
+            handlers.append(_foreground_handler(journal_stream))
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._handlers = handlers
         self._listener = logging.handlers.QueueListener(waiting, *handlers)
         root = logging.getLogger()
         root.handlers[:] = [_RawQueueHandler(waiting)]
@@ -54,8 +67,10 @@ class DaemonLog:
                 handler.release()
 
     def stop(self) -> None:
-        """Writes what is queued."""
+        """Writes what is queued, and closes what it was written to."""
         self._listener.stop()
+        for handler in self._handlers:
+            handler.close()
 
 
 class _RawQueueHandler(logging.handlers.QueueHandler):
@@ -98,6 +113,14 @@ def _file_handler(path: Path, maxbytes: int, backups: int) -> logging.Handler:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
     handler.setFormatter(_formatter(structlog.processors.JSONRenderer()))
     return handler
+
+
+def _foreground_handler(journal_stream: str) -> logging.Handler:
+    """The journal, if systemd connected standard error with it and nobody has redirected it since."""
+    plain = _stream_handler(sys.stderr)
+    if journal.is_at(sys.stderr.fileno(), journal_stream):
+        return JournalHandler(journal.Journal(), plain)
+    return plain
 
 
 def _stream_handler(stream: TextIO) -> logging.Handler:

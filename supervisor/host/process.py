@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from supervisor.host import exit_status, tree
+from supervisor.host import exit_status, oom, tree
 from supervisor.host.exit_status import Exit
 from supervisor.host.spawning import Credentials, SpawnError, SpawnErrorKind, credentials, explain, find_command
 from supervisor.host.tree import identity
@@ -60,6 +60,7 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     command = find_command(request.argv[0], request.environment, request.directory, request.program)
     try:
         child = _popen(request, command)
+        oom.make_eligible(child.pid)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         _refuse(request, command, error)
     try:

@@ -1,14 +1,24 @@
 """Tells systemd how the daemon is doing: the notification protocol of sd_notify(3), one datagram a message.
 
-Keys this uses are known to systemd 236 and later. Where no systemd listens, nothing is sent.
+Keys this uses are known to systemd 236 and later, but for MONOTONIC_USEC (253), which older ones ignore. Where no
+systemd listens, nothing is sent.
 """
 
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Mapping
 
-_OURS = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID")
+_OURS = (
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+    "LISTEN_FDS",
+    "LISTEN_FDNAMES",
+    "LISTEN_PID",
+    "JOURNAL_STREAM",
+)
 """Variables that are between systemd and the daemon: a worker must not speak for it."""
 
 
@@ -31,9 +41,21 @@ class Systemd:
         """Started completely, or reloaded."""
         self._tell("READY=1", f"STATUS={status}")
 
+    @property
+    def listens(self) -> bool:
+        """Whether there is anybody to tell."""
+        return self._address is not None
+
     def status(self, text: str) -> None:
         """One line for `systemctl status`."""
         self._tell(f"STATUS={text}")
+
+    def reloading(self, text: str) -> None:
+        """Began to take up a changed configuration; `ready` ends it.
+
+        The time is what Type=notify-reload tells this answer from one to an earlier reload by.
+        """
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", f"STATUS={text}")
 
     def stopping(self, text: str) -> None:
         """Began to leave."""

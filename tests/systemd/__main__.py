@@ -1,0 +1,89 @@
+"""Installs stepkeeper on a machine with a real systemd and runs every scenario there: `make systemd-test`.
+
+Exit status: 0 if all pass, 1 if one does not, 2 if there is no such machine to be had here.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.systemd import guest as guests
+from tests.systemd import tensorflow_job
+from tests.systemd.guest import Guest
+from tests.systemd.scenarios import ALL, Scenario
+
+SOURCE = Path(__file__).parent.parent.parent
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stepkeeper-systemd-test"
+
+
+def wheelhouse(folder: Path) -> Path:
+    """stepkeeper's wheel and those of all it needs, in the versions that are locked."""
+    folder.mkdir()
+    locked = (SOURCE / "requirements" / "demo.txt").read_text().splitlines()
+    pins = [line.split()[0] for line in locked if line[:1].isalnum() and "==" in line]
+    (folder / "constraints.txt").write_text("\n".join(pins))
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, "--no-build-isolation", "--constraint", folder / "constraints.txt", SOURCE], check=True)
+    return folder
+
+
+def run(guest: Guest, scenarios: Sequence[Scenario]) -> list[str]:
+    """Runs the scenarios, says of each how it went, and gives the names of those that failed."""
+    failed = []
+    for scenario in scenarios:
+        name, began = scenario.__name__.replace("_", " "), time.monotonic()
+        try:
+            scenario(guest)
+            print(f"pass  {time.monotonic() - began:5.1f} s  {name}", flush=True)
+        except Exception:  # noqa: BLE001 - the others are to run as well
+            print(f"FAIL  {time.monotonic() - began:5.1f} s  {name}\n{traceback.format_exc()}", flush=True)
+            print(guest.try_run("journalctl", "-u", "stepkeeper", "-n", "40", "--no-pager").stdout, flush=True)
+            failed.append(name)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=__doc__)
+    parser.add_argument("-k", metavar="TEXT", help="after the installation only scenarios with this in their name")
+    parser.add_argument("--tensorflow", action="store_true", help="train with TensorFlow too (some minutes more)")
+    parser.add_argument("--keep", action="store_true", help="leave the machine's disk, and say where it is")
+    options = parser.parse_args()
+    if (reason := guests.missing()) is not None:
+        print(f"cannot boot a machine here: {reason}", file=sys.stderr)
+        return 2
+    wanted = [each for each in ALL if each is ALL[0] or not options.k or options.k in each.__name__.replace("_", " ")]
+    shown = {"/src": SOURCE}
+    if options.tensorflow:
+        wanted.insert(
+            -1 if wanted[-1] is ALL[-1] else len(wanted), tensorflow_job.weights_after_a_poweroff_are_bit_equal
+        )
+        shown |= tensorflow_job.shown()
+    folder = Path(tempfile.mkdtemp(prefix="stepkeeper-systemd-"))
+    guest: Guest | None = None
+    try:
+        tree = guests.build(CACHE)
+        subprocess.run(["cp", "-a", tree, folder / "root"], check=True)
+        (folder / "root" / "root").chmod(0o755)  # where this machine's interpreter may have to be shown
+        guest = Guest(folder / "root", {**shown, "/wheelhouse": wheelhouse(folder / "wheelhouse")})
+        guest.boot()
+        failed = run(guest, wanted)
+    finally:
+        if guest is not None:
+            guest.destroy()
+        if options.keep:
+            print(f"the machine's disk is {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    print(f"{len(wanted) - len(failed)} of {len(wanted)} passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
