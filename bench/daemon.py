@@ -68,7 +68,7 @@ def systems() -> list[System]:
     theirs = (str(peer.binaries() / "supervisord"), "-n")
     return [
         System("stepkeeper", ours, "state_dir = {folder}/state"),
-        System(peer.REQUIREMENT.replace("==", " "), theirs),
+        System(peer.SUPERVISOR.name, theirs),
     ]
 
 

@@ -1,34 +1,62 @@
-"""PyPI's Supervisor in an environment of its own, for comparing with; installed on first use."""
+"""Other people's supervisors, each in an environment of its own, for comparing with; installed on first use."""
 
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv-supervisor"
-REQUIREMENT = "supervisor==4.3.0"
-NEEDS = "setuptools<81"  # Supervisor 4.3.0 imports pkg_resources, which later ones no longer have
+ROOT = Path(__file__).resolve().parent.parent
 INSTALL_S = 180.0
 
 
+@dataclass(frozen=True)
+class Peer:
+    """A supervisor from PyPI: its exact version, what else it needs, and a command that it installs."""
+
+    requirement: str
+    needs: tuple[str, ...]
+    command: str
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.requirement.replace("==", " ")
+
+    @property
+    def environment(self) -> Path:
+        """Its folder."""
+        return ROOT / f".venv-{self.requirement.partition('==')[0]}"
+
+
+SUPERVISOR = Peer(
+    "supervisor==4.3.0",
+    ("setuptools<81",),  # it imports pkg_resources, which later ones no longer have
+    "supervisord",
+)
+CIRCUS = Peer("circus==0.19.0", (), "circusd")
+
+
 class NotInstalled(Exception):
-    """Supervisor is not here and can't be installed; the text says why."""
+    """The peer is not here and can't be installed; the text says why."""
 
 
-def binaries() -> Path:
-    """The folder with the peer's supervisord and supervisorctl. Raises NotInstalled."""
-    folder = ENVIRONMENT / "bin"
-    if not (folder / "supervisord").exists():
-        _do(sys.executable, "-m", "venv", str(ENVIRONMENT))
-        _do(str(folder / "pip"), "install", "--quiet", "--disable-pip-version-check", REQUIREMENT, NEEDS)
+def binaries(peer: Peer = SUPERVISOR) -> Path:
+    """The folder with the peer's commands. Raises NotInstalled."""
+    folder = peer.environment / "bin"
+    if not (folder / peer.command).exists():
+        _do(peer, sys.executable, "-m", "venv", str(peer.environment))
+        pip = (str(folder / "pip"), "install", "--quiet", "--disable-pip-version-check")
+        _do(peer, *pip, peer.requirement, *peer.needs)
     return folder
 
 
-def _do(*command: str) -> None:
+def _do(peer: Peer, *command: str) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        raise NotInstalled(f"cannot install {REQUIREMENT} into {ENVIRONMENT}: {said.strip()[-300:]}") from error
+        text = f"cannot install {peer.requirement} into {peer.environment}: {said.strip()[-300:]}"
+        raise NotInstalled(text) from error
 
 
 if __name__ == "__main__":
