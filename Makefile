@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test check check-deploy format peer bench systemd-test lock diagram clean
+.PHONY: demo test lint check check-deploy format peer bench bench-fleet systemd-test lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -13,11 +13,13 @@ demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing 
 test: $(INSTALLED)  ## all tests
 	$(BIN)/python -m pytest
 
-check: $(INSTALLED)  ## format, lint, types, import contracts, fast tests
+lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+check: lint  ## those, and the fast tests
 	$(BIN)/python -m pytest -m "not slow"
 
 check-deploy: $(INSTALLED)  ## judges deploy/ with every tool that is here, and lists what was skipped and why
@@ -33,6 +35,9 @@ peer: $(INSTALLED)  ## PyPI's Supervisor in .venv-supervisor, for the comparing 
 bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost of a save, beside CheckpointManager
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
+
+bench-fleet: $(INSTALLED)  ## 1 to 1,000 programs under one daemon, beside Supervisor and Circus (half an hour)
+	$(BIN)/python -m bench.fleet
 
 systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 3 minutes)
 	$(BIN)/python -m tests.systemd

@@ -49,13 +49,13 @@ def test_the_user_data_mounts_the_folder_that_the_installer_is_told(file: Path):
 
 
 def test_ansible_lint_finds_nothing_to_blame():
-    lint = tool("ansible-lint", "PyPI: ansible-lint, in the extra deploy-checks")
+    lint = tool("ansible-lint", "PyPI: ansible-lint")
 
     judge([lint, "-c", ".ansible-lint", "--offline"], ANSIBLE)
 
 
 def test_ansible_understands_the_playbook():
-    playbook = tool("ansible-playbook", "PyPI: ansible-lint, in the extra deploy-checks")
+    playbook = tool("ansible-playbook", "PyPI: ansible-lint")
 
     judge([playbook, "-i", "localhost,", "--syntax-check", "playbook.yml"], ANSIBLE)
 
