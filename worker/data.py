@@ -44,12 +44,12 @@ class Examples:
 
     def is_over(self, position: Position) -> bool:
         """Whether the examples that are left of the epoch make no whole batch."""
-        return self.count - self._consumed(position) < self.batch_size
+        return self.count - self.consumed(position) < self.batch_size
 
     def open(self, position: Position) -> tf.data.Dataset:
         """The batches from `position` on, without end. The position is one of examples: the batches before it may have
         had another size."""
-        first = self._consumed(position)
+        first = self.consumed(position)
         left = (self.count - first) // self.batch_size  # batches of this epoch
 
         def gathered(number: tf.Tensor) -> Batch:
@@ -63,7 +63,8 @@ class Examples:
 
         return tf.data.Dataset.range(2**62).map(gathered, num_parallel_calls=2).prefetch(2)
 
-    def _consumed(self, position: Position) -> int:
+    def consumed(self, position: Position) -> int:
+        """How many examples of the epoch are consumed there."""
         return position.batch * self.batch_size if position.examples is None else position.examples
 
     def _gather(self, epoch: tf.Tensor, start: tf.Tensor) -> Batch:

@@ -56,8 +56,8 @@ def fit(
         stopped = state.stopped
         while run.position.epoch < epochs and not stopped:
             epoch = run.position.epoch
-            dataset = _rest_of_epoch(data, run.position, per_epoch)
-            inner = _OneEpoch(listed.callbacks, run, state)
+            dataset = _rest_of_epoch(data, run.position)
+            inner = _OneEpoch(listed.callbacks, run, state, data)
             model.fit(
                 dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options
             )
@@ -85,17 +85,24 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def _rest_of_epoch(data: Any, position: Position, per_epoch: int | None) -> Any:
+def _rest_of_epoch(data: Any, position: Position) -> Any:
     """A dataset that ends with the epoch.
 
     Without tuning in the background, which `Examples` has no use for: the end of each iterator would wait for it.
     """
     dataset = source_of(data).open(position)
-    if per_epoch is None:
+    if not isinstance(data, Examples):
         return dataset
     untuned = tf.data.Options()
     untuned.autotune.enabled = False
-    return dataset.take(per_epoch - position.batch).with_options(untuned)
+    left = (data.count - data.consumed(position)) // data.batch_size
+    return dataset.take(left).with_options(untuned)
+
+
+def _after(begun: Position, batches: int, data: Any) -> Position:
+    """Where the data go on so many batches later in the epoch; how many examples a dataset gave, nobody counted."""
+    examples = data.consumed(begun) + batches * data.batch_size if isinstance(data, Examples) else None
+    return Position(begun.epoch, begun.batch + batches, examples)
 
 
 class _FitRun(Run):
@@ -115,11 +122,13 @@ class _FitRun(Run):
 class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     """The callbacks, in one of the calls of `model.fit` that make up a training."""
 
-    def __init__(self, callbacks: list[Any], run: _FitRun, state: "_FitState") -> None:
+    def __init__(self, callbacks: list[Any], run: _FitRun, state: "_FitState", data: Any) -> None:
         super().__init__(callbacks, model=None)
         self.steps = 0
         self._run = run
         self._state = state
+        self._data = data
+        self._begun = run.position
         self._begun_at = run.position.batch
         self._logs: Mapping[str, Any] | None = None
 
@@ -138,7 +147,7 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The step before is done."""
-        self._count(Position(self._run.position.epoch, self._begun_at + batch))
+        self._count(_after(self._begun, batch, self._data))
         super().on_train_batch_begin(self._begun_at + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
