@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test lint check check-deploy format peer bench bench-fleet systemd-test lock diagram clean
+.PHONY: demo test lint check check-deploy format fuzz peer bench bench-fleet systemd-test lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -35,6 +35,9 @@ peer: $(INSTALLED)  ## PyPI's Supervisor in .venv-supervisor, for the comparing 
 bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost of a save, beside CheckpointManager
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
+
+fuzz: $(INSTALLED)  ## every parser, 100,000 cases each (an hour; FUZZ_CASES says how many)
+	FUZZ_CASES=$${FUZZ_CASES:-100000} $(BIN)/python -m pytest --timeout=0 tests
 
 bench-fleet: $(INSTALLED)  ## 1 to 1,000 programs under one daemon, beside Supervisor and Circus (half an hour)
 	$(BIN)/python -m bench.fleet

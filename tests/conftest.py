@@ -3,6 +3,21 @@
 import signal
 
 import pytest
+from hypothesis import settings
+
+from tests.fuzzing import CASES
+
+# the same cases in every run, however busy the machine is: a suite that fails by chance tells nothing
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With FUZZ_CASES only the tests that feed parsers run."""
+    if CASES:
+        others = [item for item in items if "fuzz" not in item.keywords]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if "fuzz" in item.keywords]
 
 
 @pytest.fixture(scope="session", autouse=True)

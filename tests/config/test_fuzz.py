@@ -4,7 +4,8 @@ import contextlib
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import Config, ConfigError, load
@@ -16,11 +17,13 @@ from supervisor.config.model import (
     SupervisordConfig,
     UnixServerConfig,
 )
+from tests.fuzzing import cases
 
 KEYS = sorted(
     {*SupervisordConfig.ini_keys(), *UnixServerConfig.ini_keys(), *CtlConfig.ini_keys(), *ProgramConfig.ini_keys()}
     | {*JobConfig.ini_keys(), *ProcessesConfig.ini_keys(), "files", "programs", "nonsense"}
 )
+
 WORDS = ["1", "0", "-1", "true", "AUTO", "NONE", "%(here)s", "%(ENV_A)s", "%", "%%", "%(x)d", '"', "'", 'A="b"', "a:b"]
 MORE = [
     "/dev/null",
@@ -61,19 +64,22 @@ def outcome(content: bytes) -> Config | ConfigError:
             return error
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.fuzz
+@cases(300)
 @given(files)
 def test_any_text_loads_or_is_refused(text):
     outcome(text.encode(errors="surrogatepass"))
 
 
-@settings(max_examples=200, deadline=None)
+@pytest.mark.fuzz
+@cases(200)
 @given(st.binary(max_size=300))
 def test_any_bytes_load_or_are_refused(content):
     outcome(content)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.fuzz
+@cases(300)
 @given(st.sampled_from(sorted({*ProgramConfig.ini_keys(), *JobConfig.ini_keys()})), st.text(max_size=30))
 def test_any_value_of_any_key_loads_or_is_refused(key, value):
     text = f"[supervisord]\n[program:x]\ncommand = x\ncheckpoint_dir = c\n{key} = {value}\n"

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from bench import peer
 from supervisor.config.secret import Secret, hashed
 from supervisor.control.access import Malformed, _credentials
+from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused
 
@@ -141,12 +142,16 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path):
     assert f"cannot listen on *:{port}: Address already in use; stop what listens there" in daemon.errors()
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: "Basic " + base64.b64encode(raw).decode()))
 def test_any_header_is_a_login_or_malformed(header):
     with contextlib.suppress(Malformed):
         assert len(_credentials(header)) == 2
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.text(max_size=12), st.sampled_from(["{SCRYPT}", "{SHA}", ""]))
 def test_any_text_is_a_password_or_refused(text, form):
     with contextlib.suppress(ValueError):

@@ -10,12 +10,13 @@ import xmlrpc.client
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.control.rpc import METHODS, MULTICALL
 from supervisor.control.xmlrpc import MAX_DEPTH, Malformed, fault_response, parse_call, response
 from tests.control.test_access import NOBODY, needs_root
+from tests.fuzzing import cases
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, alive
 from tests.system.test_daemon import switches
@@ -130,7 +131,8 @@ def test_what_is_no_call_is_refused(body: bytes):
         parse_call(body)
 
 
-@settings(max_examples=2000)
+@pytest.mark.fuzz
+@cases(2000)
 @given(st.binary(max_size=200) | st.text("<>/&;!?[]\"'=methodCallnamvueprisctg 019", max_size=200).map(str.encode))
 def test_any_body_is_a_call_or_refused(body: bytes):
     try:
@@ -145,7 +147,8 @@ HARMLESS = sorted({*METHODS, MULTICALL} - {"supervisor.shutdown", "supervisor.re
 ARGUMENTS = st.sampled_from(["off", "nope", "off:*", "", "CONT", 0, -1, 2**31 - 1, True, 1.5, []]) | VALUES
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
+@cases(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.binary(max_size=80).map(lambda junk: call_of("supervisor.getPID") + junk))
 def test_any_body_leaves_the_daemon_serving(daemon: Daemon, body: bytes):
     status, _ = post(daemon, body)
@@ -154,7 +157,8 @@ def test_any_body_leaves_the_daemon_serving(daemon: Daemon, body: bytes):
     assert proxy(daemon).supervisor.getPID() == daemon.process.pid  # type: ignore[union-attr]
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
+@cases(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(HARMLESS), st.lists(ARGUMENTS, max_size=4))
 def test_any_arguments_get_a_result_or_a_fault_of_supervisors(daemon: Daemon, name: str, arguments: list[object]):
     if "All" in name and not name.startswith("supervisor.get"):

@@ -4,10 +4,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.control.commands import TABLE
+from tests.fuzzing import cases
 from tests.system.harness import Daemon, Refused
 
 
@@ -40,7 +41,8 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
+@cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(HARMLESS), st.dictionaries(st.sampled_from(["name", "limit", "verify", "wait"]), JSON))
 def test_any_arguments_are_answered_by_name(daemon: Daemon, command: str, arguments: dict[str, object]):
     pid = daemon.status("sleeper")["pid"]
@@ -61,7 +63,8 @@ def test_any_arguments_are_answered_by_name(daemon: Daemon, command: str, argume
     assert daemon.status("sleeper")["pid"] == pid
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
+@cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300) | st.binary(max_size=80).map(lambda junk: b"POST /api/v1/status HTTP/1.1\r\n" + junk))
 def test_any_bytes_leave_the_daemon_serving(daemon: Daemon, junk: bytes):
     send(daemon, junk, no_more=True)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host import channel as channel_module
@@ -17,6 +17,7 @@ from supervisor.host.channel import Channel
 from supervisor.protocol import layout
 from supervisor.protocol.codec import MAX_LINE_BYTES, encode
 from supervisor.protocol.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
+from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
 
 
@@ -228,7 +229,8 @@ CHUNKS = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.fuzz
+@cases(100)
 @given(CHUNKS)
 def test_valid_lines_arrive_between_whatever_else_comes(chunks: list[bytes]) -> None:
     async def talk(folder: Path) -> list[FromWorker]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.host.log_messages import Clear, End, LogProtocolError, Take, decode, encode
+from tests.fuzzing import cases
 
 
 @given(some.integers(0, 2**63), some.text(some.characters(codec=None), max_size=100), some.integers(0, 2**40))
@@ -48,6 +49,8 @@ def test_what_is_no_message_is_refused(packet: bytes):
         decode(packet)
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(some.binary() | some.recursive(some.none() | some.text() | some.floats(), some.lists).map(json.dumps))
 def test_nothing_from_outside_breaks_the_reader(packet: bytes | str):
     with pytest.raises(LogProtocolError):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from supervisor.ini.problems import ConfigError
 from supervisor.ini.source import MAX_FILE_BYTES, Source, parse, read
+from tests.fuzzing import cases
 
 
 def sections(text: str) -> dict[str, dict[str, str]]:
@@ -140,6 +141,8 @@ def test_a_bad_included_file_is_a_problem_among_others(tmp_path):
     assert len(source.problems) == 2
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.text(alphabet=st.sampled_from("[]=:;#%(){}ab \t\n\r\"'\x0b\u2028"), max_size=200))
 def test_no_text_makes_the_reader_fail(text):
     parse(text, Path("a.conf"), Source(Path("a.conf"), Path("/")))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from supervisor.protocol import codec
 from supervisor.protocol.codec import MAX_LINE_BYTES, Decoder, ProtocolError, decode, encode
 from supervisor.protocol.messages import TYPES, Failed, Identify, Message, Progress
+from tests.fuzzing import cases
 
 SMALL_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 
@@ -53,12 +54,16 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
     assert decode(line) == message
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_message_raise_protocol_error_only(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         decode(line)
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.sampled_from(sorted(TYPES)), st.data())
 def test_fields_of_the_wrong_kind_raise_protocol_error_only(name: str, data: st.DataObject) -> None:
     fields = [field.name for field in dataclasses.fields(TYPES[name])]
@@ -118,6 +123,8 @@ def test_messages_arrive_however_the_stream_is_cut(messages: list[Message], cuts
     assert heard == messages
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.lists(st.binary(max_size=50).filter(lambda line: b"\n" not in line), max_size=5), MESSAGES)
 def test_bad_lines_cost_themselves_only(garbage: list[bytes], message: Message) -> None:
     decoder = Decoder()

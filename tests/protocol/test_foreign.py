@@ -5,13 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as some
 
 from supervisor.protocol import checkpoints, durable, foreign, layout, manifest, tensorbundle
 from supervisor.protocol.checkpoints import NoValidCheckpoint
 from supervisor.protocol.foreign import VALUE
 from supervisor.protocol.manifest import Manifest
+from tests.fuzzing import cases
 
 BUNDLES = Path(__file__).parent / "bundles"
 
@@ -196,7 +197,8 @@ def test_step_comes_from_the_surest_source(found: tensorbundle.Bundle, step: int
     assert foreign.step_of(found) == (step, source)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.fuzz
+@cases(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=some.binary(max_size=200)
     | some.lists(some.binary(max_size=30)).map(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from supervisor.protocol import launch
 from supervisor.protocol.launch import Control, Interval, Launch, LaunchError, from_environment, parse_interval
 from supervisor.protocol.retention import RetentionPolicy
+from tests.fuzzing import cases
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
 PATHS = TEXT.map(lambda text: Path("/") / text)
@@ -67,6 +68,8 @@ def test_the_rule_for_the_best_comes_back(mode: str) -> None:
     assert from_environment(whole.to_environment()) == whole
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=20) | st.integers().map(str)))
 def test_variables_set_by_hand_raise_launch_error_only(environment: dict[str, str]) -> None:
     try:

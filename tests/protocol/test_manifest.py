@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from supervisor.protocol import layout, manifest
 from supervisor.protocol.manifest import FileRecord, Manifest, ManifestError, parse
+from tests.fuzzing import cases
 
 NAMES = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=20).filter(
     lambda name: name not in {".", "..", layout.MANIFEST}
@@ -63,6 +64,8 @@ def test_no_flipped_bit_changes_what_a_manifest_says() -> None:
         assert found == WHOLE, f"bit {bit}: 1e-07 may become 1E-07, and nothing else may become anything"
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.binary(max_size=100))
 def test_bytes_that_are_no_manifest_raise_manifest_error_only(content: bytes) -> None:
     with pytest.raises(ManifestError):
@@ -84,6 +87,8 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(st.sampled_from(["job", "attempt", "step", "created_wall_at", "files", "versions", "topology", "metrics"]), JSON)
 def test_a_signed_manifest_with_odd_fields_raises_manifest_error_only(key: str, value: object) -> None:
     try:

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as some
 
 from supervisor.protocol import sstable, tensorbundle
 from supervisor.protocol.damage import BundleError, Damage
 from supervisor.protocol.protowire import fields, varint
+from tests.fuzzing import cases
 
 BUNDLES = Path(__file__).parent / "bundles"
 DATA = "ckpt-3.data-00000-of-00001"
@@ -159,6 +160,8 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path) -> None:
         tensorbundle.verify(tmp_path / "gap")
 
 
+@pytest.mark.fuzz
+@cases(100)
 @given(some.binary(max_size=300))
 @example(b"\xff" * 20)
 def test_any_bytes_are_a_number_or_a_value_error(content: bytes) -> None:
@@ -169,9 +172,10 @@ def test_any_bytes_are_a_number_or_a_value_error(content: bytes) -> None:
             continue
 
 
-ROOM = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ROOM = cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.fuzz
 @ROOM
 @given(
     block=some.binary(max_size=400), records=some.lists(some.tuples(some.binary(max_size=9), some.binary()), max_size=5)
@@ -194,6 +198,7 @@ def test_any_table_is_read_or_refused_in_its_own_words(
             assert peak < 4 << 20
 
 
+@pytest.mark.fuzz
 @ROOM
 @given(where=some.integers(0, 654), value=some.integers(0, 255), cut=some.none() | some.integers(0, 655))
 def test_any_damaged_index_is_read_or_refused_in_its_own_words(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host.notices.alibaba import read_termination
@@ -15,6 +15,7 @@ from supervisor.host.notices.azure import only_ours, read_events
 from supervisor.host.notices.google import read_maintenance, read_preempted, read_upcoming
 from supervisor.host.notices.notice_file import read_notice
 from supervisor.host.notices.reading import ReadingError, date, document, rfc3339
+from tests.fuzzing import cases
 
 NOW = Moment(1000.0, datetime(2026, 11, 21, tzinfo=UTC))
 READERS: dict[str, Callable[[bytes], Reading]] = {
@@ -84,7 +85,8 @@ BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).en
 
 
 @pytest.mark.parametrize("reader", list(READERS))
-@settings(max_examples=150, deadline=None)
+@pytest.mark.fuzz
+@cases(150)
 @given(body=BODIES)
 def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
     try:
@@ -100,7 +102,8 @@ def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
         assert len(announced.text) < 400
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.fuzz
+@cases(150)
 @given(
     event=st.fixed_dictionaries(
         {},

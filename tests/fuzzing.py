@@ -1,0 +1,14 @@
+"""How many cases a test that feeds a parser is run with: few in the suite, FUZZ_CASES where somebody asks for more."""
+
+import os
+from typing import Any
+
+from hypothesis import settings
+
+CASES = int(os.environ.get("FUZZ_CASES", "0"))
+"""0: as many as each test says."""
+
+
+def cases(few: int, **other: Any) -> settings:
+    """The settings of a test that feeds a parser; `few`: cases in the suite, enough to notice a broken parser."""
+    return settings(max_examples=CASES or few, derandomize=not CASES, **other)
