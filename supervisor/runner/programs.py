@@ -54,7 +54,12 @@ class Programs:
         return self._configured
 
     def has_worker(self, pid: int) -> bool:
-        """Whether a child with this pid is a program's, so that its exit status is waited for."""
+        """Whether a child with this pid is a program's, so that its exit status is waited for.
+
+        Until all that an earlier daemon left is taken over, any child may be.
+        """
+        if not all(runner.looked_back.is_set() for runner in self.runners.values()):
+            return True
         return any(runner.acts.pid == pid for runner in self.runners.values())
 
     async def begin(self) -> None:
@@ -124,7 +129,7 @@ class Programs:
     async def leave(self) -> None:
         """Flushes and stops all programs side by side; returns when no process is left."""
         self.closing = True
-        for runner in self.runners.values():
+        for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
             if self._begun:
                 await runner.looked_back.wait()  # who has a worker has to flush it
             runner.taken_up.set()  # what stands in the way of a start is no longer of interest
