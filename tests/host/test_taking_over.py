@@ -3,9 +3,11 @@
 import asyncio
 import os
 import platform
+import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from supervisor.host import channel, exit_status, leftover, marks
@@ -34,8 +36,8 @@ def fifo(tmp_path: Path) -> Path:
     return tmp_path / "fifo"
 
 
-def waiting(fifo: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sh", "-c", WAITS.format(fifo=fifo)])
+def waiting(fifo: Path, leads: bool = False) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sh", "-c", WAITS.format(fifo=fifo)], start_new_session=leads)
 
 
 def orphan(fifo: Path) -> int:
@@ -112,7 +114,17 @@ async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> N
     assert not await leftover.leaves(child.pid, start_time, 0.05)
     release(fifo)
     assert await leftover.leaves(child.pid, start_time, PATIENCE_S)
-    child.wait()
+    assert identity(child.pid) is None  # after a reload it is our child, and nobody else asks how it ended
+    child.returncode = 7
+
+
+async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: Path) -> None:
+    child = waiting(fifo, leads=True)
+
+    await leftover.end([psutil.Process(child.pid)], PATIENCE_S, signal.SIGTERM)
+
+    assert identity(child.pid) is None
+    child.returncode = -signal.SIGTERM
 
 
 # --- pipes that are there already -------------------------------------------------------------------------------------

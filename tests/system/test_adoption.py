@@ -365,6 +365,11 @@ def test_worker_of_a_program_that_is_not_configured_any_more_flushes_and_leaves(
 
         daemon.until(lambda: not alive(first), "it has left")
         assert len(committed(daemon, "count")) == 1
+        with contextlib.closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite3")) as ledger:
+            booked = daemon.until(
+                lambda: ledger.execute("SELECT cause FROM attempts WHERE cause IS NOT NULL").fetchone(), "it is booked"
+            )
+        assert booked == ("stopped",)
 
 
 def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_path: Path):
