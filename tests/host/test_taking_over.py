@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psutil
@@ -99,7 +100,11 @@ def test_a_zombie_tells_how_it_ended() -> None:
 
 def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
     child = subprocess.Popen(["sleep", "100"], env={marks.CONFIGURATION: "abc"})
+    until = time.monotonic() + PATIENCE_S
     try:
+        # exec closes the pipe that Popen waits for before the kernel shows the new environment
+        while not Path(f"/proc/{child.pid}/environ").read_bytes() and time.monotonic() < until:
+            time.sleep(0.01)
         assert marks.configuration_of(child.pid) == "abc"
         assert marks.configuration_of(os.getpid()) is None
     finally:
