@@ -82,8 +82,10 @@ async def test_a_directory_that_does_not_exist_is_empty(tmp_path: Path) -> None:
 
 
 async def test_the_disk_a_directory_is_on_is_told(tmp_path: Path) -> None:
-    assert await CheckpointStore().disk(tmp_path) == tmp_path.stat().st_dev
-    assert await CheckpointStore().disk(Path("/proc")) != tmp_path.stat().st_dev
+    here = os.lstat(tmp_path).st_dev
+
+    assert await CheckpointStore().disk(tmp_path) == here
+    assert await CheckpointStore().disk(Path("/proc")) != here
     with pytest.raises(FileNotFoundError):
         await CheckpointStore().disk(tmp_path / "missing")
 
