@@ -48,7 +48,7 @@ EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can
 STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
-SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2})
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2, signal.SIGPWR})
 
 log = structlog.get_logger()
 
@@ -140,6 +140,7 @@ class Supervisord:
         finally:
             leave.cancel()
             await self._end(programs)
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon hears them
             begin.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await begin
@@ -327,13 +328,13 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
 def _begin_anew(configuration: Path) -> NoReturn:
     """Becomes a fresh daemon with the same options, its configuration named by the full path: we may have moved."""
     named = ["-c", str(configuration)]
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who asks to stop meanwhile must not kill what can't flush yet
     options = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *options])  # noqa: S606 - no shell
 
 
 def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
     settings = config.supervisord
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit it: signals are the loop's, or wait for it
     daemon_log = DaemonLog(
         settings.loglevel,
         settings.logfile,

@@ -9,8 +9,7 @@ PRIOR_S = 3600.0
 """What is assumed while nothing is known: one failure in an hour. It counts as an hour seen with one failure in it, so
 that one early crash does not make a job save all the time, and weighs less with every hour seen."""
 
-HOST_LOST = "daemon-lost"  # the ledger's word for attempts whose end no daemon saw
-LOSING = frozenset({Cause.CRASH, Cause.HANG, HOST_LOST})
+LOSING = frozenset({Cause.CRASH, Cause.HANG, Cause.LOST})
 """Ends that come without warning. What is told to stop saves first, and so loses nothing."""
 
 

@@ -10,6 +10,7 @@ from supervisor.core.actions.adopting import (
     close_unidentified,
     committed_unseen,
     found,
+    hurry_unidentified,
     identified,
     lost,
     silent_too_long,
@@ -99,7 +100,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     events.Hurried: (
         _,                   _,                   _,                   terminate,           kill,
         kill,                _,                   _,                   _,                   _,
-        terminate,
+        hurry_unidentified,
     ),
     events.FlushRequested: (
         _,                   _,                   flush,               _,                   _,

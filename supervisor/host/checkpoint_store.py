@@ -39,7 +39,7 @@ class Listed:
 
 
 class CheckpointStore:
-    """The three questions the daemon asks, answered one at a time for each directory."""
+    """The questions the daemon asks, answered one at a time for each directory."""
 
     def __init__(self) -> None:
         self._lanes: dict[Path, deque[Callable[[], None]]] = {}
@@ -62,6 +62,10 @@ class CheckpointStore:
         Raises OSError if the directory can't be read.
         """
         return await self._ask(directory, lambda: checkpoints.highest_attempt(directory))
+
+    async def disk(self, directory: Path) -> int:
+        """The number of the device it is on. Raises OSError if the directory can't be looked at."""
+        return await self._ask(directory, lambda: directory.stat().st_dev)
 
     async def _ask(self, directory: Path, work: Callable[[], Answer]) -> Answer:
         future: Future[Answer] = Future()

@@ -75,7 +75,10 @@ def _leads(pid: int) -> bool:
 
 
 async def _dead(descriptor: int, patience_s: float) -> bool:
-    """Whether the process behind a pidfd ends within `patience_s`; the kernel says so, nothing polls."""
+    """Whether the process behind a pidfd ends within `patience_s`; the kernel says so, nothing polls.
+
+    If it is our child, as after a reload, it is reaped.
+    """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, ended.set)
     try:
@@ -84,4 +87,10 @@ async def _dead(descriptor: int, patience_s: float) -> bool:
         return False
     finally:
         loop.remove_reader(descriptor)
+    _reap(descriptor)
     return True
+
+
+def _reap(descriptor: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOHANG)

@@ -82,11 +82,12 @@ class Orphans:
 
     async def _look(self) -> None:
         """Reaps what was there the last time already, and remembers what is new."""
-        found = {each for each in await asyncio.to_thread(_zombies) if not self._is_ours(each.pid)}
+        dead = await asyncio.to_thread(_zombies)
+        found = {each for each in dead if not self._is_ours(each.pid)}
         for orphan in found & self._seen:
             _reap(orphan.pid)
         self._seen = found - self._seen
-        if self._seen:
+        if self._seen or len(found) < len(dead):  # what may be ours now may turn out to be nobody's
             self._later()
 
 

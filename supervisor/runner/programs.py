@@ -54,7 +54,12 @@ class Programs:
         return self._configured
 
     def has_worker(self, pid: int) -> bool:
-        """Whether a child with this pid is a program's, so that its exit status is waited for."""
+        """Whether a child with this pid is a program's, so that its exit status is waited for.
+
+        Until all that an earlier daemon left is taken over, any child may be.
+        """
+        if not all(runner.looked_back.is_set() for runner in self.runners.values()):
+            return True
         return any(runner.acts.pid == pid for runner in self.runners.values())
 
     async def begin(self) -> None:
@@ -124,7 +129,7 @@ class Programs:
     async def leave(self) -> None:
         """Flushes and stops all programs side by side; returns when no process is left."""
         self.closing = True
-        for runner in self.runners.values():
+        for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
             if self._begun:
                 await runner.looked_back.wait()  # who has a worker has to flush it
             runner.taken_up.set()  # what stands in the way of a start is no longer of interest
@@ -194,11 +199,13 @@ class Programs:
         await self._forget_attempt(runner.name, attempt, text, host_left)
         return False
 
-    async def _forget_attempt(self, name: str, attempt: int, text: str, host_left: bool) -> None:
+    async def _forget_attempt(
+        self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST
+    ) -> None:
         folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-        cause, how = (Cause.PREEMPTION, "the host went away") if host_left else (Cause.LOST, text)
-        self._services.ledger.attempt_ended(name, attempt, cause, how, None, None, None, time.time())
+        booked, how = (Cause.PREEMPTION, "the host went away") if host_left else (cause, text)
+        self._services.ledger.attempt_ended(name, attempt, booked, how, None, None, None, time.time())
 
     async def _see_out(self, name: str, left: Left) -> None:
         """The program is configured no more: what is left of it flushes and leaves."""
@@ -209,8 +216,9 @@ class Programs:
             ) and await leftover.leaves(left.worker.pid, left.worker.start_time, FORGOTTEN_PATIENCE_S)
         if await self._end_left(name, left.without_worker(), FORGOTTEN_PATIENCE_S, signal.SIGTERM):
             text = "configured no more; flushed and left" if told else "configured no more; ended"
+            cause = Cause.STOPPED if told else Cause.LOST
             for attempt in left.open_attempts:
-                await self._forget_attempt(name, attempt, text, attempt in left.cut_off)
+                await self._forget_attempt(name, attempt, text, attempt in left.cut_off, cause)
 
     async def _end_left(self, name: str, left: Left, patience_s: float, stop_signal: signal.Signals) -> bool:
         """Whether nothing else of an earlier daemon runs any more: two workers for one job must never be."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from supervisor.core.flush import RECENT, Saved, expected_s
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger, LedgerError
 
 log = structlog.get_logger()
@@ -23,6 +23,7 @@ class Saves:
         """Called, from the event loop's thread, after every save."""
         self._saves: defaultdict[str, deque[Saved]] = defaultdict(lambda: deque(maxlen=RECENT))
         self._disks: dict[str, int] = {}
+        self._store = CheckpointStore()
         self._looking: set[asyncio.Task[None]] = set()
 
     def learn(self, ledger: Ledger) -> None:
@@ -56,8 +57,8 @@ class Saves:
         return found
 
     async def _look(self, job: str, directory: Path) -> None:
-        """In a thread: a file server that is away must not hold up supervision."""
+        """A file server that is away must hold up neither supervision nor the daemon's end."""
         try:
-            self._disks[job] = (await asyncio.to_thread(os.stat, directory)).st_dev
+            self._disks[job] = await self._store.disk(directory)
         except OSError:
             return  # it stays unknown, which is the careful way; the next save looks again

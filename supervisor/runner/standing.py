@@ -12,6 +12,7 @@ _WORDS = {
     State.RUNNING: "running",
     State.FLUSHING: "flushing",
     State.STARTING: "starting",
+    State.ADOPTING: "starting",
     State.STOPPING: "stopping",
     State.KILLING: "stopping",
     State.BACKOFF: "waiting to start again",

@@ -15,6 +15,7 @@ ASKED_KEPT = 64  # flush requests without an answer that are remembered; one a s
 
 SPENT = {
     State.STARTING: "starting",
+    State.ADOPTING: "starting",
     State.RUNNING: "running",
     State.FLUSHING: "flushing",
     State.STOPPING: "stopping",
@@ -57,6 +58,7 @@ class Tally:
     _step: int | None = None  # of the present attempt
     _furthest: int = 0
     _asked_at: dict[int, float] = field(default_factory=dict)
+    _is_repeating: bool = False  # an adopted worker says once more what it said to an earlier daemon
     _since: float = field(default_factory=time.monotonic)
 
     def ordered(self, effect: order.Effect, now: float) -> None:
@@ -64,8 +66,10 @@ class Tally:
         match effect:
             case order.Spawn():
                 self.attempts += 1
-                self._step = None
+                self._step, self._is_repeating = None, False
                 self._asked_at.clear()
+            case order.Identify():
+                self._is_repeating = True
             case order.RequestFlush():
                 self._asked_at[effect.id] = now
                 while len(self._asked_at) > ASKED_KEPT:
@@ -75,6 +79,9 @@ class Tally:
 
     def heard(self, message: messages.FromWorker, now: float) -> None:
         """The worker said something."""
+        if self._is_repeating:
+            self._hear_again(message)
+            return
         match message:
             case messages.Restored():
                 self._step = message.step
@@ -98,6 +105,15 @@ class Tally:
         spent = SPENT.get(state, "down")
         self.spent_s[spent] = self.spent_s.get(spent, 0.0) + now - self._since
         self._since = now
+
+    def _hear_again(self, message: messages.FromWorker) -> None:
+        """Up to `standing`: where it stands, of which nothing was done for this daemon."""
+        match message:
+            case messages.Restored() | messages.Progress() | messages.Committed():
+                self._step = max(message.step, self._step or 0)
+                self._furthest = max(message.step, self._furthest)
+            case messages.Standing():
+                self._is_repeating = False
 
     def _progressed(self, step: int) -> None:
         if self._step is not None and step > self._step:

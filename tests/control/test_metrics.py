@@ -216,6 +216,22 @@ def test_steps_done_again_after_a_death_are_counted_as_repeated():
     assert (tally.steps, tally.repeated_steps) == (35, 10)
 
 
+def test_what_an_adopted_worker_did_before_is_not_counted_again():
+    tally = Tally()
+    tally.ordered(order.Identify(1), now=0.0)
+    for message in (
+        messages.Restored(1, 0, None, 0.0),
+        messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1, ago_s=60.0),
+        messages.Progress(1, 520),
+        messages.Standing(1, 77, messages.Phase.TRAINING, 520),
+        messages.Progress(1, 525),
+        messages.Committed(1, 525, "step-0000000525.a1", 10, 1.0, 0.1),
+    ):
+        tally.heard(message, now=1.0)
+
+    assert (tally.steps, tally.repeated_steps, tally.save.count) == (5, 0, 1)
+
+
 def test_a_flush_is_timed_from_its_request_to_its_commit():
     tally = Tally()
     tally.ordered(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
@@ -240,5 +256,6 @@ def test_time_goes_to_the_state_it_was_spent_in():
     tally.stood(State.STARTING, now=3.0)
     tally.stood(State.RUNNING, now=10.0)
     tally.stood(State.FAILED, now=11.0)
+    tally.stood(State.ADOPTING, now=11.5)
 
-    assert tally.spent_s == {"starting": 3.0, "running": 7.0, "down": 1.0}
+    assert tally.spent_s == {"starting": 3.5, "running": 7.0, "down": 1.0}

@@ -19,6 +19,9 @@ from supervisor.core.events import (
     Closed,
     FailureSaid,
     FlushRequested,
+    Hurried,
+    NoticeReceived,
+    SavesMeasured,
     StepsDone,
     StopRequested,
     WorkerExited,
@@ -26,6 +29,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.facts import AutoRestart, Policy, State
 from supervisor.core.job import Job
+from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.protocol.messages import Phase, Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)
@@ -44,6 +48,10 @@ def found(policy: Policy = JOB, wanted: bool = True, outdated: bool = False) -> 
     job = taken_up(policy, wanted)
     job.handle(AttemptFound(7, age_s=100.0, outdated=outdated), 1000.0)
     return job
+
+
+def notice(deadline_at: float | None, certainty: Certainty = Certainty.CERTAIN) -> Notice:
+    return Notice("aws", "1", Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="spot")
 
 
 def training(wanted: bool = True, outdated: bool = False, **said: object) -> tuple[Job, list[object]]:
@@ -89,6 +97,56 @@ def test_flush_that_is_not_answered_is_waited_for():
     assert (job.state, job.deadline()) == (State.FLUSHING, 1022.0)
     job.handle(CheckpointCommitted(7, 42, flushes=(3,)), 1003.0)
     assert job.state is State.RUNNING
+
+
+def test_flush_of_an_earlier_daemon_counts_as_asked_for_when_it_is_heard_of():
+    job, _ = training(flush=3, last_flush=3)
+
+    job.handle(CheckpointCommitted(7, 42, flushes=(3,)), 1003.0)
+
+    assert job.facts.flushed_s == 1.0
+
+
+def test_notice_during_a_flush_of_an_earlier_daemon_leaves_it_its_time():
+    job, _ = training(flush=3, last_flush=3)
+
+    job.handle(NoticeReceived(notice(None)), 1003.0)
+
+    assert (job.state, job.deadline()) == (State.FLUSHING, 1022.0)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_notice_that_came_before_the_answer_is_flushed_for_after_it(answers: bool):
+    job = found()
+    job.handle(StepsDone(7, 40), 1001.0)
+    job.handle(NoticeReceived(notice(None, Certainty.POSSIBLE)), 1001.5)
+
+    answer = WorkerIdentified(7, Phase.TRAINING, step=41)
+    effects = job.handle(answer, 1002.0) if answers else job.expire(1011.0)
+
+    assert effects == [RequestFlush(7, 1, "notice", Then.GO_ON, 20)]
+    assert job.state is State.FLUSHING
+
+
+def test_last_flush_for_a_notice_is_due_though_an_earlier_daemons_flush_is_under_way():
+    job = found()
+    job.handle(StepsDone(7, 40, 1.0), 1001.0)
+    job.handle(SavesMeasured(5.0), 1001.0)
+    job.handle(NoticeReceived(notice(1015.0)), 1001.5)
+
+    job.handle(WorkerIdentified(7, Phase.TRAINING, step=41, flush=3, last_flush=3), 1002.0)
+
+    assert (job.state, job.deadline()) == (State.FLUSHING, 1008.0)  # the host's end, less margin, save and step
+
+
+def test_hurry_before_the_answer_is_no_crash():
+    job = found()
+    job.handle(Closed("shutdown"), 1002.0)
+
+    assert job.handle(Hurried(), 1003.0) == [Terminate(7)]
+    record, *_ = job.handle(WorkerExited(7, signal=15), 1004.0)
+    assert isinstance(record, RecordEnd)
+    assert record.cause == "stopped"
 
 
 def test_ids_of_flushes_go_on_counting():

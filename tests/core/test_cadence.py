@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.cadence import HOST_LOST, PRIOR_S, Reliability
+from supervisor.core.cadence import PRIOR_S, Reliability
 from supervisor.core.restart import Cause
 
 
@@ -22,7 +22,7 @@ def test_one_early_crash_does_not_make_failures_frequent() -> None:
     assert Reliability().after(5.0, Cause.CRASH).between_failures_s > PRIOR_S / 2
 
 
-@pytest.mark.parametrize("cause", [Cause.CRASH, Cause.HANG, HOST_LOST])
+@pytest.mark.parametrize("cause", [Cause.CRASH, Cause.HANG, Cause.LOST])
 def test_end_without_warning_is_a_failure(cause: str) -> None:
     assert Reliability().after(60.0, cause).failures == 1
 

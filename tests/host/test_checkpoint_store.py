@@ -81,6 +81,15 @@ async def test_a_directory_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     assert await store.highest_attempt(tmp_path / "missing") == 0
 
 
+async def test_the_disk_a_directory_is_on_is_told(tmp_path: Path) -> None:
+    here = os.lstat(tmp_path).st_dev
+
+    assert await CheckpointStore().disk(tmp_path) == here
+    assert await CheckpointStore().disk(Path("/proc")) != here
+    with pytest.raises(FileNotFoundError):
+        await CheckpointStore().disk(tmp_path / "missing")
+
+
 @pytest.mark.timeout(20)
 async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) -> None:
     store, release = CheckpointStore(), asyncio.Event()

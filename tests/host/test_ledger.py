@@ -102,7 +102,7 @@ def test_without_last_words_the_last_checkpoint_tells_how_far_it_came(ledger: Le
     ledger.checkpoint_committed("digits", 1, "step-0000000050.a1", 50, 1, 0.1, 0.1, 1001.0)
     ledger.attempt_progressed("digits", 1, 60)
     ledger.attempt_progressed("digits", 1, 55)
-    ledger.attempt_ended("digits", 1, "daemon-lost", "gone", None, None, None, 1002.0)
+    ledger.attempt_ended("digits", 1, "lost", "gone", None, None, None, 1002.0)
 
     assert ledger.history("digits")[0].to_step == 60
 

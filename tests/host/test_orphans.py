@@ -86,6 +86,21 @@ async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None):
     assert child.wait() == 3
 
 
+async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(subreaper: None):
+    before, asked = zombies(), 0
+    child = run_leaver(1)
+    await until(lambda: len(zombies() - before) == 2, "the child and its orphan have ended")
+
+    def is_ours(pid: int) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked <= 2 or pid == child.pid  # at the first look both
+
+    with reaped(is_ours):
+        await until(lambda: zombies() - before == {child.pid}, "the orphan is reaped")
+    assert child.wait() == 3
+
+
 async def test_nothing_is_left_behind_once_it_is_closed():
     orphans = Orphans(lambda pid: False)
     orphans.watch()

@@ -3,9 +3,12 @@
 import asyncio
 import os
 import platform
+import signal
 import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from supervisor.host import channel, exit_status, leftover, marks
@@ -34,8 +37,8 @@ def fifo(tmp_path: Path) -> Path:
     return tmp_path / "fifo"
 
 
-def waiting(fifo: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sh", "-c", WAITS.format(fifo=fifo)])
+def waiting(fifo: Path, leads: bool = False) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sh", "-c", WAITS.format(fifo=fifo)], start_new_session=leads)
 
 
 def orphan(fifo: Path) -> int:
@@ -97,7 +100,11 @@ def test_a_zombie_tells_how_it_ended() -> None:
 
 def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
     child = subprocess.Popen(["sleep", "100"], env={marks.CONFIGURATION: "abc"})
+    until = time.monotonic() + PATIENCE_S
     try:
+        # exec closes the pipe that Popen waits for before the kernel shows the new environment
+        while not Path(f"/proc/{child.pid}/environ").read_bytes() and time.monotonic() < until:
+            time.sleep(0.01)
         assert marks.configuration_of(child.pid) == "abc"
         assert marks.configuration_of(os.getpid()) is None
     finally:
@@ -112,7 +119,17 @@ async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> N
     assert not await leftover.leaves(child.pid, start_time, 0.05)
     release(fifo)
     assert await leftover.leaves(child.pid, start_time, PATIENCE_S)
-    child.wait()
+    assert identity(child.pid) is None  # after a reload it is our child, and nobody else asks how it ended
+    child.returncode = 7
+
+
+async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: Path) -> None:
+    child = waiting(fifo, leads=True)
+
+    await leftover.end([psutil.Process(child.pid)], PATIENCE_S, signal.SIGTERM)
+
+    assert identity(child.pid) is None
+    child.returncode = -signal.SIGTERM
 
 
 # --- pipes that are there already -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from supervisor.protocol import checkpoints, layout
-from tests.system.harness import Daemon, Refused, alive, job
+from tests.system.harness import PATIENCE_S, Daemon, Refused, alive, job
 
 ENDLESS = 100_000
 KILLS = int(os.environ.get("DAEMON_KILLS", "20"))
@@ -336,6 +336,24 @@ def test_reload_keeps_what_runs(tmp_path: Path):
         assert [(each["cause"], each["exit_code"]) for each in history(daemon, "count")] == [("stopped", 143)]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGPWR])
+def test_signal_at_any_moment_of_a_reload_is_heeded(tmp_path: Path, number: signal.Signals):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
+        first = daemon.until_step("count", 5)["pid"]
+        assert daemon.process is not None
+        daemon.call("reload")
+
+        def has_left() -> bool:
+            daemon.process.send_signal(
+                number
+            )  # again and again: in the old daemon, while it executes itself, in the new
+            return not alive(first)
+
+        daemon.until(has_left, "its worker has left")
+
+        assert daemon.process.wait(PATIENCE_S) == 0
+
+
 def test_reload_flushes_and_starts_anew_what_is_configured_otherwise(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
@@ -365,6 +383,11 @@ def test_worker_of_a_program_that_is_not_configured_any_more_flushes_and_leaves(
 
         daemon.until(lambda: not alive(first), "it has left")
         assert len(committed(daemon, "count")) == 1
+        with contextlib.closing(sqlite3.connect(tmp_path / "state" / "ledger.sqlite3")) as ledger:
+            booked = daemon.until(
+                lambda: ledger.execute("SELECT cause FROM attempts WHERE cause IS NOT NULL").fetchone(), "it is booked"
+            )
+        assert booked == ("stopped",)
 
 
 def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_path: Path):

@@ -1,7 +1,8 @@
 """An attempt that an earlier daemon began: taken over where it stands, or booked where it ended unseen."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import abort, enter, launch, retry, run, terminate
+from supervisor.core.actions.moves import abort, enter, flushing_deadline, launch, retry, run, terminate
+from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
 from supervisor.core.actions.wishes import unwant
@@ -16,6 +17,7 @@ from supervisor.core.events import (
     WorkerIdentified,
 )
 from supervisor.core.facts import Facts, Flush, State
+from supervisor.core.outlook import cause_of_stop
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Phase, Then
 
@@ -55,9 +57,9 @@ def identified(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
         return _let_it_leave(facts, event, now)
     run(facts, now)
     if event.flush is not None:
-        facts.flush = Flush(event.flush, Then.GO_ON)
-        enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
-    return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
+        facts.flush = Flush(event.flush, Then.GO_ON, asked_at=now)
+        enter(facts, State.FLUSHING, flushing_deadline(facts, now))
+    return _go_on_training(facts, now)
 
 
 @leads_to(State.RUNNING, State.FLUSHING, State.STOPPING)
@@ -65,7 +67,7 @@ def silent_too_long(facts: Facts, event: Event, now: float) -> Effects:
     """No answer: one that does steps is supervised like any other, one that does nothing is ended."""
     if facts.moved or facts.done_said:
         run(facts, now)
-        return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
+        return _go_on_training(facts, now)
     if _is_unneeded(facts):
         facts.ending = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
         return terminate(facts, event, now)
@@ -100,6 +102,13 @@ def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
     return []
 
 
+@leads_to(State.STOPPING)
+def hurry_unidentified(facts: Facts, event: Event, now: float) -> Effects:
+    """No time to ask it for a flush."""
+    facts.ending = (cause_of_stop(facts), "stopped in a hurry, before it said where it stands")
+    return terminate(facts, event, now)
+
+
 @leads_to(State.STARTING, State.BACKOFF, State.SUCCEEDED, State.FAILED)
 def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
     """Books the end that nobody saw, and starts the next attempt at once; later only if this one brought nothing."""
@@ -121,6 +130,13 @@ def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
     return [record, *retry(facts, Cause.CRASH, text, now)]
 
 
+def _go_on_training(facts: Facts, now: float) -> Effects:
+    """A notice that came before the answer is heard now, unless a checkpoint is on its way already."""
+    if _is_unneeded(facts):
+        return stop_now(facts, _why_not(facts), now)
+    return flush_for_notice(facts, now) if facts.state is State.RUNNING else []
+
+
 def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
     """It has not trained: it has as long for it as a new one, because nobody knows when it was told to go."""
     if _is_unneeded(facts) or event.then is Then.STOP:
@@ -136,7 +152,7 @@ def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
     if event.flush is None:
         enter(facts, State.STOPPING, now + facts.policy.flush_timeout)
         return []
-    facts.flush = Flush(event.flush, Then.STOP)
+    facts.flush = Flush(event.flush, Then.STOP, asked_at=now)
     enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
     return []
 

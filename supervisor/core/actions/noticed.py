@@ -24,7 +24,12 @@ def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Eff
 def received_running(facts: Facts, event: NoticeReceived, now: float) -> Effects:
     """A checkpoint now, so that something new is on the disk whatever follows."""
     note(facts, event, now)
-    if not facts.policy.is_job or facts.done_said:
+    return flush_for_notice(facts, now)
+
+
+def flush_for_notice(facts: Facts, now: float) -> Effects:
+    """A checkpoint now if a notice holds, and there is something to save."""
+    if facts.notice is None or not facts.policy.is_job or facts.done_said:
         return []
     return _flush(facts, now)
 

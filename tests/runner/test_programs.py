@@ -1,0 +1,56 @@
+"""All programs together: what happens at once."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import Ledger
+from supervisor.host.logs import LogPump
+from supervisor.runner.acts import Services
+from supervisor.runner.programs import Programs
+from supervisor.runner.runner import Runner
+
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
+
+
+@pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[Services]:
+    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
+    logs.start()
+    yield Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
+    logs.close()
+    ledger.close()
+
+
+@pytest.fixture
+async def programs(tmp_path: Path, services: Services) -> Programs:
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+    return Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+
+
+async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: Programs, services: Services):
+    await programs.begin()
+    renewed = programs.runners["first"] = Runner(programs.runners["first"].config, services)  # not looked back yet
+    leaving = asyncio.create_task(programs.leave())
+    await asyncio.sleep(0)
+    assert not leaving.done()
+
+    del programs.runners["second"]
+    renewed.looked_back.set()
+
+    await asyncio.wait_for(leaving, PATIENCE_S)
+
+
+async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):
+    assert programs.has_worker(os.getpid())
+
+    await programs.begin()
+
+    assert not programs.has_worker(os.getpid())
