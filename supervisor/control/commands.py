@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import groups, noticed, wire
+from supervisor.control import accounts, groups, noticed, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -142,14 +142,17 @@ async def history(daemon: Daemon, arguments: Arguments) -> Result:
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
     try:
+        runner.acts.books.keep()
         records = await asyncio.to_thread(daemon.ledger.history, runner.name, limit)
+        spent_s = await asyncio.to_thread(accounts.of_attempts, daemon.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
-    return {"attempts": [_attempt(asdict(record)) for record in records]}
+    return {"attempts": [_attempt(asdict(record), spent_s.get(record.attempt, {})) for record in records]}
 
 
-def _attempt(record: dict[str, Any]) -> Result:
+def _attempt(record: dict[str, Any], spent_s: dict[str, float]) -> Result:
     return {
+        "spent_s": spent_s,
         **{key: value for key, value in record.items() if key not in ("started_at", "ended_at")},
         "started_wall_at": record["started_at"],
         "ended_wall_at": record["ended_at"],
@@ -272,6 +275,7 @@ TABLE: Mapping[str, Command] = {
     "checkpoints": Command(checkpoints, changes=False),
     "clear": Command(clear, changes=True),
     "drill": Command(noticed.drill, changes=True),
+    "goodput": Command(accounts.report, changes=False),
     "history": Command(history, changes=False),
     "notices": Command(noticed.notices, changes=False),
     "pid": Command(pid, changes=False),

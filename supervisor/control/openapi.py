@@ -148,8 +148,10 @@ NOTICE = _object(
 )
 GIVEN = _object(name=TEXT, id=TEXT, kind=_word(Kind), certainty=_word(Certainty))
 _RECORD = _of(AttemptRecord)["properties"]
+SPENT: Schema = {"type": "object", "additionalProperties": NUMBER, "description": "Seconds by category."}
 ATTEMPT = _object(
-    **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()}
+    spent_s=SPENT,
+    **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()},
 )
 
 SHAPES: Mapping[str, Shape] = {
@@ -170,6 +172,18 @@ SHAPES: Mapping[str, Shape] = {
         kind={**_word(Kind), "default": str(Kind.DRILL)},
         certainty={**_word(Certainty), "default": str(Certainty.CERTAIN)},
         withdraw={**FLAG, "default": False},
+    ),
+    "goodput": _named(
+        _object(
+            name=TEXT,
+            since_wall_at=_or_null(NUMBER),
+            attempts=WHOLE,
+            spent_s=SPENT,
+            wanted_s=NUMBER,
+            goodput=_or_null(NUMBER),
+            lost_steps=WHOLE,
+            causes={"type": "object", "additionalProperties": WHOLE},
+        )
     ),
     "history": _named(
         _object(attempts=_list(ATTEMPT)), limit={**WHOLE, "minimum": 1, "maximum": 10_000, "default": 20}

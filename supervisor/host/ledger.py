@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host.boot import boot_id
+from supervisor.host.ledger_accounts import Accounts
 from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create, sayable_errors
 from supervisor.host.ledger_writer import LedgerWriter, Value
 
@@ -66,6 +67,8 @@ class Ledger:
         connection, self.set_aside = open_or_create(path)
         self._boot_id = boot_id()
         self._writer = LedgerWriter(connection)
+        self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        """Where the time of jobs went."""
 
     @property
     def last_error(self) -> str | None:

@@ -26,6 +26,7 @@ from supervisor.host.logs import LogPump
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
+from supervisor.runner.books import Books
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
 from supervisor.runner.saves import Saves
@@ -67,6 +68,7 @@ class Acts:
     def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
         self.training = Training()
         self.tally = Tally()
+        self.books = Books(config.name, services.ledger)
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
         self.started_wall_at: float | None = None
@@ -308,6 +310,7 @@ class Acts:
         self.training.note(message)
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         self.tally.heard(message, time.monotonic())
+        self.books.heard(message, time.monotonic())
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:

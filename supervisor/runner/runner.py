@@ -121,6 +121,7 @@ class Runner:
         self._job.skip_attempts(last_attempt)
         if self.config.job is not None and self.acts.pid is None:
             await self._learn_reliability()
+            await self._open_books(last_attempt)
             listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
@@ -133,6 +134,13 @@ class Runner:
                 reliability = reliability.after(ran_s, cause)
             self.acts.reliability = reliability
 
+    async def _open_books(self, last_attempt: int) -> None:
+        """Goes on with the account that an earlier daemon kept of this job."""
+        kept = None
+        with contextlib.suppress(LedgerError):
+            kept = await asyncio.to_thread(self._services.ledger.accounts.last, self.name)
+        self.acts.books.open(kept, last_attempt)
+
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
         self._job.facts.wanted = wanted
@@ -141,6 +149,7 @@ class Runner:
         """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
         if found.attempt != self.attempt or not self.acts.take_over(found):
             return False
+        self.acts.books.adopted(found.attempt, found.age_s)
         digest = marks.configuration_of(found.pid)
         outdated = digest is not None and digest != digest_of(self.config)
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated))
@@ -149,9 +158,12 @@ class Runner:
     async def book_lost(self, attempt: int, host_left: bool) -> bool:
         """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last."""
         services = self._services
-        lost, words = await look_back(self.config, attempt, host_left, services.runtime_dir, services.checkpoints)
+        lost, words, lived_s_ago = await look_back(
+            self.config, attempt, host_left, services.runtime_dir, services.checkpoints
+        )
         for message in words:
             self.acts.training.note(message)
+        self.acts.books.lost(self.wanted, lost.committed_step, lived_s_ago)
         if lost.committed_step is not None:
             services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
         if attempt != self.attempt:
@@ -163,6 +175,7 @@ class Runner:
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""
         self._handed_over = True
+        self.acts.books.keep()
         if self._timer is not None:
             self._timer.cancel()
         self.acts.let_go()
@@ -212,6 +225,7 @@ class Runner:
         finally:
             self._draining = False
             self._arm()
+        self.acts.books.stood(self._job.facts, self._loop.time())
         if self.state is not before:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
@@ -222,6 +236,7 @@ class Runner:
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             self.acts.tally.ordered(effect, self._loop.time())
+            self.acts.books.ordered(effect, self._loop.time())
             try:
                 self.acts.perform(effect)
             except Exception:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
