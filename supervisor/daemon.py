@@ -29,6 +29,7 @@ from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import LEVELS, DaemonLog
 from supervisor.host.ledger import Ledger, LedgerError
+from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.choose import UnknownSourceError, sources
 from supervisor.host.notices.drill import Drills
@@ -75,7 +76,8 @@ class Supervisord:
     async def run(self) -> bool:
         """Supervises until told to leave; True if a fresh daemon is to take over (reload)."""
         settings = self._config.supervisord
-        ledger = Ledger(settings.state_dir / "ledger.sqlite3")
+        pruning = Pruning(settings.history_attempts, settings.history_days)
+        ledger = Ledger(settings.state_dir / "ledger.sqlite3", pruning)
         if ledger.set_aside is not None:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
         logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()

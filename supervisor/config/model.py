@@ -100,6 +100,14 @@ class SupervisordConfig(Section):
         'Variables for every program, as `KEY="value",OTHER="value"`; also for `%(ENV_KEY)s` everywhere in the file.',
         shown="empty",
     )
+    history_attempts: Positive = key(
+        1000,
+        "How many attempts of each program the ledger keeps, never fewer than 20. A thousand are some hundred KB, and "
+        "years of a job that dies twice a day.",
+    )
+    history_days: Positive = key(
+        365, "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case."
+    )
     notices: Annotated[Literal["auto"] | tuple[str, ...], from_text(values.notices)] = key(
         "auto",
         "Where notices that this host goes away come from: `auto` recognises the place it runs in, without asking the "
