@@ -39,6 +39,7 @@ async def status(daemon: Daemon, arguments: Arguments) -> Result:
             for each in groups.in_order(daemon.programs.runners.values())
         ],
         "ledger_error": daemon.ledger.last_error,
+        "hooks_error": daemon.hooks.trouble,
     }
 
 

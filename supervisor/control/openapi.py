@@ -202,7 +202,7 @@ SHAPES: Mapping[str, Shape] = {
     "shutdown": Shape(_object()),
     "signal": Shape(NAME, {"name": TEXT, "signal": {**TEXT, "description": "Its name, as HUP or SIGHUP, or number."}}),
     "start": _named(NAME, wait={**FLAG, "default": True}),
-    "status": Shape(_object(programs=_list(PROGRAM), ledger_error=_or_null(TEXT))),
+    "status": Shape(_object(programs=_list(PROGRAM), ledger_error=_or_null(TEXT), hooks_error=_or_null(TEXT))),
     "stop": _named(NAME, wait={**FLAG, "default": True}),
     "update": Shape(_object(actions=_list(_object(name=TEXT, action=TEXT))), optional={"names": _or_null(_list(TEXT))}),
     "version": Shape(_object(version=TEXT)),

@@ -25,6 +25,7 @@ from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.adopting import LeftWorker, look_back
 from supervisor.runner.launching import digest_of, policy_of
+from supervisor.runner.telling import Telling
 
 Found = TypeVar("Found")
 
@@ -43,6 +44,8 @@ class Runner:
         self._handed_over = False
         self.acts = Acts(config, services, self.post)
         self._services = services
+        self._telling = Telling(config, services.hook_commands, services.hooks)
+        self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
         self._job = Job(policy_of(config, services.notice_grace))
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
@@ -221,7 +224,9 @@ class Runner:
         try:
             first()
             while self._mailbox:
-                self._perform(self._job.handle(self._mailbox.popleft(), self._loop.time()))
+                event = self._mailbox.popleft()
+                self._perform(self._job.handle(event, self._loop.time()))
+                self._telling.happened(event, self._job.facts)
         finally:
             self._draining = False
             self._arm()
@@ -229,6 +234,7 @@ class Runner:
         if self.state is not before:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
+            self._telling.stood(before, self._job.facts)
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)
@@ -237,6 +243,7 @@ class Runner:
         for effect in effects:
             self.acts.tally.ordered(effect, self._loop.time())
             self.acts.books.ordered(effect, self._loop.time())
+            self._telling.ordered(effect, self._job.facts)
             try:
                 self.acts.perform(effect)
             except Exception:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
