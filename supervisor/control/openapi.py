@@ -23,6 +23,7 @@ from supervisor.core.notices import Certainty, Kind
 from supervisor.host.checkpoint_store import Listed
 from supervisor.host.ledger import AttemptRecord
 from supervisor.runner.programs import Changes
+from supervisor.runner.story import KEPT, Scene
 from supervisor.runner.training import Training
 
 API_VERSION = "1"  # the one in /api/v1; new keys and commands do not raise it
@@ -204,6 +205,7 @@ SHAPES: Mapping[str, Shape] = {
     "start": _named(NAME, wait={**FLAG, "default": True}),
     "status": Shape(_object(programs=_list(PROGRAM), ledger_error=_or_null(TEXT), hooks_error=_or_null(TEXT))),
     "stop": _named(NAME, wait={**FLAG, "default": True}),
+    "story": _named(_object(scenes=_list(_of(Scene))), limit={**WHOLE, "minimum": 1, "maximum": KEPT, "default": 20}),
     "update": Shape(_object(actions=_list(_object(name=TEXT, action=TEXT))), optional={"names": _or_null(_list(TEXT))}),
     "version": Shape(_object(version=TEXT)),
 }
