@@ -258,13 +258,13 @@ class Runner:
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
+            self._aside(self._note, effect)
             try:
                 self.acts.perform(effect)
             except Exception as error:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
                 self._tell_error(words(effect))
                 if isinstance(effect, Spawn) and self.acts.pid is None:
                     self.post(fact.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
-            self._aside(self._note, effect)
 
     def _note(self, effect: Effect) -> None:
         self.acts.tally.ordered(effect, self._loop.time())
