@@ -11,7 +11,7 @@ from supervisor.core.job import Job
 from supervisor.core.recovery import AGAIN_S
 from supervisor.core.restart import BACKOFF_LIMIT_S
 
-NONSENSE: Any = []  # an exit status that no cell can understand
+NONSENSE: Any = []  # what no cell can understand
 ERROR = "internal error"
 
 
@@ -27,7 +27,7 @@ def test_an_event_that_fails_changes_nothing():
     before = job.facts.copied()
 
     with pytest.raises(TypeError):
-        job.handle(fact.WorkerExited(1, code=NONSENSE), 2.0)
+        job.handle(fact.StepsDone(1, 6, step_s=NONSENSE), 2.0)  # the step is noted before its length is looked at
 
     assert job.facts == before
 
