@@ -28,7 +28,9 @@ from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside
 from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import LEVELS, DaemonLog
+from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger, LedgerError
+from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.choose import UnknownSourceError, sources
 from supervisor.host.notices.drill import Drills
@@ -46,6 +48,7 @@ EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
 
 STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
+HOOKS_PATIENCE_S = 5.0  # what was told last gets out on a good day; a slow command must not keep the daemon
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2, signal.SIGPWR})
@@ -75,7 +78,8 @@ class Supervisord:
     async def run(self) -> bool:
         """Supervises until told to leave; True if a fresh daemon is to take over (reload)."""
         settings = self._config.supervisord
-        ledger = Ledger(settings.state_dir / "ledger.sqlite3")
+        pruning = Pruning(settings.history_attempts, settings.history_days)
+        ledger = Ledger(settings.state_dir / "ledger.sqlite3", pruning)
         if ledger.set_aside is not None:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
         logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()
@@ -89,6 +93,8 @@ class Supervisord:
             environment={**without_notify(os.environ), **settings.environment},
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
+            hooks=Hooks(settings.hook_timeout),
+            hook_commands=settings.hooks(),
         )
         programs = Programs(self._config, self._read, services)
         services.saves.learn(ledger)
@@ -105,6 +111,7 @@ class Supervisord:
             settings=settings,
             is_reloading=lambda: self._reload,
             noticing=noticing,
+            hooks=services.hooks,
             drills=Drills(noticing.received, noticing.withdrawn),
         )
         try:
@@ -121,6 +128,7 @@ class Supervisord:
             else:
                 logs.close()
             ledger.close()
+            await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
         return self._reload
 
     async def _supervise(self, programs: Programs) -> None:

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError
 
 from supervisor.config import values
 from supervisor.config.check import explain
+from supervisor.config.hooks import HookKeys
 from supervisor.config.secret import Secret
 from supervisor.config.section import INTERPRETER, OPTIONAL_PATH, PATH, Section, from_text, internal, key, required
 from supervisor.ini.problems import ConfigError, Place, Problem
@@ -43,7 +44,7 @@ JOB_STARTRETRIES = 10
 MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes and two logs
 
 
-class SupervisordConfig(Section):
+class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
     state_dir: FilePath = required(
@@ -99,6 +100,19 @@ class SupervisordConfig(Section):
         {},
         'Variables for every program, as `KEY="value",OTHER="value"`; also for `%(ENV_KEY)s` everywhere in the file.',
         shown="empty",
+    )
+    hook_timeout: Timeout = key(
+        30.0,
+        "Seconds a hook's command may take before it is killed. They run one after the other, so a slow one delays the "
+        "next, and never supervision.",
+    )
+    history_attempts: Positive = key(
+        1000,
+        "How many attempts of each program the ledger keeps, never fewer than 20. A thousand are some hundred KB, and "
+        "years of a job that dies twice a day.",
+    )
+    history_days: Positive = key(
+        365, "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case."
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], from_text(values.notices)] = key(
         "auto",
@@ -322,7 +336,7 @@ class GroupConfig(Section):
     priority: Priority = key(999, "Groups with lower numbers start first; inside, the programs' own priority counts.")
 
 
-class ProgramConfig(Section):
+class ProgramConfig(HookKeys):
     """One program: a command that is kept running, or a training job."""
 
     name: str = internal("`GROUP:PROCESS`, or `PROCESS` where the two are the same.")

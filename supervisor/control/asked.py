@@ -7,6 +7,7 @@ from typing import Any
 from supervisor.config import SupervisordConfig
 from supervisor.control.errors import Code, CommandError
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.drill import Drills
@@ -31,6 +32,7 @@ class Daemon:
     settings: SupervisordConfig
     is_reloading: Callable[[], bool]
     noticing: Noticing
+    hooks: Hooks
     drills: Drills
 
 

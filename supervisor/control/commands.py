@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import groups, noticed, wire
+from supervisor.control import accounts, groups, noticed, story, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -39,6 +39,7 @@ async def status(daemon: Daemon, arguments: Arguments) -> Result:
             for each in groups.in_order(daemon.programs.runners.values())
         ],
         "ledger_error": daemon.ledger.last_error,
+        "hooks_error": daemon.hooks.trouble,
     }
 
 
@@ -142,14 +143,17 @@ async def history(daemon: Daemon, arguments: Arguments) -> Result:
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
     try:
+        runner.acts.books.keep()
         records = await asyncio.to_thread(daemon.ledger.history, runner.name, limit)
+        spent_s = await asyncio.to_thread(accounts.of_attempts, daemon.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
-    return {"attempts": [_attempt(asdict(record)) for record in records]}
+    return {"attempts": [_attempt(asdict(record), spent_s.get(record.attempt, {})) for record in records]}
 
 
-def _attempt(record: dict[str, Any]) -> Result:
+def _attempt(record: dict[str, Any], spent_s: dict[str, float]) -> Result:
     return {
+        "spent_s": spent_s,
         **{key: value for key, value in record.items() if key not in ("started_at", "ended_at")},
         "started_wall_at": record["started_at"],
         "ended_wall_at": record["ended_at"],
@@ -272,6 +276,7 @@ TABLE: Mapping[str, Command] = {
     "checkpoints": Command(checkpoints, changes=False),
     "clear": Command(clear, changes=True),
     "drill": Command(noticed.drill, changes=True),
+    "goodput": Command(accounts.report, changes=False),
     "history": Command(history, changes=False),
     "notices": Command(noticed.notices, changes=False),
     "pid": Command(pid, changes=False),
@@ -283,6 +288,7 @@ TABLE: Mapping[str, Command] = {
     "start": Command(start, changes=True),
     "status": Command(status, changes=False),
     "stop": Command(stop, changes=True),
+    "story": Command(story.story, changes=False),
     "update": Command(update, changes=True),
     "version": Command(version, changes=False),
 }

@@ -99,6 +99,13 @@ DIVIDED = (
         "spent",
         lambda of: of.spent_s,
     ),
+    Divided(
+        "stepkeeper_goodput_seconds_total",
+        Kind.COUNTER,
+        "Jobs: what their time went into, by the categories of docs/goodput.md, once that is known.",
+        "category",
+        lambda of: of.goodput_s,
+    ),
 )
 
 JOBS = (

@@ -23,6 +23,7 @@ from supervisor.core.notices import Certainty, Kind
 from supervisor.host.checkpoint_store import Listed
 from supervisor.host.ledger import AttemptRecord
 from supervisor.runner.programs import Changes
+from supervisor.runner.story import KEPT, Scene
 from supervisor.runner.training import Training
 
 API_VERSION = "1"  # the one in /api/v1; new keys and commands do not raise it
@@ -148,8 +149,10 @@ NOTICE = _object(
 )
 GIVEN = _object(name=TEXT, id=TEXT, kind=_word(Kind), certainty=_word(Certainty))
 _RECORD = _of(AttemptRecord)["properties"]
+SPENT: Schema = {"type": "object", "additionalProperties": NUMBER, "description": "Seconds by category."}
 ATTEMPT = _object(
-    **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()}
+    spent_s=SPENT,
+    **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()},
 )
 
 SHAPES: Mapping[str, Shape] = {
@@ -171,6 +174,18 @@ SHAPES: Mapping[str, Shape] = {
         certainty={**_word(Certainty), "default": str(Certainty.CERTAIN)},
         withdraw={**FLAG, "default": False},
     ),
+    "goodput": _named(
+        _object(
+            name=TEXT,
+            since_wall_at=_or_null(NUMBER),
+            attempts=WHOLE,
+            spent_s=SPENT,
+            wanted_s=NUMBER,
+            goodput=_or_null(NUMBER),
+            lost_steps=WHOLE,
+            causes={"type": "object", "additionalProperties": WHOLE},
+        )
+    ),
     "history": _named(
         _object(attempts=_list(ATTEMPT)), limit={**WHOLE, "minimum": 1, "maximum": 10_000, "default": 20}
     ),
@@ -188,8 +203,9 @@ SHAPES: Mapping[str, Shape] = {
     "shutdown": Shape(_object()),
     "signal": Shape(NAME, {"name": TEXT, "signal": {**TEXT, "description": "Its name, as HUP or SIGHUP, or number."}}),
     "start": _named(NAME, wait={**FLAG, "default": True}),
-    "status": Shape(_object(programs=_list(PROGRAM), ledger_error=_or_null(TEXT))),
+    "status": Shape(_object(programs=_list(PROGRAM), ledger_error=_or_null(TEXT), hooks_error=_or_null(TEXT))),
     "stop": _named(NAME, wait={**FLAG, "default": True}),
+    "story": _named(_object(scenes=_list(_of(Scene))), limit={**WHOLE, "minimum": 1, "maximum": KEPT, "default": 20}),
     "update": Shape(_object(actions=_list(_object(name=TEXT, action=TEXT))), optional={"names": _or_null(_list(TEXT))}),
     "version": Shape(_object(version=TEXT)),
 }

@@ -42,7 +42,10 @@ class JobSample:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSample:
-    """A program at one moment. `ended` and `spent_s`: by cause, and by what the seconds went into."""
+    """A program at one moment. `ended` and `spent_s`: by cause, and by what the seconds went into.
+
+    `goodput_s`: a job's seconds by the categories of docs/goodput.md.
+    """
 
     name: str
     state: State
@@ -54,6 +57,7 @@ class ProgramSample:
     ended: dict[str, int]
     restarts_left: dict[str, int]
     spent_s: dict[str, float]
+    goodput_s: dict[str, float]
     job: JobSample | None
 
 
@@ -119,6 +123,7 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         ended={**{str(cause): 0 for cause in BUDGETED}, **tally.ended},
         restarts_left={str(cause): runner.restarts_left(cause) for cause in BUDGETED},
         spent_s=dict(tally.spent_s),
+        goodput_s={str(spent): span_s for spent, span_s in runner.acts.books.total_s().items()},
         job=_job(runner, flush_expected_s),
     )
 

@@ -1,7 +1,8 @@
 """What is known of one program: its policy (fixed), and the facts that events add (changed by actions only)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Self
 
 from supervisor.core.notices import Notice
 from supervisor.core.restart import Cause, Failures
@@ -112,3 +113,8 @@ class Facts:
     last_flush_asked: bool = False  # the one at the last safe moment before the host goes
     flush_again_at: float | None = None  # monotonic; a flush for the notice failed and is tried again
     held: bool = False  # in BACKOFF: because of the notice, not of a failure
+
+    def copied(self) -> Self:
+        """The same, to go back to; what is in it but frozen values is copied too."""
+        failures = replace(self.failures, by_cause=dict(self.failures.by_cause))
+        return replace(self, failures=failures)

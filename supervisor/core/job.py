@@ -5,7 +5,7 @@ TABLE has a cell for every state and event; a test says so. Nothing changes a pr
 
 from collections.abc import Mapping
 
-from supervisor.core import events
+from supervisor.core import events, recovery
 from supervisor.core.actions.adopting import (
     close_unidentified,
     committed_unseen,
@@ -232,10 +232,19 @@ class Job:
         return self.facts.state
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """What to do about `event`, which happened at `now` (monotonic seconds)."""
+        """What to do about `event`, which happened at `now` (monotonic seconds). If it raises, nothing has changed."""
         if getattr(event, "attempt", self.facts.attempt) != self.facts.attempt:
             return []
-        return TABLE[self.facts.state, type(event)](self.facts, event, now)
+        before = self.facts.copied()
+        try:
+            return TABLE[self.facts.state, type(event)](self.facts, event, now)
+        except Exception:
+            self.facts = before
+            raise
+
+    def recover(self, event: Event, error: str, now: float) -> list[Effect]:
+        """What to do instead of `handle(event)`, which failed by an error of our own; the facts are as before it."""
+        return recovery.recover(self.facts, event, error, now)
 
     def deadline(self) -> float | None:
         """When `expire` is to be called (monotonic seconds), or None: nothing is waited for."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host.boot import boot_id
+from supervisor.host.ledger_accounts import Accounts
+from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create, sayable_errors
 from supervisor.host.ledger_writer import LedgerWriter, Value
 
@@ -61,11 +63,13 @@ class Ledger:
     newer version wrote it or it can't be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pruning: Pruning | None = None) -> None:
         self._path = path
         connection, self.set_aside = open_or_create(path)
         self._boot_id = boot_id()
-        self._writer = LedgerWriter(connection)
+        self._writer = LedgerWriter(connection, pruning or Pruning())
+        self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        """Where the time of jobs went."""
 
     @property
     def last_error(self) -> str | None:
@@ -228,7 +232,8 @@ class Ledger:
         """The last `limit` attempts, newest last."""
         rows = self._select(
             "SELECT attempt, started_at, ended_at, restored, from_step, to_step, cause, text, exit_code, signal,"
-            " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt) AS checkpoints"
+            " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
+            " + checkpoints_pruned AS checkpoints"
             " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",
             program,
             limit,

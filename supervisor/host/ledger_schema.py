@@ -6,10 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 2  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 3  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
-_TABLES = """
+_ACCOUNTS = """
+CREATE TABLE accounts (
+    program TEXT NOT NULL, attempt INTEGER NOT NULL, until_wall_at REAL NOT NULL, until_awake_s REAL NOT NULL,
+    boot_id TEXT, open_as TEXT NOT NULL, step INTEGER, furthest INTEGER NOT NULL, owed_s REAL NOT NULL,
+    spent_s TEXT NOT NULL,
+    PRIMARY KEY (program, attempt)
+) WITHOUT ROWID;
+ALTER TABLE attempts ADD COLUMN checkpoints_pruned INTEGER NOT NULL DEFAULT 0;
+"""
+
+_TABLES = f"""
 CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
@@ -26,15 +36,18 @@ CREATE TABLE refusals (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, refused_at REAL NOT NULL,
     PRIMARY KEY (program, attempt, name)
 ) WITHOUT ROWID;
+{_ACCOUNTS}
 """
 
-_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT"}
+_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT;", 2: _ACCOUNTS}
 """By the version that a ledger has: what makes the next version of it."""
 
 _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id FROM attempts LIMIT 0",
+    " exit_code, signal, boot_id, checkpoints_pruned FROM attempts LIMIT 0",
+    "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
+    " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
 )
@@ -154,7 +167,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         return
     try:
         for older in range(version, SCHEMA):
-            connection.executescript(f"BEGIN; {_UPGRADES[older]}; PRAGMA user_version = {older + 1}; COMMIT;")
+            connection.executescript(f"BEGIN; {_UPGRADES[older]} PRAGMA user_version = {older + 1}; COMMIT;")
         for probe in _PROBES:
             connection.execute(probe)
     except sqlite3.OperationalError as error:

@@ -2,15 +2,19 @@
 
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
+from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.ledger_schema import is_damage, is_passing, sayable_errors
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
 RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
 RETRY_MAX_S = 30.0
+PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
+PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
 
 Value = str | int | float | None
 Statement = tuple[str, tuple[Value, ...]]
@@ -19,7 +23,9 @@ Statement = tuple[str, tuple[Value, ...]]
 class LedgerWriter:
     """Takes statements at once and writes them in order, in a thread that owns `connection` from now on."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, pruning: Pruning) -> None:
+        self._pruning = pruning
+        self._prune_at = time.monotonic()
         self._connection = connection
         self._queue: deque[Statement] = deque()
         self._changed = threading.Condition()
@@ -82,10 +88,19 @@ class LedgerWriter:
         self._connection.close()
 
     def _next_batch(self) -> list[Statement]:
-        """All that is queued, waiting for something to be; nothing at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._closing)
-            return list(self._queue)
+        """All that is queued, waiting for something to be and pruning meanwhile; nothing at the end."""
+        while True:
+            with self._changed:
+                patience_s = max(0.0, self._prune_at - time.monotonic())
+                if self._changed.wait_for(lambda: self._queue or self._closing, patience_s):
+                    return list(self._queue)
+            self._prune()
+
+    def _prune(self) -> None:
+        more = False
+        with suppress(sqlite3.Error), sayable_errors(), _transaction(self._connection):  # a disk in trouble: later
+            more = self._pruning.piece(self._connection)
+        self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
 
     def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
         """Writes a batch whole or, with an error, not at all; second, how many statements were left out of it.

@@ -91,7 +91,8 @@ class Restored:
 class Progress:
     """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
 
-    `interval_s`: seconds between periodic saves, if the worker chooses them itself.
+    `interval_s`: seconds between periodic saves, if the worker chooses them itself. `data_s`: how long the loop waited
+    for its input since the last progress.
     """
 
     attempt: int
@@ -101,6 +102,7 @@ class Progress:
     step_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     interval_s: float | None = None
+    data_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,13 @@ from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
 from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
+from supervisor.runner.books import Books
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
 from supervisor.runner.saves import Saves
@@ -49,6 +51,8 @@ class Services:
     server_url: str | None
     saves: Saves = field(default_factory=Saves)
     notice_grace: float = 60.0
+    hooks: Hooks = field(default_factory=Hooks)
+    hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -67,6 +71,9 @@ class Acts:
     def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
         self.training = Training()
         self.tally = Tally()
+        self.books = Books(config.name, services.ledger)
+        self.on_refused: Callable[[str, str], None] = lambda checkpoint, reason: None
+        """Called with every checkpoint that is found damaged, and why."""
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
         self.started_wall_at: float | None = None
@@ -265,8 +272,12 @@ class Acts:
 
     async def _select(self, attempt: int, job: JobConfig) -> None:
         services, name = self._services, self._config.name
-        found = await select(name, attempt, job, services.checkpoints, services.ledger, self.tally, self._log)
+        found = await select(name, attempt, job, services.checkpoints, services.ledger, self._refused, self._log)
         self._post(found)
+
+    def _refused(self, checkpoint: str, reason: str) -> None:
+        self.tally.refused += 1
+        self.on_refused(checkpoint, reason)
 
     def _exited(self, number: int, exit_: Exit) -> None:
         """The process is gone: hear its last words, then tell the core."""
@@ -308,6 +319,7 @@ class Acts:
         self.training.note(message)
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         self.tally.heard(message, time.monotonic())
+        self.books.heard(message, time.monotonic())
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:

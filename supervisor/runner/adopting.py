@@ -14,7 +14,7 @@ import psutil
 from supervisor.config import ProgramConfig
 from supervisor.core.events import AttemptLost
 from supervisor.host import channel, marks, tree
-from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.checkpoint_store import CheckpointStore, Listed
 from supervisor.host.ledger import OpenAttempt
 from supervisor.protocol import layout, messages
 from supervisor.protocol.messages import Flush, Then
@@ -87,26 +87,31 @@ def _worker(opened: OpenAttempt, marked: list[psutil.Process]) -> LeftWorker | N
 
 async def look_back(
     config: ProgramConfig, attempt: int, host_left: bool, runtime_dir: Path, checkpoints: CheckpointStore
-) -> tuple[AttemptLost, list[messages.FromWorker]]:
+) -> tuple[AttemptLost, list[messages.FromWorker], float | None]:
     """How an attempt ended that nobody saw: from its last words, which are given too, and from its checkpoints.
 
-    A checkpoint directory that does not answer is not waited for.
+    Last, how many seconds ago it saved for the last time, None if that is not known. A checkpoint directory that does
+    not answer is not waited for.
     """
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(channel.last_words, folder, attempt)
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     done = any(isinstance(each, messages.Done) for each in words)
     error = next((each.error for each in words if isinstance(each, messages.Failed)), None)
-    step = await _committed_step(config, attempt, checkpoints)
-    return AttemptLost(attempt, done, error, step, host_left), words
+    newest = await _newest(config, attempt, checkpoints)
+    step = None if newest is None else newest.step
+    saved_wall_at = None if newest is None else newest.created_wall_at
+    lived_s_ago = None if saved_wall_at is None else max(0.0, time.time() - saved_wall_at)
+    return AttemptLost(attempt, done, error, step, host_left), words, lived_s_ago
 
 
-async def _committed_step(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> int | None:
+async def _newest(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> Listed | None:
     if config.job is None:
         return None
     with contextlib.suppress(TimeoutError, OSError):
         listing = await asyncio.wait_for(checkpoints.listing(config.job.checkpoint_dir, verify=False), SLOW_DISK_S)
-        return max((each.step for each in listing if each.attempt == attempt and not each.quarantined), default=None)
+        mine = [each for each in listing if each.attempt == attempt and not each.quarantined]
+        return max(mine, key=lambda each: each.step, default=None)
     return None
 
 

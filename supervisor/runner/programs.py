@@ -187,6 +187,8 @@ class Programs:
         for attempt in left.open_attempts if gone else ():
             if not (adopted and attempt == runner.attempt):
                 booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off)
+        if not (adopted or booked):
+            runner.acts.books.lost(runner.wanted, None, None)
         runner.taken_up.set()
         if gone and runner.wanted and not (adopted or booked or self.closing):
             runner.post(fact.StartRequested())

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
-from supervisor.core.effects import Effect
+from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
 from supervisor.core.restart import Cause
@@ -25,6 +26,8 @@ from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.adopting import LeftWorker, look_back
 from supervisor.runner.launching import digest_of, policy_of
+from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
+from supervisor.runner.telling import Telling
 
 Found = TypeVar("Found")
 
@@ -40,9 +43,12 @@ class Runner:
         """Set once nothing of an earlier daemon stands in the way of a start."""
         self.looked_back = asyncio.Event()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
+        self.story = Story()
         self._handed_over = False
         self.acts = Acts(config, services, self.post)
         self._services = services
+        self._telling = Telling(config, services.hook_commands, services.hooks)
+        self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
         self._job = Job(policy_of(config, services.notice_grace))
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
@@ -121,6 +127,7 @@ class Runner:
         self._job.skip_attempts(last_attempt)
         if self.config.job is not None and self.acts.pid is None:
             await self._learn_reliability()
+            await self._open_books(last_attempt)
             listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
@@ -133,6 +140,13 @@ class Runner:
                 reliability = reliability.after(ran_s, cause)
             self.acts.reliability = reliability
 
+    async def _open_books(self, last_attempt: int) -> None:
+        """Goes on with the account that an earlier daemon kept of this job."""
+        kept = None
+        with contextlib.suppress(LedgerError):
+            kept = await asyncio.to_thread(self._services.ledger.accounts.last, self.name)
+        self.acts.books.open(kept, last_attempt)
+
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
         self._job.facts.wanted = wanted
@@ -141,6 +155,7 @@ class Runner:
         """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
         if found.attempt != self.attempt or not self.acts.take_over(found):
             return False
+        self.acts.books.adopted(found.attempt, found.age_s)
         digest = marks.configuration_of(found.pid)
         outdated = digest is not None and digest != digest_of(self.config)
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated))
@@ -149,9 +164,12 @@ class Runner:
     async def book_lost(self, attempt: int, host_left: bool) -> bool:
         """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last."""
         services = self._services
-        lost, words = await look_back(self.config, attempt, host_left, services.runtime_dir, services.checkpoints)
+        lost, words, lived_s_ago = await look_back(
+            self.config, attempt, host_left, services.runtime_dir, services.checkpoints
+        )
         for message in words:
             self.acts.training.note(message)
+        self.acts.books.lost(self.wanted, lost.committed_step, lived_s_ago)
         if lost.committed_step is not None:
             services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
         if attempt != self.attempt:
@@ -163,6 +181,7 @@ class Runner:
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""
         self._handed_over = True
+        self.acts.books.keep()
         if self._timer is not None:
             self._timer.cancel()
         self.acts.let_go()
@@ -199,7 +218,7 @@ class Runner:
 
     def _expire(self) -> None:
         self._timer = None
-        self._do(lambda: self._perform(self._job.expire(self._loop.time())))
+        self._do(lambda: self._handle(fact.DeadlinePassed(), self._job.expire))
 
     def _do(self, first: Callable[[], None]) -> None:
         """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
@@ -208,24 +227,63 @@ class Runner:
         try:
             first()
             while self._mailbox:
-                self._perform(self._job.handle(self._mailbox.popleft(), self._loop.time()))
+                event = self._mailbox.popleft()
+                self._handle(event, partial(self._job.handle, event))
+                self._aside(self._telling.happened, event, self._job.facts)
         finally:
             self._draining = False
             self._arm()
-        if self.state is not before:
-            self.acts.tally.stood(before, self._loop.time())
-            self._tell_state(before)
+        self._aside(self._look_on, before)
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)
 
+    def _handle(self, event: fact.Event, decide: Callable[[float], list[Effect]]) -> None:
+        """Has the core decide and does it; after an error of our own, what `core.recovery` says."""
+        was, now = self.state, self._loop.time()
+        happened: fact.Event | str = event
+        try:
+            effects = decide(now)
+        except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
+            happened = f"internal error on {words(event)}: {error!r}"
+            self._tell_error(happened)
+            effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
+        facts = self._job.facts
+        self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
+        self._perform(effects)
+
+    def _tell_error(self, what: str) -> None:
+        """Into the log, with what led to it; inside an `except`."""
+        self._log.exception("internal.failed", on=what, story=[str(each) for each in self.story.last(TOLD_WITH_ERROR)])
+
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
-            self.acts.tally.ordered(effect, self._loop.time())
+            self._aside(self._note, effect)
             try:
                 self.acts.perform(effect)
-            except Exception:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
-                self._log.exception("internal.failed", effect=repr(effect))
+            except Exception as error:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
+                self._tell_error(words(effect))
+                if isinstance(effect, Spawn) and self.acts.pid is None:
+                    self.post(fact.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
+
+    def _note(self, effect: Effect) -> None:
+        self.acts.tally.ordered(effect, self._loop.time())
+        self.acts.books.ordered(effect, self._loop.time())
+        self._telling.ordered(effect, self._job.facts)
+
+    def _look_on(self, before: State) -> None:
+        self.acts.books.stood(self._job.facts, self._loop.time())
+        if self.state is not before:
+            self.acts.tally.stood(before, self._loop.time())
+            self._tell_state(before)
+            self._telling.stood(before, self._job.facts)
+
+    def _aside(self, count: Callable[..., None], *arguments: object) -> None:
+        """Counts or tells something; supervision does not depend on that."""
+        try:
+            count(*arguments)
+        except Exception:  # noqa: BLE001 - as above
+            self._tell_error(f"{count.__name__}{arguments}")
 
     def _arm(self) -> None:
         """One timer for the state's one deadline. A deadline that moved away is met by a timer that fires too early."""

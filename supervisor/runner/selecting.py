@@ -2,6 +2,7 @@
 
 import errno
 import time
+from collections.abc import Callable
 
 from structlog.typing import FilteringBoundLogger
 
@@ -11,7 +12,6 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.protocol.checkpoints import NoValidCheckpoint
 from supervisor.protocol.damage import Refused
-from supervisor.runner.tally import Tally
 
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
@@ -23,15 +23,18 @@ async def select(
     job: JobConfig,
     checkpoints: CheckpointStore,
     ledger: Ledger,
-    tally: Tally,
+    refused_is: Callable[[str, str], None],
     log: FilteringBoundLogger,
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
-    """What the core is told: the newest whole checkpoint, or why there is nothing to begin from."""
+    """What the core is told: the newest whole checkpoint, or why there is nothing to begin from.
+
+    `refused_is` hears of every damaged one: its name and why.
+    """
     directory = job.checkpoint_dir
 
     def book(refused: tuple[Refused, ...]) -> None:
-        tally.refused += len(refused)
         for each in refused:
+            refused_is(each.name, each.reason)
             log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
 

@@ -92,7 +92,7 @@ def checkpoints(terminal: Terminal, arguments: Arguments) -> Status:
         return proving.checkpoints_at(terminal, [each for each in arguments if each != "--verify"])
     verify = "--no-verify" not in arguments
     name = one_name("checkpoints", [each for each in arguments if each != "--no-verify"])
-    answer = _of_program(terminal, "checkpoints", name, verify=verify)
+    answer = of_program(terminal, "checkpoints", name, verify=verify)
     if answer is None:
         return Status.WRONG
     if terminal.as_json:
@@ -127,7 +127,7 @@ def history(terminal: Terminal, arguments: Arguments) -> Status:
     for option in arguments:
         if option.startswith("-"):
             limit = _limit(option)
-    answer = _of_program(terminal, "history", name, limit=limit)
+    answer = of_program(terminal, "history", name, limit=limit)
     if answer is None:
         return Status.WRONG
     if terminal.as_json:
@@ -163,7 +163,7 @@ def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
     return [*refused, row]
 
 
-def _of_program(terminal: Terminal, command: str, name: str, **arguments: object) -> dict[str, Any] | None:
+def of_program(terminal: Terminal, command: str, name: str, **arguments: object) -> dict[str, Any] | None:
     """The answer, or None after the refusal has been told."""
     try:
         return terminal.client.call(command, name=naming.program_of(name), **arguments)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import daemon, listing, logs, noticed, running
+from supervisor.ctl.actions import accounts, daemon, listing, logs, noticed, running, story
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -65,6 +65,16 @@ TABLE: Mapping[str, Action] = {
             ("drill NAME ... --in TIME --kind KIND", "The same; KIND is preemption, maintenance, shutdown, ..."),
             ("drill NAME ... --in TIME --possible", "The same, as a notice that need not come true."),
             ("drill NAME ... --withdraw", "Take it back."),
+        ),
+        names=True,
+    ),
+    "goodput": Action(
+        accounts.goodput,
+        (
+            (
+                "goodput NAME",
+                "Show where a job's time went, the share that went into new steps, and what interrupted it.",
+            ),
         ),
         names=True,
     ),
@@ -156,6 +166,14 @@ TABLE: Mapping[str, Action] = {
         (
             ("stop NAME ...", "Stop programs, jobs after a flush; returns when their processes are gone."),
             ("stop all", "Stop all programs, side by side."),
+        ),
+        names=True,
+    ),
+    "story": Action(
+        story.story,
+        (
+            ("story NAME", "Show the last 20 events that changed a program's state, and what the daemon did then."),
+            ("story -COUNT NAME", "Show the last COUNT of them, 200 at most."),
         ),
         names=True,
     ),

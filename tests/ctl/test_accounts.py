@@ -1,0 +1,56 @@
+"""goodput and story."""
+
+GOODPUT = {
+    "name": "digits",
+    "since_wall_at": 1_000.0,
+    "attempts": 3,
+    "spent_s": {"training": 75.0, "down": 25.0, "stopped": 3600.0},
+    "wanted_s": 100.0,
+    "goodput": 0.75,
+    "lost_steps": 12,
+    "causes": {"crash": 2},
+}
+
+
+def test_goodput_shows_every_category_its_share_and_what_interrupted(daemon, ctl):
+    daemon.answers["goodput"] = GOODPUT
+
+    lines = ctl("goodput", "digits").out.splitlines()
+
+    assert lines[1].split()[:4] == ["training", "75.0", "75.0", "%"]
+    assert any(line.split()[:4] == ["down", "25.0", "25.0", "%"] for line in lines)
+    assert "goodput 75.0 % of 0:01:40 wanted (stopped besides: 1:00:00)" in lines
+    assert "interrupted by: 2 crash; steps lost and done again: 12" in lines
+
+
+def test_goodput_of_a_job_that_never_ran_has_no_shares(daemon, ctl):
+    nothing = {"since_wall_at": None, "attempts": 0, "spent_s": {}, "wanted_s": 0.0, "goodput": None, "causes": {}}
+    daemon.answers["goodput"] = {**GOODPUT, **nothing, "lost_steps": 0}
+
+    lines = ctl("goodput", "digits").out.splitlines()
+
+    assert lines[1].split()[:3] == ["training", "0.0", "-"]
+    assert "interrupted by: nothing; steps lost and done again: 0" in lines
+
+
+def test_story_tells_events_with_what_followed(daemon, ctl):
+    scene = {
+        "wall_at": 1_000.0,
+        "attempt": 2,
+        "event": "worker exited (signal 9)",
+        "was": "RUNNING",
+        "state": "BACKOFF",
+        "effects": ["record end (cause crash)"],
+        "reason": "terminated by SIGKILL",
+    }
+    daemon.answers["story"] = {"scenes": [scene]}
+
+    lines = ctl("story", "-5", "digits").out.splitlines()
+
+    assert "RUNNING -> BACKOFF" in lines[1]
+    assert lines[1].endswith("worker exited (signal 9); record end (cause crash) [terminated by SIGKILL]")
+    assert daemon.asked == [("story", {"name": "digits", "limit": 5})]
+
+
+def test_a_story_of_more_than_is_remembered_is_refused(daemon, ctl):
+    assert "bad argument -201" in ctl("story", "-201", "digits").out
