@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 2  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 3  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
-_TABLES = """
+_SILENCES = """
+CREATE TABLE silences (
+    program TEXT NOT NULL, section TEXT NOT NULL, longest_s REAL NOT NULL, PRIMARY KEY (program, section)
+) WITHOUT ROWID;
+"""
+_TABLES = f"""{_SILENCES}
 CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
@@ -27,8 +32,7 @@ CREATE TABLE refusals (
     PRIMARY KEY (program, attempt, name)
 ) WITHOUT ROWID;
 """
-
-_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT"}
+_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT", 2: _SILENCES}
 """By the version that a ledger has: what makes the next version of it."""
 
 _PROBES = (
@@ -37,6 +41,7 @@ _PROBES = (
     " exit_code, signal, boot_id FROM attempts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
+    "SELECT program, section, longest_s FROM silences LIMIT 0",
 )
 
 

@@ -91,7 +91,8 @@ class Restored:
 class Progress:
     """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
 
-    `interval_s`: seconds between periodic saves, if the worker chooses them itself.
+    `interval_s`: seconds between periodic saves, if the worker chooses them itself. `section`: what the loop is at from
+    now on, as in `core/patience.py`; None: its steps. `saving_s`: for how long a save has been written beside training.
     """
 
     attempt: int
@@ -101,6 +102,8 @@ class Progress:
     step_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     interval_s: float | None = None
+    section: str | None = None
+    saving_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
+from supervisor.core.patience import Section
 from supervisor.core.restart import Cause
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
@@ -126,12 +127,16 @@ class Runner:
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
 
     async def _learn_reliability(self) -> None:
-        """How often this job failed, by all that the ledger knows; without it, what was seen since this start holds."""
+        """What the ledger knows of failures and silences; without it, what was seen since this start holds."""
         with contextlib.suppress(LedgerError):
             reliability = Reliability()
             for ran_s, cause in await asyncio.to_thread(self._services.ledger.ends, self.name):
                 reliability = reliability.after(ran_s, cause)
             self.acts.reliability = reliability
+            silences = await asyncio.to_thread(self._services.ledger.silences, self.name)
+            self._job.facts.patience.recall(
+                {Section(each): s for each, s in silences.items() if each in tuple(Section)}
+            )
 
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""

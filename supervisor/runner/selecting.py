@@ -25,8 +25,9 @@ async def select(
     ledger: Ledger,
     tally: Tally,
     log: FilteringBoundLogger,
+    avoid: frozenset[str] = frozenset(),
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
-    """What the core is told: the newest whole checkpoint, or why there is nothing to begin from."""
+    """What the core is told: the newest whole checkpoint, or why there is nothing to begin from. `avoid`: suspects."""
     directory = job.checkpoint_dir
 
     def book(refused: tuple[Refused, ...]) -> None:
@@ -36,7 +37,7 @@ async def select(
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
 
     try:
-        selection = await checkpoints.select(directory, job.initial_checkpoint)
+        selection = await checkpoints.select(directory, job.initial_checkpoint, avoid)
     except NoValidCheckpoint as error:
         book(error.refused)
         return fact.SelectionFailed(attempt, str(error), permanent=True)
@@ -48,4 +49,6 @@ async def select(
     if selection.foreign is not None:
         found = selection.foreign
         log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, step=found.step, step_source=found.step_source)
-    return fact.CheckpointSelected(attempt, path, selection.step)
+    if avoid:
+        log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(avoid), chosen=path)
+    return fact.CheckpointSelected(attempt, path, selection.step, selection.place)
