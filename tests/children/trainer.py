@@ -2,12 +2,13 @@
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
 FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
-"ignore-term"; once, after step 5: "stop", "spin", "data", "save", each a way to hang; "dies-from-20": at the first step
-after the restore of a checkpoint of step 20, "dies-at-27": at that step; "elsewhere": says what a person should know), GRANDCHILD (start one that ignores SIGTERM and leaves the
-session).
+"ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save", each a
+way to hang; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step), GRANDCHILD
+(start one that ignores SIGTERM and leaves the session).
 """
 
 import fcntl
+import importlib.util
 import os
 import select
 import signal
@@ -37,7 +38,6 @@ from supervisor.protocol.messages import (
     Standing,
     Then,
 )
-from worker import stacks
 
 STEPS = int(os.environ.get("STEPS", "100"))
 STEP_S = float(os.environ.get("STEP_S", "0.01"))
@@ -133,6 +133,15 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
     return Committed(attempt, step, str(name), size, spent, spent, flushes, left_out)
 
 
+def answer_with_stacks(control: launch.Control) -> None:
+    """As a worker does; loaded by its path, because importing the package would open the pipes."""
+    spec = importlib.util.spec_from_file_location("stacks", Path(__file__).parents[2] / "worker" / "stacks.py")
+    assert spec is not None and spec.loader is not None
+    stacks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stacks)
+    stacks.register(control.pipes)
+
+
 def hang_once(pipes: Pipes, directory: Path, step: int) -> None:
     """Hangs the first time that it is called for a job: an attempt that comes later finds the mark."""
     mark = directory / "hung"
@@ -156,7 +165,7 @@ def main() -> int:
     assert told.control is not None and told.checkpoint_dir is not None
     time.sleep(LOAD_S)
     pipes, attempt = Pipes(told.control), told.control.attempt
-    stacks.register(told.control.pipes)
+    answer_with_stacks(told.control)
     try:
         told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
