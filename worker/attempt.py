@@ -14,6 +14,7 @@ from supervisor.protocol import launch
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Launch, LaunchError
 from supervisor.protocol.messages import Failed, FromWorker, Progress
+from worker import stacks
 from worker.channel import Channel
 from worker.requests import Requests
 from worker.terminal import Terminal
@@ -104,6 +105,10 @@ def begin() -> Attempt:
         )  # into a pipe, and yet people follow it, and SIGKILL flushes nothing
     if not faulthandler.is_enabled():
         faulthandler.enable()  # the daemon sends SIGABRT to a worker that hangs: the stacks of all threads go to stderr
+    try:
+        stacks.register(channel.pipes)
+    except OSError as error:
+        _current.reporter.remark(f"cannot leave stacks for a hang: {error}; they go to stderr alone")
     return _current
 
 

@@ -55,7 +55,7 @@ class Channel:
         self._waiting: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
         self._latest: Progress | None = None  # not sent yet; a newer one takes its place
         self._unsent = b""  # rest of a line that did not fit into the pipe
-        self._pipes = control.pipes
+        self.pipes = control.pipes
         self._restored: Restored | None = None  # what `identify` asks for, this and the next three
         self._committed: tuple[Committed, float] | None = None  # the newest, and when (monotonic)
         self._progress: Progress | None = None
@@ -128,10 +128,10 @@ class Channel:
     def _leave_behind(self, message: Done | Failed) -> None:
         """Beside the pipes, for a daemon that comes when this process is gone: what is in a pipe goes with us."""
         try:
-            with (self._pipes / layout.LAST_WORDS).open("ab") as file:
+            with (self.pipes / layout.LAST_WORDS).open("ab") as file:
                 file.write(codec.encode(message))
         except OSError as error:  # the pipe has it too, for the daemon that lives
-            self.remark(f"cannot leave a note in {self._pipes}: {error}")
+            self.remark(f"cannot leave a note in {self.pipes}: {error}")
 
     def _rouse(self) -> None:
         os.eventfd_write(self._wake, 1)

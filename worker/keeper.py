@@ -116,6 +116,19 @@ class Keeper:
         """A step was done: keeps count of how long steps take with a save beside them, and without."""
         self._pace.step(time.monotonic() - self.stalled_s, beside=self._in_flight is not None)
 
+    @property
+    def saving_s(self) -> float | None:
+        """For how long a save has been written beside training; None if none is."""
+        if self._in_flight is None or self._in_flight[1].done():
+            return None
+        return time.monotonic() - self._in_flight[0].began_at
+
+    def must_serve(self, step: int) -> bool:
+        """Whether `serve` has anything to do now that may take long."""
+        settled = self._in_flight is not None and self._in_flight[1].done()
+        asked = self._attempt.requests.is_asked
+        return settled or asked or (self._writer is not None and self._cadence.is_due(step, time.monotonic()))
+
     def serve(self, step: int, figures: Callable[[], Figures]) -> None:
         """At a step boundary: saves if it was asked for or is due. Leaves the process if that was asked for too."""
         if self._in_flight is not None and self._in_flight[1].done():

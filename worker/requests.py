@@ -41,6 +41,11 @@ class Requests:
         """These were committed, or can't be."""
         self.unanswered.difference_update(flushes)
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether `take` would give something."""
+        return bool(self._waiting)
+
     def take(self) -> Asked | None:
         """All that was asked since the last time, as one; None if nothing was."""
         flushes: list[int] = []

@@ -1,8 +1,10 @@
 """Run: what a training script uses. Restores before the loop, counts steps, saves when due or asked."""
 
+import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -82,6 +84,7 @@ class Run:
         self._summary: dict[str, Any] = {}
         self._told_at: float | None = None  # monotonic, less the time that saves took
         self._told_step = 0
+        self._told: Progress | None = None  # the last
 
     @property
     def epoch(self) -> int:
@@ -126,7 +129,7 @@ class Run:
         """
         feed = self._feed_of(source)
         while not self._reached():
-            for batch in feed.rest_of_epoch():
+            for batch in self._awaited(feed.rest_of_epoch()):
                 if not self._in_step:
                     self._keeper.serve(self.step, self._figures)
                 self._in_step = True
@@ -138,6 +141,15 @@ class Run:
             if self.total_steps is None:
                 return
         self._keeper.save_last(self._figures())
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Around an evaluation between two steps, so that its silence is not taken for a hang of training."""
+        self._tell_section("evaluation")
+        try:
+            yield
+        finally:
+            self._tell_section(None)
 
     def step_done(self, **metrics: Any) -> None:
         """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
@@ -157,11 +169,29 @@ class Run:
             self._checked = True
             self._keeper.check(sys._getframe(1), self._leave_out, self._strict, self.step)
         self._tell_progress()
-        self._keeper.serve(self.step, self._figures)
+        if self._keeper.must_serve(self.step):
+            self._tell_section("save")
+            self._keeper.serve(self.step, self._figures)
+            self._tell_section(None)
 
     def summary(self, **metrics: Any) -> None:
         """Results of the whole training, of an evaluation for example: said together with `done`."""
         self._summary |= metrics
+
+    def _awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The same; where steps are slow enough for it to cost nothing, the daemon is told that data are waited for."""
+        while True:
+            tells = self._told is not None and (self._told.step_s or 0.0) >= PROGRESS_S
+            if tells:
+                self._tell_section("data")
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                if tells:
+                    self._tell_section(None)
+            yield batch
 
     def _feed_of(self, source: Any) -> Feed:
         """The one in use, if it is of this source and stands where training stands; else a new one."""
@@ -182,17 +212,23 @@ class Run:
             return
         step_s = None if since is None else since / (self.step - self._told_step)
         self._told_at, self._told_step = now, self.step
-        self._attempt.reporter.progress(
-            Progress(
-                self._attempt.number,
-                self.step,
-                self.epoch,
-                self.total_steps,
-                step_s,
-                numbers(self._metrics),
-                self._keeper.interval_s,
-            )
+        self._told = Progress(
+            self._attempt.number,
+            self.step,
+            self.epoch,
+            self.total_steps,
+            step_s,
+            numbers(self._metrics),
+            self._keeper.interval_s,
+            saving_s=self._keeper.saving_s,
         )
+        self._attempt.reporter.progress(self._told)
+
+    def _tell_section(self, section: str | None) -> None:
+        """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
+        if self._told is not None:
+            self._told = replace(self._told, section=section, saving_s=self._keeper.saving_s)
+            self._attempt.reporter.progress(self._told)
 
     def _finish(self) -> None:
         self._keeper.save_last(self._figures())

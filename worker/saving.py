@@ -42,7 +42,7 @@ class Save:
         self._taken = [taken]  # emptied by `run`, so that nothing holds the copy longer than it must
         self._reporter = reporter
         self._flushes = flushes
-        self._decided_at = decided_at
+        self.began_at = self._decided_at = decided_at
         self.stall_s = stall_s
         """For how long training stood still for it; final once `run` has returned."""
         self.save_s = 0.0

@@ -305,11 +305,17 @@ class JobConfig(Section):
         "Seconds between the moment its last checkpoint is expected on the disk and the one when the host may be gone. "
         "How long a save and a step take is measured; this is for what no measurement foresees.",
     )
-    hang_timeout: Annotated[float | None, from_text(values.optional_timeout)] = key(
-        None,
-        "Seconds (or `15 minutes`) without a step after which a worker counts as hung: its stacks are dumped and it is "
-        "killed. Off, as only you know how long your longest step, evaluation included, may take.",
-        shown="none: off",
+    hang_timeout: Annotated[float | Literal["auto"] | None, from_text(values.learned_timeout)] = key(
+        "auto",
+        "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
+        "kept and it is killed and relaunched. `auto` learns the limit: four times the longest silence it came back "
+        "from, at least hang_timeout_min (docs/hangs.md). `none` is off.",
+    )
+    hang_timeout_min: Timeout = key(
+        600.0,
+        "Seconds (or `10 minutes`) that `hang_timeout = auto` waits at least; half of it for the start-up, three times "
+        "as long for an evaluation. Ten minutes, as PyTorch gives its collectives: ending a step that is only slow "
+        "costs more than an idle machine.",
     )
 
 

@@ -110,8 +110,10 @@ def timeout(text: str) -> float:
     return length
 
 
-def optional_timeout(text: str) -> float | None:
-    """A length of time above 0, or `none`."""
+def learned_timeout(text: str) -> float | Literal["auto"] | None:
+    """A length of time above 0, `none`, or `auto`."""
+    if text.lower() == "auto":
+        return "auto"
     return None if text.lower() == "none" else timeout(text)
 
 

@@ -134,7 +134,16 @@ PROGRAM = _object(
     ),
     stdout_logfile=_or_null(TEXT),
     stderr_logfile=_or_null(TEXT),
-    job=_or_null(_object(attempt=WHOLE, checkpoint_dir=TEXT, **_of(Training)["properties"])),
+    job=_or_null(
+        _object(
+            attempt=WHOLE,
+            checkpoint_dir=TEXT,
+            section=_or_null(TEXT),
+            hang_limit_s=_or_null(NUMBER),
+            suspects=_list(TEXT),
+            **_of(Training)["properties"],
+        )
+    ),
 )
 NOTICE = _object(
     source=TEXT,

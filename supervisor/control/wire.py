@@ -62,7 +62,16 @@ def _job(runner: Runner) -> dict[str, Any] | None:
     if runner.config.job is None:
         return None
     training = asdict(runner.acts.training)
-    return {"attempt": runner.attempt, "checkpoint_dir": str(runner.config.job.checkpoint_dir), **training}
+    policy, patience = runner.facts.policy, runner.facts.patience
+    learned = policy.hang_floor is not None
+    return {
+        "attempt": runner.attempt,
+        "checkpoint_dir": str(runner.config.job.checkpoint_dir),
+        "section": str(patience.section) if runner.acts.pid is not None else None,
+        "hang_limit_s": patience.limit(patience.section, policy.hang_floor or 0.0) if learned else policy.hang_timeout,
+        "suspects": sorted(runner.facts.suspects.avoid),
+        **training,
+    }
 
 
 def _text(path: Path | None) -> str | None:
@@ -89,12 +98,18 @@ def describe(runner: Runner) -> str:
         case State.ADOPTING:
             return f"pid {runner.acts.pid}, of an earlier daemon; asked where it stands"
         case State.BACKOFF | State.FAILED:
-            return runner.reason or "unknown error"
+            return ", at ".join([runner.reason or "unknown error", *_where(runner)])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
             ended = _local(runner.acts.ended_wall_at) if runner.acts.ended_wall_at is not None else "Not started"
             return ", ".join(filter(None, [ended, *_training(runner), runner.reason]))
         case _:
             return ""
+
+
+def _where(runner: Runner) -> list[str]:
+    """The last place in the script that the traceback names."""
+    frames = [line.strip() for line in runner.acts.training.traceback if line.lstrip().startswith("File ")]
+    return frames[-1:]
 
 
 def _notice(runner: Runner) -> list[str]:

@@ -14,9 +14,13 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class SelectCheckpoint:
-    """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed."""
+    """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed.
+
+    `avoid`: names of checkpoints to pass over while an older one is whole.
+    """
 
     attempt: int
+    avoid: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,10 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Send SIGABRT: a Python worker writes the stacks of all its threads to stderr and dies."""
+    """Keep the stacks of all threads, within half of `patience_s`, then send SIGABRT; answer with StacksKept."""
 
     attempt: int
+    patience_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,23 @@ class RecordEnd:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class RememberSilences:
+    """Write down the longest silences (s) that the job came back from, by section; only those that grew."""
+
+    longest: tuple[tuple[str, float], ...]
+
+
 Effect = (
-    Spawn | SelectCheckpoint | SendGo | Identify | RequestFlush | Terminate | Abort | Kill | RememberWanted | RecordEnd
+    Spawn
+    | SelectCheckpoint
+    | SendGo
+    | Identify
+    | RequestFlush
+    | Terminate
+    | Abort
+    | Kill
+    | RememberWanted
+    | RecordEnd
+    | RememberSilences
 )

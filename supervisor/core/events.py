@@ -7,6 +7,7 @@ attempt than the present one are dropped at the door (`job.Job.handle`).
 from dataclasses import dataclass
 
 from supervisor.core.notices import Notice
+from supervisor.core.patience import Section
 from supervisor.protocol.messages import Phase, Then
 
 
@@ -60,11 +61,15 @@ class SpawnFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSelected:
-    """`path` is proven whole (None: there never was a checkpoint); its `step`."""
+    """`path` is proven whole (None: there never was a checkpoint); its `step`.
+
+    `place`: where its data stand, in words, if that is known.
+    """
 
     attempt: int
     path: str | None
     step: int | None
+    place: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +91,16 @@ class TrainingRestored:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """The training loop reached `step`. `step_s`: mean seconds a step since the last time, if it was told."""
+    """The training loop reached `step`. `step_s`: mean seconds a step since the last time, if it was told.
+
+    `section`: what the loop is at from now on. `saving_s`: for how long a save has been written beside it, if one is.
+    """
 
     attempt: int
     step: int
     step_s: float | None = None
+    section: Section = Section.STEP
+    saving_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +130,19 @@ class DoneSaid:
 
 @dataclass(frozen=True, slots=True)
 class FailureSaid:
-    """The worker's last words."""
+    """The worker's last words. `step`: the last it did, if it said so."""
 
     attempt: int
     error: str
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StacksKept:
+    """What the worker's threads were at is in the file `path`."""
+
+    attempt: int
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +246,7 @@ Event = (
     | SaveFailed
     | DoneSaid
     | FailureSaid
+    | StacksKept
     | WorkerExited
     | AttemptFound
     | WorkerIdentified

@@ -4,8 +4,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
 
+from supervisor.core.events import CheckpointSelected
 from supervisor.core.notices import Notice
+from supervisor.core.patience import Patience
 from supervisor.core.restart import Cause, Failures
+from supervisor.core.suspects import Suspects
 from supervisor.protocol.messages import Then
 
 
@@ -57,7 +60,8 @@ class Policy:
     startsecs: float = 1.0
     startretries: int = 3
     startup_timeout: float = 600.0
-    hang_timeout: float | None = None
+    hang_timeout: float | None = None  # fixed
+    hang_floor: float | None = None  # set: learned, with this as the least
     flush_timeout: float = 120.0
     stop_timeout: float = 10.0
     on_notice: OnNotice = OnNotice.STOP
@@ -87,14 +91,19 @@ class Facts:
     attempt: int = 0
     flushes_asked: int = 0
     failures: Failures = field(default_factory=Failures)
+    patience: Patience = field(default_factory=Patience)
+    suspects: Suspects = field(default_factory=Suspects)
     best_step: int | None = None  # highest step that is committed, or was restored
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
 
     # of the present attempt
     started_at: float = 0.0  # monotonic
+    start_by: float = 0.0  # monotonic; startup_timeout passes
     progressed_at: float = 0.0  # monotonic; when the training loop last showed life
     moved: bool = False  # it did a step, or outlived startsecs
     restoring: bool = False  # it begins from a checkpoint, not from nothing
+    origin: CheckpointSelected | None = None  # that checkpoint
+    saved: int | None = None  # step of its last checkpoint
     step: int | None = None
     outdated: bool = False  # adopted, and its configuration has changed since it was started
     flush: Flush | None = None

@@ -29,6 +29,7 @@ from supervisor.core.actions.beginning import (
     starting_too_long,
 )
 from supervisor.core.actions.ending import exited
+from supervisor.core.actions.looping import stacks_kept
 from supervisor.core.actions.moves import kill, terminate
 from supervisor.core.actions.noticed import (
     changed_running,
@@ -158,6 +159,11 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,                   failure_said,        failure_said,        failure_said,        failure_said,
         failure_said,        _,                   _,                   _,                   _,
         failure_said,
+    ),
+    events.StacksKept: (
+        _,                   stacks_kept,         stacks_kept,         stacks_kept,         stacks_kept,
+        stacks_kept,         _,                   _,                   _,                   _,
+        stacks_kept,
     ),
     # the host's fate
     events.NoticeReceived: (

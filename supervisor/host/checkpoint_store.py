@@ -7,7 +7,7 @@ another job, or the end of the daemon.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,9 @@ class CheckpointStore:
         self._lanes: dict[Path, deque[Callable[[], None]]] = {}
         self._lock = threading.Lock()
 
-    async def select(self, directory: Path, initial: Path | None = None) -> Selection:
+    async def select(self, directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
         """The newest whole checkpoint, bad ones set aside: see `checkpoints.select`, whose errors it raises."""
-        return await self._ask(directory, lambda: checkpoints.select(directory, initial))
+        return await self._ask(directory, lambda: checkpoints.select(directory, initial, avoid))
 
     async def listing(self, directory: Path, verify: bool) -> list[Listed]:
         """All checkpoints, newest first, then those in quarantine. `verify` reads every byte of them.

@@ -5,6 +5,7 @@ own in the caller's thread and see every write that was queued before them.
 """
 
 import sqlite3
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,6 +155,17 @@ class Ledger:
         """A checkpoint was found damaged when `attempt` was to begin from it."""
         self._writer.put("INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at)
 
+    def remember_silences(self, program: str, longest: Mapping[str, float]) -> None:
+        """The longest silences (s), by section, that the program's training came back from."""
+        for section, longest_s in longest.items():
+            self._writer.put(
+                "INSERT INTO silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
+                " DO UPDATE SET longest_s = max(longest_s, excluded.longest_s)",
+                program,
+                section,
+                longest_s,
+            )
+
     def attempt_ended(
         self,
         program: str,
@@ -218,6 +230,11 @@ class Ledger:
         for row in rows:
             found.setdefault(row["program"], []).append(row["save_s"])
         return found
+
+    def silences(self, program: str) -> dict[str, float]:
+        """The longest silence (s) of each section, as `remember_silences` was told."""
+        rows = self._select("SELECT section, longest_s FROM silences WHERE program = ?", program)
+        return {row["section"]: row["longest_s"] for row in rows}
 
     def ends(self, program: str) -> list[tuple[float, str]]:
         """How long each attempt that trained ran, in seconds, and why it ended; those that are over, oldest first."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 3  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 4  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _ACCOUNTS = """
@@ -19,7 +19,13 @@ CREATE TABLE accounts (
 ALTER TABLE attempts ADD COLUMN checkpoints_pruned INTEGER NOT NULL DEFAULT 0;
 """
 
-_TABLES = f"""
+_SILENCES = """
+CREATE TABLE silences (
+    program TEXT NOT NULL, section TEXT NOT NULL, longest_s REAL NOT NULL, PRIMARY KEY (program, section)
+) WITHOUT ROWID;
+"""
+
+_TABLES = f"""{_SILENCES}
 CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
@@ -39,7 +45,7 @@ CREATE TABLE refusals (
 {_ACCOUNTS}
 """
 
-_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT;", 2: _ACCOUNTS}
+_UPGRADES = {1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT;", 2: _ACCOUNTS, 3: _SILENCES}
 """By the version that a ledger has: what makes the next version of it."""
 
 _PROBES = (
@@ -50,6 +56,7 @@ _PROBES = (
     " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
+    "SELECT program, section, longest_s FROM silences LIMIT 0",
 )
 
 

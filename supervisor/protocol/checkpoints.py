@@ -7,9 +7,10 @@ pointer is never read: a damaged pointer must not hide good checkpoints.
 import contextlib
 import errno
 import itertools
+import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from supervisor.protocol.foreign import Found
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest, ManifestError
 
+MAX_STATE_BYTES = 64 << 20  # as its reader in the worker allows
 REASON_FILE = "WHY.txt"
 BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
 
@@ -41,6 +43,18 @@ class Selection:
         if self.manifest is not None:
             return self.manifest.step
         return self.foreign.step if self.foreign is not None else None
+
+    @property
+    def place(self) -> str | None:
+        """Where its data stand, in words, as `state.json` says; None if it does not."""
+        if self.path is None or self.manifest is None:
+            return None
+        try:
+            state = json.loads(durable.read_file(self.path / layout.STATE, MAX_STATE_BYTES))
+            position = state.get("position", state)  # runs without TensorFlow have it at the top
+            return f"epoch {int(position['epoch'])}, batch {int(position['batch'])}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
 
 
 class NoValidCheckpoint(Exception):
@@ -68,16 +82,18 @@ def committed(directory: Path) -> list[CheckpointName]:
     return sorted(filter(None, map(layout.parse_name, entries)), reverse=True)
 
 
-def select(directory: Path, initial: Path | None = None) -> Selection:
+def select(directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
     """Verifies newest first and returns the first whole checkpoint; the bad ones before it go to quarantine.
 
     Reads every byte of what it verifies. A bad one that can't be moved (disk full, read-only) is passed over and says
     so in its reason. Where there never was a checkpoint of ours, another program's is chosen: at `initial`, or else in
-    the directory; bad ones of those stay where they are. Raises NoValidCheckpoint if there is nothing whole but
-    something was, now or earlier, or `initial` is nothing; OSError if the directory can't be read.
+    the directory; bad ones of those stay where they are. Names in `avoid` are passed over, and left as they are, while
+    an older one is whole. Raises NoValidCheckpoint if there is nothing whole but something was, now or earlier, or
+    `initial` is nothing; OSError if the directory can't be read.
     """
     refused: list[Refused] = []
-    for name in committed(directory):
+    names = committed(directory)
+    for name in [*(each for each in names if str(each) not in avoid), *(each for each in names if str(each) in avoid)]:
         try:
             proven = manifest.verify(directory / str(name))
         except ManifestError as error:

@@ -1,6 +1,7 @@
 """The names inside a job's checkpoint directory and its runtime folder."""
 
 import re
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ PARTIAL = ".partial"
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
+STACKS = "stacks"  # beside the pipes: what the worker's threads were at, on the daemon's signal
+STACKS_SIGNAL = signal.SIGRTMIN + 13  # no library uses it; sent only once the worker has made the file
 LAST_WORDS = "last-words"  # beside the pipes: `done` and `failed` once more, for a daemon that comes after the end
 
 _NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")

@@ -92,7 +92,8 @@ class Progress:
     """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
 
     `interval_s`: seconds between periodic saves, if the worker chooses them itself. `data_s`: how long the loop waited
-    for its input since the last progress.
+    for its input since the last progress. `section`: what the loop is at from now on, as in `core/patience.py`; None:
+    its steps. `saving_s`: for how long a save has been written beside training.
     """
 
     attempt: int
@@ -103,6 +104,8 @@ class Progress:
     metrics: Mapping[str, float] = field(default_factory=dict)
     interval_s: float | None = None
     data_s: float | None = None
+    section: str | None = None
+    saving_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

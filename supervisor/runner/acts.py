@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import owner_of, spawn_request
 from supervisor.runner.saves import Saves
 from supervisor.runner.selecting import select
+from supervisor.runner.stacks import keep_then_abort
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
@@ -214,7 +214,7 @@ class Acts:
     @perform.register
     def _(self, effect: order.SelectCheckpoint) -> None:
         if self._config.job is not None:
-            self._background(self._select(effect.attempt, self._config.job))
+            self._background(self._select(effect.attempt, self._config.job, effect.avoid))
 
     @perform.register
     def _(self, effect: order.SendGo) -> None:
@@ -239,7 +239,7 @@ class Acts:
     def _(self, effect: order.Abort) -> None:
         self._log.error("worker.aborted", attempt=effect.attempt, last_step=self.training.step)
         if self._attempt is not None:
-            self._attempt.process.send(signal.SIGABRT, group=False)
+            self._background(self._keep_stacks(self._attempt.process, effect))
 
     @perform.register
     def _(self, effect: order.Kill) -> None:
@@ -250,6 +250,10 @@ class Acts:
     @perform.register
     def _(self, effect: order.RememberWanted) -> None:
         self._services.ledger.remember_wanted(self._config.name, effect.wanted)
+
+    @perform.register
+    def _(self, effect: order.RememberSilences) -> None:
+        self._services.ledger.remember_silences(self._config.name, dict(effect.longest))
 
     @perform.register
     def _(self, effect: order.RecordEnd) -> None:
@@ -270,14 +274,21 @@ class Acts:
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
-    async def _select(self, attempt: int, job: JobConfig) -> None:
+    async def _select(self, attempt: int, job: JobConfig, avoid: frozenset[str]) -> None:
         services, name = self._services, self._config.name
-        found = await select(name, attempt, job, services.checkpoints, services.ledger, self._refused, self._log)
+        found = await select(name, attempt, job, services.checkpoints, services.ledger, self._refused, self._log, avoid)
         self._post(found)
 
     def _refused(self, checkpoint: str, reason: str) -> None:
         self.tally.refused += 1
         self.on_refused(checkpoint, reason)
+
+    async def _keep_stacks(self, process: Process, effect: order.Abort) -> None:
+        services, name = self._services, self._config.name
+        pipes = layout.attempt_folder(services.runtime_dir, name, effect.attempt)
+        why = f"{name}, attempt {effect.attempt}, pid {process.pid}, last step {self.training.step}"
+        folders = pipes, services.state_dir / "stacks" / name
+        await keep_then_abort(process, effect.attempt, folders, effect.patience_s, why, self._post, self._log)
 
     def _exited(self, number: int, exit_: Exit) -> None:
         """The process is gone: hear its last words, then tell the core."""

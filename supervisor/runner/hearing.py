@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.core import events as fact
+from supervisor.core.patience import section_of
 from supervisor.host.ledger import Ledger
 from supervisor.protocol import messages
 
@@ -19,7 +20,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact
         case messages.Restored(attempt, step):
             return fact.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):
-            return fact.StepsDone(attempt, step, message.step_s)
+            return fact.StepsDone(attempt, step, message.step_s, section_of(message.section), message.saving_s)
         case messages.Committed():
             return fact.CheckpointCommitted(message.attempt, message.step, message.flushes)
         case messages.SaveFailed():
@@ -27,7 +28,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact
         case messages.Done(attempt):
             return fact.DoneSaid(attempt)
         case messages.Failed():
-            return fact.FailureSaid(message.attempt, message.error)
+            return fact.FailureSaid(message.attempt, message.error, message.step)
         case messages.Standing():
             return fact.WorkerIdentified(
                 message.attempt,

@@ -31,7 +31,8 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
     return replace(
         policy,
         startup_timeout=job.startup_timeout,
-        hang_timeout=job.hang_timeout,
+        hang_timeout=None if job.hang_timeout == "auto" else job.hang_timeout,
+        hang_floor=job.hang_timeout_min if job.hang_timeout == "auto" else None,
         flush_timeout=job.flush_timeout,
         on_notice=OnNotice(job.on_notice),
         notice_margin=job.notice_margin,

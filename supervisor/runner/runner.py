@@ -19,6 +19,7 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
+from supervisor.core.patience import Section
 from supervisor.core.restart import Cause
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
@@ -133,12 +134,16 @@ class Runner:
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
 
     async def _learn_reliability(self) -> None:
-        """How often this job failed, by all that the ledger knows; without it, what was seen since this start holds."""
+        """What the ledger knows of failures and silences; without it, what was seen since this start holds."""
         with contextlib.suppress(LedgerError):
             reliability = Reliability()
             for ran_s, cause in await asyncio.to_thread(self._services.ledger.ends, self.name):
                 reliability = reliability.after(ran_s, cause)
             self.acts.reliability = reliability
+            silences = await asyncio.to_thread(self._services.ledger.silences, self.name)
+            self._job.facts.patience.recall(
+                {Section(each): s for each, s in silences.items() if each in tuple(Section)}
+            )
 
     async def _open_books(self, last_attempt: int) -> None:
         """Goes on with the account that an earlier daemon kept of this job."""

@@ -25,10 +25,11 @@ async def select(
     ledger: Ledger,
     refused_is: Callable[[str, str], None],
     log: FilteringBoundLogger,
+    avoid: frozenset[str] = frozenset(),
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
     """What the core is told: the newest whole checkpoint, or why there is nothing to begin from.
 
-    `refused_is` hears of every damaged one: its name and why.
+    `refused_is` hears of every damaged one: its name and why. `avoid`: suspects.
     """
     directory = job.checkpoint_dir
 
@@ -39,7 +40,7 @@ async def select(
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
 
     try:
-        selection = await checkpoints.select(directory, job.initial_checkpoint)
+        selection = await checkpoints.select(directory, job.initial_checkpoint, avoid)
     except NoValidCheckpoint as error:
         book(error.refused)
         return fact.SelectionFailed(attempt, str(error), permanent=True)
@@ -51,4 +52,6 @@ async def select(
     if selection.foreign is not None:
         found = selection.foreign
         log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, step=found.step, step_source=found.step_source)
-    return fact.CheckpointSelected(attempt, path, selection.step)
+    if avoid:
+        log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(avoid), chosen=path)
+    return fact.CheckpointSelected(attempt, path, selection.step, selection.place)

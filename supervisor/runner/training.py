@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from supervisor.protocol import messages
 
+TRACEBACK_LINES = 6  # the error, and where it was raised; the log has all of it
+
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
@@ -23,7 +25,7 @@ class Training:
     """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
-    would not be those of an undisturbed run.
+    would not be those of an undisturbed run. `traceback`: the last lines of the one that it failed with.
     """
 
     step: int | None = None
@@ -34,6 +36,7 @@ class Training:
     checkpoint: LastCheckpoint | None = None
     restored: str | None = None
     save_error: str | None = None
+    traceback: tuple[str, ...] = ()
     interval_s: float | None = None
     changed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -43,7 +46,7 @@ class Training:
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
         self.interval_s = None
         self.metrics = {}
-        self.changed = self.left_out = ()
+        self.changed = self.left_out = self.traceback = ()
 
     def note(self, message: messages.FromWorker) -> None:
         """Takes over what a message says."""
@@ -67,5 +70,7 @@ class Training:
                 )
             case messages.SaveFailed():
                 self.save_error = message.error
+            case messages.Failed():
+                self.traceback = tuple(message.traceback.strip().splitlines()[-TRACEBACK_LINES:])
             case messages.Done():
                 self.step, self.metrics = message.step, message.metrics or self.metrics

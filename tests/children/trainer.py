@@ -2,11 +2,13 @@
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
 FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
-"ignore-term", "elsewhere": says what a person should know), GRANDCHILD (start one that ignores SIGTERM and leaves the
-session).
+"ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save", each a
+way to hang; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step), GRANDCHILD
+(start one that ignores SIGTERM and leaves the session).
 """
 
 import fcntl
+import importlib.util
 import os
 import select
 import signal
@@ -131,11 +133,39 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
     return Committed(attempt, step, str(name), size, spent, spent, flushes, left_out)
 
 
+def answer_with_stacks(control: launch.Control) -> None:
+    """As a worker does; loaded by its path, because importing the package would open the pipes."""
+    spec = importlib.util.spec_from_file_location("stacks", Path(__file__).parents[2] / "worker" / "stacks.py")
+    assert spec is not None and spec.loader is not None
+    stacks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(stacks)
+    stacks.register(control.pipes)
+
+
+def hang_once(pipes: Pipes, directory: Path, step: int) -> None:
+    """Hangs the first time that it is called for a job: an attempt that comes later finds the mark."""
+    mark = directory / "hung"
+    if mark.exists():
+        return
+    mark.touch()
+    if FAIL in ("data", "save"):
+        pipes.say(Progress(pipes.attempt, step, 0, STEPS, section=FAIL))
+    if FAIL == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif FAIL == "save":
+        os.mkfifo(directory / "dead")
+        os.open(directory / "dead", os.O_WRONLY)  # nobody reads: as a file system whose server is gone
+    while FAIL == "spin":
+        pass
+    time.sleep(600)
+
+
 def main() -> int:
     told = launch.from_environment(os.environ)
     assert told.control is not None and told.checkpoint_dir is not None
     time.sleep(LOAD_S)
     pipes, attempt = Pipes(told.control), told.control.attempt
+    answer_with_stacks(told.control)
     try:
         told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -165,12 +195,19 @@ def main() -> int:
     restored = Path(go.restore).name if go.restore else None
     changed = ("cores is 1, was 2",) if FAIL == "elsewhere" else ()
     pipes.say(Restored(attempt, step, restored, 0.0, STEPS, changed=changed))
+    origin = step
     while step < STEPS:
+        if step == 5 and FAIL in ("stop", "spin", "data", "save"):
+            hang_once(pipes, told.checkpoint_dir, step)
         if FAIL == "hang" and step >= 5:
             time.sleep(600)
         time.sleep(STEP_S)
         step += 1
         pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}, told.between_failures_s))
+        if (FAIL == "dies-from-20" and ((step == 25 and attempt == 1) or (step == 21 and origin == 20))) or (
+            FAIL == "dies-at-27" and step == 26
+        ):
+            os.kill(os.getpid(), signal.SIGKILL)
         pipes.hear(0)
         asked = pipes.take()
         if asked or step % EVERY == 0 or step == STEPS:

@@ -80,7 +80,7 @@ def test_an_entrypoint_stands_for_a_command(program, tmp_path):
     assert found.startretries == 10
     assert found.job.checkpoint_dir == tmp_path / "ckpt"
     assert (found.job.checkpoint_interval, found.job.checkpoint_keep) == (None, 5)
-    assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (600.0, 120.0, None)
+    assert (found.job.startup_timeout, found.job.flush_timeout, found.job.hang_timeout) == (600.0, 120.0, "auto")
 
 
 def test_every_job_key_is_read(program, tmp_path):

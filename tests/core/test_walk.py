@@ -9,6 +9,7 @@ from supervisor.core.effects import Abort, Kill, RecordEnd, RememberWanted, Spaw
 from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, Policy, State
 from supervisor.core.job import TABLE, Job
 from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.core.patience import Section
 from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, Cause, delay
 from supervisor.protocol.messages import Phase, Then
 
@@ -40,7 +41,7 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "step": STEPS,
                 "flushes": st.lists(st.integers(1, 4), max_size=2).map(tuple),
                 "permanent": st.booleans(),
-                "path": st.sampled_from([None, "/c/step-0000000001.a1"]),
+                "path": st.sampled_from([None, "/c/step-0000000001.a1", "/c/step-0000000002.a1"]),
                 "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 143]),
                 "signal": st.sampled_from([None, 6, 9, 15]),
                 "age_s": st.floats(0, 100),
@@ -56,6 +57,8 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "committed_step": st.sampled_from([None, 3]),
                 "notice": NOTICES,
                 "step_s": st.sampled_from([None, 0.5, 4.0]),
+                "section": st.sampled_from(Section),
+                "saving_s": st.sampled_from([None, 0.0, 7.0]),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )
@@ -71,6 +74,7 @@ def policies(draw: st.DrawFn) -> Policy:
         startsecs=draw(st.sampled_from([0.0, 1.0])),
         startretries=draw(st.integers(0, 3)),
         hang_timeout=draw(st.sampled_from([None, 5.0])),
+        hang_floor=draw(st.sampled_from([None, 3.0])),
         on_notice=draw(st.sampled_from(OnNotice)),
         notice_grace=draw(st.sampled_from([0.0, 60.0])),
     )

@@ -162,6 +162,7 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
         shell.execute("ALTER TABLE attempts DROP COLUMN boot_id")
         shell.execute("ALTER TABLE attempts DROP COLUMN checkpoints_pruned")
         shell.execute("DROP TABLE accounts")
+        shell.execute("DROP TABLE silences")
         shell.execute("PRAGMA user_version = 1")
 
     with closing(Ledger(path)) as later:
@@ -364,3 +365,11 @@ def test_attempts_that_trained_and_are_over_are_counted_with_how_long_they_ran(l
     ledger.attempt_restored("digits", 3, None, 0)
 
     assert ledger.ends("digits") == [(50.0, "crash")]
+
+
+def test_the_longest_silence_of_each_section_is_remembered(ledger: Ledger):
+    ledger.remember_silences("digits", {"step": 4.0, "save": 9.0})
+    ledger.remember_silences("digits", {"step": 2.0})
+    ledger.remember_silences("other", {"step": 50.0})
+
+    assert ledger.silences("digits") == {"step": 4.0, "save": 9.0}

@@ -239,3 +239,11 @@ def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, t
         checkpoints.quarantine(tmp_path, CheckpointName(100, 7), "bad")
     shutil.rmtree(tmp_path / layout.QUARANTINE / "step-0000000100.a7")
     assert checkpoints.highest_attempt(tmp_path) == 7
+
+
+def test_what_is_to_be_avoided_is_passed_over_and_stays_where_it_is(tmp_path: Path, checkpoint: Commit):
+    older, newer = checkpoint(100), checkpoint(200)
+
+    assert checkpoints.select(tmp_path, avoid={newer.name}).path == older
+    assert newer.is_dir()
+    assert checkpoints.select(tmp_path, avoid={newer.name, older.name}).path == newer

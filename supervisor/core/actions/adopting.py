@@ -1,7 +1,16 @@
 """An attempt that an earlier daemon began: taken over where it stands, or booked where it ended unseen."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import abort, enter, flushing_deadline, launch, retry, run, terminate
+from supervisor.core.actions.moves import (
+    abort,
+    enter,
+    flushing_deadline,
+    launch,
+    retry,
+    run,
+    starting_deadline,
+    terminate,
+)
 from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
@@ -31,6 +40,7 @@ def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
     The worker may still be importing what its control thread needs, so it has as long as a new one.
     """
     facts.started_at, facts.progressed_at = now - event.age_s, now
+    facts.patience.begin(now)
     facts.outdated = event.outdated
     if facts.policy.is_job:
         enter(facts, State.ADOPTING, now + facts.policy.startup_timeout)
@@ -142,7 +152,9 @@ def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effect
     if _is_unneeded(facts) or event.then is Then.STOP:
         facts.ending = (Cause.STOPPED, f"stopped while starting ({_why_not(facts)})")
         return terminate(facts, event, now)
-    enter(facts, State.STARTING, now + facts.policy.startup_timeout)
+    facts.start_by = now + facts.policy.startup_timeout
+    facts.patience.begin(now)
+    enter(facts, State.STARTING, starting_deadline(facts))
     return [SelectCheckpoint(facts.attempt)] if event.phase is Phase.WAITING else []
 
 

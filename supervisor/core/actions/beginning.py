@@ -1,11 +1,12 @@
 """From the spawn to the first step."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run
+from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run, starting_deadline
 from supervisor.core.actions.training import note_step
 from supervisor.core.effects import RecordEnd, SendGo
 from supervisor.core.events import CheckpointSelected, Event, SelectionFailed, SpawnFailed, StepsDone, TrainingRestored
 from supervisor.core.facts import Facts, State
+from supervisor.core.patience import Section
 from supervisor.core.restart import Cause
 
 
@@ -32,6 +33,7 @@ def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
 def selected(facts: Facts, event: CheckpointSelected, now: float) -> Effects:
     """The checkpoint is proven: the worker may restore it and train."""
     facts.restoring = event.path is not None
+    facts.origin = event
     return [SendGo(facts.attempt, event.path)]
 
 
@@ -53,6 +55,9 @@ def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
     facts.step = event.step
     if facts.restoring:
         facts.best_step = max(event.step, facts.best_step or 0)
+    if facts.state is State.STARTING:
+        facts.patience.heard(Section.TRACING, now)
+        facts.deadline_at = starting_deadline(facts)
     return []
 
 
@@ -72,6 +77,10 @@ def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
         run(facts, now)
         facts.failures.forgive()
         return []
-    limit = f"{facts.policy.startup_timeout:g} s (startup_timeout)"
+    policy, patience = facts.policy, facts.patience
+    limit = f"{policy.startup_timeout:g} s (startup_timeout)"
+    if policy.hang_floor is not None and now < facts.start_by:
+        limit = f"{patience.limit(patience.section, policy.hang_floor):g} s in {patience.section} (hang_timeout = auto)"
+        patience.hung(facts.step)
     facts.ending = (Cause.STARTUP_TIMEOUT, f"did not train within {limit}; does the script use worker.Run?")
     return abort(facts, now)

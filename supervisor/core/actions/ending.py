@@ -4,6 +4,7 @@ from signal import SIGTERM
 
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.looping import blame, remember
 from supervisor.core.actions.moves import enter, fail, launch, retry
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
@@ -31,8 +32,12 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *fail(facts, text)]
-    follow = _follow_job if facts.policy.is_job else _follow_plain
-    return [record, *follow(facts, event, cause, text, now)]
+    if not facts.policy.is_job:
+        return [record, *_follow_plain(facts, event, cause, text, now)]
+    if (blamed := blame(facts, cause)) is not None:
+        text = f"{text}; {blamed}"
+        record = RecordEnd(facts.attempt, cause, text)
+    return [record, *remember(facts), *_follow_job(facts, event, cause, text, now)]
 
 
 def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:

@@ -29,8 +29,20 @@ def running_deadline(facts: Facts, now: float) -> float | None:
 
 def hang_deadline(facts: Facts) -> float | None:
     """When silence becomes a hang; never for a plain program, whose progress nobody sees."""
-    timeout = facts.policy.hang_timeout
-    return None if timeout is None or not facts.policy.is_job else facts.progressed_at + timeout
+    policy = facts.policy
+    if not policy.is_job:
+        return None
+    if policy.hang_floor is not None:
+        return facts.patience.deadline(facts.progressed_at, policy.hang_floor)[0]
+    return None if policy.hang_timeout is None else facts.progressed_at + policy.hang_timeout
+
+
+def starting_deadline(facts: Facts) -> float:
+    """The one deadline of a job's STARTING: startup_timeout in all, or a learned limit for the part it is in."""
+    policy, patience = facts.policy, facts.patience
+    if policy.hang_floor is None:
+        return facts.start_by
+    return min(facts.start_by, patience.since + patience.limit(patience.section, policy.hang_floor))
 
 
 def launch(facts: Facts, now: float) -> Effects:
@@ -46,12 +58,15 @@ def launch(facts: Facts, now: float) -> Effects:
     facts.moved = facts.done_said = facts.restoring = facts.outdated = False
     facts.held = facts.last_flush_asked = False
     facts.flush_again_at = None
-    facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = None
+    facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None
+    facts.saved = None
+    facts.patience.begin(now)
     if not policy.is_job:
         enter(facts, State.STARTING, now + policy.startsecs)
         return [Spawn(facts.attempt)]
-    enter(facts, State.STARTING, now + policy.startup_timeout)
-    return [Spawn(facts.attempt), SelectCheckpoint(facts.attempt)]
+    facts.start_by = now + policy.startup_timeout
+    enter(facts, State.STARTING, starting_deadline(facts))
+    return [Spawn(facts.attempt), SelectCheckpoint(facts.attempt, facts.suspects.avoid)]
 
 
 def ask(facts: Facts, reason: str, then: Then, now: float) -> Effects:
@@ -84,7 +99,7 @@ def hold(facts: Facts, until: float) -> Effects:
 def abort(facts: Facts, now: float) -> Effects:
     """Has the worker write down what it was doing, and die."""
     enter(facts, State.STOPPING, now + facts.policy.stop_timeout)
-    return [Abort(facts.attempt)]
+    return [Abort(facts.attempt, facts.policy.stop_timeout)]
 
 
 @leads_to(State.STOPPING)

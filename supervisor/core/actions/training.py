@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.looping import note_failed_step, remember
 from supervisor.core.actions.moves import abort, run, running_deadline, try_flush_again
 from supervisor.core.events import CheckpointCommitted, Event, FailureSaid, SaveFailed, StepsDone
 from supervisor.core.facts import Facts, State
@@ -23,6 +24,9 @@ def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     facts.step = event.step
     facts.progressed_at = now
     facts.moved = facts.ever_moved = True
+    facts.patience.heard(event.section, now)
+    facts.patience.saving(event.saving_s, now)
+    facts.patience.passed(event.step)
     if event.step_s is not None and event.step_s >= 0:
         facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT:]
     return []
@@ -30,15 +34,18 @@ def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
 
 def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     """A new best checkpoint clears all budgets: what is limited is failing without progress."""
+    facts.saved = event.step
+    facts.patience.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
         facts.failures.forgive()
+        facts.suspects.forgive()
     flush = facts.flush
     if flush is not None and flush.id in event.flushes:
         facts.flush = replace(flush, committed=True)
         facts.flushed_s = max(0.0, now - flush.asked_at)
         facts.flush_again_at = None
-    return []
+    return remember(facts)
 
 
 def committed_in_training(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
@@ -53,20 +60,21 @@ def committed_in_training(facts: Facts, event: CheckpointCommitted, now: float) 
 def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
     """Perhaps the one that was asked for: go on, or give the worker its time to leave by itself."""
     facts.progressed_at = now
-    committed(facts, event, now)
+    effects = committed(facts, event, now)
     flush = facts.flush
     if flush is None or not flush.committed:
-        return []
+        return effects
     if flush.then is Then.GO_ON:
         run(facts, now)
     else:
         facts.deadline_at = now + facts.policy.stop_timeout
-    return []
+    return effects
 
 
 def save_failed_in_training(facts: Facts, event: SaveFailed, now: float) -> Effects:
     """Bad news, but from a loop that lives."""
     facts.progressed_at = now
+    facts.patience.save_ended(now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
@@ -75,6 +83,7 @@ def save_failed_in_training(facts: Facts, event: SaveFailed, now: float) -> Effe
 def save_failed_in_flush(facts: Facts, event: SaveFailed, now: float) -> Effects:
     """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
     flush = facts.flush
+    facts.patience.save_ended(now)
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
         facts.progressed_at = now
         try_flush_again(facts, now)
@@ -91,11 +100,17 @@ def done_said(facts: Facts, event: Event, now: float) -> Effects:
 def failure_said(facts: Facts, event: FailureSaid, now: float) -> Effects:
     """Remembered: it says more than an exit status."""
     facts.last_words = event.error
+    note_failed_step(facts, event.step)
     return []
 
 
 def hung(facts: Facts, event: Event, now: float) -> Effects:
     """No step for hang_timeout: stacks first, then the kill."""
-    limit = f"{facts.policy.hang_timeout or 0:g} s (hang_timeout)"
+    policy, patience = facts.policy, facts.patience
+    limit = f"{policy.hang_timeout or 0:g} s (hang_timeout)"
+    if policy.hang_floor is not None:
+        _, section = patience.deadline(facts.progressed_at, policy.hang_floor)
+        limit = f"{patience.limit(section, policy.hang_floor):g} s in section {section} (hang_timeout = auto)"
+        patience.hung(facts.step)
     facts.ending = (Cause.HANG, f"no step for {limit} after step {facts.step}")
     return abort(facts, now)

@@ -36,6 +36,7 @@ def start(facts: Facts, event: Event, now: float) -> Effects:
     if facts.closing:
         return effects
     facts.failures.forgive()
+    facts.suspects.forgive()
     facts.best_step, facts.ever_moved = None, False
     return effects + launch(facts, now)
 

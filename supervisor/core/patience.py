@@ -1,0 +1,117 @@
+"""How long a job may be silent before that is a hang: learned from the silences it came back from.
+
+A silence is measured between two words of the training loop, and counts for what the loop said it was at. Pure: time
+is a number that comes in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+SAFETY = 4.0
+"""Times the longest silence that was survived; steps and saves on shared hosts and disks vary by two or three."""
+
+
+class Section(StrEnum):
+    """What a worker's training loop is at."""
+
+    STARTUP = "start-up"  # from the spawn until its state is in place: import, verify, build, restore
+    TRACING = "tracing"  # from there to the first step, which compiles
+    STEP = "step"  # and whatever else lies between two steps that nobody told of
+    SAVE = "save"  # a checkpoint is written, with training waiting or beside it
+    EVALUATION = "evaluation"
+    DATA = "data"  # the next batch is waited for
+
+
+FLOORS: Mapping[Section, float] = {
+    Section.STARTUP: 0.5,  # startup_timeout holds as well, for start-up and tracing together
+    Section.TRACING: 1.0,
+    Section.STEP: 1.0,
+    Section.SAVE: 1.0,
+    Section.EVALUATION: 3.0,  # the first one is still to come when much is known of steps
+    Section.DATA: 1.0,
+}
+"""Of hang_timeout_min: what a section is given at least, however short its silences were."""
+
+
+def section_of(text: str | None) -> Section:
+    """The section that a worker named; one that names none, or one of a later version, is at its steps."""
+    try:
+        return Section(text or Section.STEP)
+    except ValueError:
+        return Section.STEP
+
+
+@dataclass(slots=True)
+class Patience:
+    """What is known of one job's silences. Points in time are monotonic, lengths seconds.
+
+    `longest`: by section, of this and earlier attempts. `remembered`: what of it the ledger has. `hung_step`: the last
+    step before a hang that was not passed since; each further hang there doubles the limit (`hangs`), so that a place
+    that only takes long is passed in the end.
+    """
+
+    longest: dict[Section, float] = field(default_factory=dict)
+    remembered: Mapping[Section, float] = field(default_factory=dict)
+    section: Section = Section.STARTUP
+    since: float = 0.0
+    saving_since: float | None = None  # a save is written beside training
+    hung_step: int | None = None
+    hangs: int = 0
+
+    def recall(self, longest: Mapping[Section, float]) -> None:
+        """What the ledger knows of earlier attempts."""
+        self.remembered = dict(longest)
+        self.longest = {each: max(s, self.longest.get(each, 0.0)) for each, s in longest.items()} | {
+            each: s for each, s in self.longest.items() if each not in longest
+        }
+
+    def begin(self, now: float) -> None:
+        """A new attempt."""
+        self.section, self.since, self.saving_since = Section.STARTUP, now, None
+
+    def heard(self, section: Section, now: float) -> None:
+        """The loop lives, and is at `section` from now on: the silence before belongs to the section before."""
+        self._learn(self.section, now - self.since)
+        self.section, self.since = section, now
+
+    def saving(self, saving_s: float | None, now: float) -> None:
+        """Whether a save is written beside training, and for how long already."""
+        self.saving_since = None if saving_s is None else now - max(0.0, saving_s)
+
+    def save_ended(self, now: float) -> None:
+        """It is on the disk, or failed."""
+        if self.saving_since is not None:
+            self._learn(Section.SAVE, now - self.saving_since)
+            self.saving_since = None
+
+    def passed(self, step: int) -> None:
+        """`step` was done: a hang before it is no riddle any more."""
+        if self.hung_step is not None and step > self.hung_step:
+            self.hung_step, self.hangs = None, 0
+
+    def hung(self, step: int | None) -> None:
+        """Silence became a hang after `step`."""
+        self.hung_step = max(step or 0, self.hung_step or 0)
+        self.hangs += 1
+
+    def limit(self, section: Section, floor: float) -> float:
+        """How long silence may last in a section. `floor`: hang_timeout_min."""
+        return max(floor * FLOORS[section], SAFETY * self.longest.get(section, 0.0)) * 2.0**self.hangs
+
+    def deadline(self, progressed_at: float, floor: float) -> tuple[float, Section]:
+        """When silence since `progressed_at` becomes a hang, or a save that never ends does; and in which section."""
+        silent = progressed_at + self.limit(self.section, floor), self.section
+        if self.saving_since is None:
+            return silent
+        return min(silent, (self.saving_since + self.limit(Section.SAVE, floor), Section.SAVE))
+
+    def news(self) -> dict[Section, float]:
+        """What the ledger should know: silences that are longer, by a tenth, than those it has; it then counts so."""
+        news = {each: s for each, s in self.longest.items() if s > 1.1 * self.remembered.get(each, 0.0)}
+        self.remembered = {**self.remembered, **news}
+        return news
+
+    def _learn(self, section: Section, silent_s: float) -> None:
+        if silent_s > self.longest.get(section, 0.0):
+            self.longest[section] = silent_s

@@ -1,0 +1,80 @@
+"""Crash loops: which checkpoints a job keeps dying from, and which step keeps killing it."""
+
+from dataclasses import dataclass, field
+
+NEAR_STEPS = 10  # death within so many steps of a restore is "right after it"; progress is told every 0.1 s at best
+DEATHS = 3  # from one checkpoint, right after it, until it is suspected; two are a coincidence on a busy host
+SECOND_DEATHS = 2  # from older ones, until the suspicion is dropped: every further one is a loss of trained steps
+REMEMBERED = 50  # deaths; budgets end a loop long before
+KILLS = 2  # deaths at one step, from different checkpoints, until the step is blamed
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """An attempt that failed. `name`: the checkpoint of `from_step` that it restored, or its own last one; `step`: the
+    last it did. `place`: where the data stood in that checkpoint, in words, if it is known.
+    """
+
+    name: str
+    from_step: int
+    step: int
+    restored: bool = True
+    place: str | None = None
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it died right after it had restored."""
+        return self.restored and self.step - self.from_step < NEAR_STEPS
+
+
+@dataclass(slots=True)
+class Suspects:
+    """What the deaths since the last new checkpoint say. `avoid`: names to pass over while an older one is whole."""
+
+    avoid: frozenset[str] = frozenset()
+    deaths: list[Death] = field(default_factory=list)
+    cleared: frozenset[str] = frozenset()
+
+    def forgive(self) -> None:
+        """There is a new best checkpoint, or an operator's start."""
+        self.avoid = self.cleared = frozenset()
+        self.deaths.clear()
+
+    def died(self, death: Death) -> str | None:
+        """Books a death; in words what follows from it, None if nothing new does."""
+        self.deaths = [*self.deaths, death][-REMEMBERED:]
+        if (killer := self._killer()) is not None:
+            self._clear()
+            return killer
+        if self.avoid:
+            older = [each for each in self.deaths if each.name not in self.avoid]
+            if len(older) >= SECOND_DEATHS:
+                names = ", ".join(sorted(self.avoid))
+                self._clear()
+                return f"dies from older checkpoints too: {names} is tried again"
+            return None
+        near = [each for each in self.deaths if each.is_near and each.name == death.name]
+        if len(near) < DEATHS or death.name in self.cleared:
+            return None
+        self.avoid = frozenset({death.name})
+        return f"{death.name} is suspect: {len(near)} deaths right after restoring it; an older one is tried"
+
+    def _clear(self) -> None:
+        self.cleared |= self.avoid
+        self.avoid = frozenset()
+
+    def _killer(self) -> str | None:
+        """The step that the last death shares with others from different checkpoints."""
+        same = [each for each in self.deaths if each.step == self.deaths[-1].step]
+        origins = {each.name: each for each in same}
+        if len(origins) < KILLS:
+            return None
+        nearest = max(origins.values(), key=lambda each: (each.place is not None, each.from_step))
+        batch = f", the {_ordinal(nearest.step + 1 - nearest.from_step)} after {nearest.name}"
+        batch += f" ({nearest.place})" if nearest.place else ""
+        return f"step {nearest.step + 1} kills it: {len(same)} deaths there, from {', '.join(sorted(origins))}{batch}"
+
+
+def _ordinal(number: int) -> str:
+    suffix = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{suffix}"

@@ -1,0 +1,147 @@
+"""How long silence may last, learned from silences. Time is a number."""
+
+from dataclasses import replace
+
+from supervisor.core.effects import Abort, Effect, RecordEnd, RememberSilences
+from supervisor.core.events import (
+    CheckpointCommitted,
+    CheckpointSelected,
+    SpawnSucceeded,
+    StacksKept,
+    StartRequested,
+    StepsDone,
+    TrainingRestored,
+    WorkerExited,
+)
+from supervisor.core.facts import Policy, State
+from supervisor.core.job import Job
+from supervisor.core.patience import SAFETY, Patience, Section, section_of
+
+AUTO = Policy(name="digits", is_job=True, startup_timeout=600, hang_floor=60.0)
+
+
+def running(policy: Policy = AUTO, restored_at: float = 5.0, first_step_at: float = 10.0) -> Job:
+    job = Job(policy)
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnSucceeded(1), 0.0)
+    job.handle(CheckpointSelected(1, None, None), 1.0)
+    job.handle(TrainingRestored(1, 0), restored_at)
+    job.handle(StepsDone(1, 1), first_step_at)
+    return job
+
+
+def test_a_job_that_is_quick_gets_the_floor():
+    assert running().deadline() == 10.0 + 60.0
+
+
+def test_a_job_whose_steps_are_slow_gets_a_multiple_of_the_slowest():
+    job = running()
+    job.handle(StepsDone(1, 2), 50.0)
+    job.handle(StepsDone(1, 3), 51.0)
+
+    assert job.deadline() == 51.0 + SAFETY * 40.0
+
+
+def test_a_slow_evaluation_makes_nobody_patient_with_steps():
+    job = running()
+    job.handle(StepsDone(1, 1, section=Section.EVALUATION), 11.0)
+    assert job.deadline() == 11.0 + 3 * 60.0
+    job.handle(StepsDone(1, 1), 111.0)
+
+    assert job.deadline() == 111.0 + 60.0
+    assert job.facts.patience.longest[Section.EVALUATION] == 100.0
+
+
+def test_start_up_and_tracing_have_limits_of_their_own_within_startup_timeout():
+    job = Job(AUTO)
+    job.handle(StartRequested(), 0.0)
+    assert job.deadline() == 30.0, "half of the floor: nothing is known yet"
+    job.handle(TrainingRestored(1, 0), 20.0)
+    assert job.deadline() == 20.0 + 60.0
+
+    assert job.expire(80.0) == [Abort(1)]
+
+    assert job.facts.ending is not None
+    assert job.facts.ending[1].startswith("did not train within 60 s in tracing (hang_timeout = auto)")
+
+
+def test_start_up_never_outlasts_startup_timeout_however_long_it_took_before():
+    policy = replace(AUTO, startup_timeout=40.0)
+    job = Job(policy)
+    job.facts.patience.longest[Section.STARTUP] = 39.0
+
+    job.handle(StartRequested(), 0.0)
+
+    assert job.deadline() == 40.0
+
+
+def test_a_save_that_never_ends_is_a_hang_though_training_goes_on():
+    job = running()
+    for second in range(11, 80):
+        job.handle(StepsDone(1, second, saving_s=second - 11.0), float(second))
+        if job.deadline() <= second:
+            break
+
+    assert job.deadline() == 11.0 + 60.0
+    assert job.expire(71.0) == [Abort(1)]
+    assert job.facts.ending == ("hang", "no step for 60 s in section save (hang_timeout = auto) after step 71")
+
+
+def test_a_save_that_ended_is_learned_from():
+    job = running()
+    job.handle(StepsDone(1, 2, saving_s=1.0), 12.0)
+    job.handle(CheckpointCommitted(1, 2), 41.0)
+    job.handle(StepsDone(1, 3), 42.0)
+
+    assert job.facts.patience.longest[Section.SAVE] == 30.0
+
+
+def test_what_was_learned_goes_to_the_ledger_once():
+    job = running()
+
+    first = job.handle(CheckpointCommitted(1, 1), 20.0)
+    job.handle(StepsDone(1, 2), 20.0)
+    job.handle(StepsDone(1, 3), 20.1)
+    again = job.handle(CheckpointCommitted(1, 3), 20.2)
+
+    assert first == [RememberSilences((("start-up", 5.0), ("tracing", 5.0)))]
+    assert again == [RememberSilences((("step", 10.0),))]
+    assert job.handle(CheckpointCommitted(1, 4), 20.3) == []
+
+
+def test_each_hang_at_the_same_place_doubles_the_patience_until_it_is_passed():
+    patience = Patience()
+    patience.hung(step=7)
+    patience.hung(step=7)
+    patience.passed(7)
+    assert patience.limit(Section.STEP, 60.0) == 240.0
+
+    patience.passed(8)
+
+    assert patience.limit(Section.STEP, 60.0) == 60.0
+
+
+def test_silence_that_became_a_hang_is_not_learned():
+    job = running()
+    job.expire(70.0)
+    job.handle(WorkerExited(1, None, 6), 71.0)
+
+    assert Section.STEP not in job.facts.patience.longest
+
+
+def test_a_section_nobody_knows_is_the_step():
+    assert section_of("rehearsal") is Section.STEP
+    assert section_of(None) is Section.STEP
+    assert section_of("data") is Section.DATA
+
+
+def test_the_reason_names_the_file_with_the_stacks():
+    job = running()
+    job.expire(70.0)
+    assert job.state is State.STOPPING
+    job.handle(StacksKept(1, "/s/stacks/digits/a1.txt"), 70.5)
+
+    effects: list[Effect] = job.handle(WorkerExited(1, None, 6), 71.0)
+
+    assert isinstance(effects[0], RecordEnd)
+    assert effects[0].text.endswith("; stacks: /s/stacks/digits/a1.txt")

@@ -1,0 +1,82 @@
+"""Workers that hang, in every way there is, and checkpoints that kill: detected, explained, relaunched."""
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Daemon, job
+
+SEEN = {
+    "stop": "T (stopped)",
+    "spin": "in hang_once",
+    "data": "in hang_once",
+    "save": "in hang_once",
+}
+"""By the way to hang: what the file with the stacks must hold."""
+
+
+def ends_well(daemon: Daemon, name: str) -> None:
+    found = daemon.until_state(name, "SUCCEEDED", "FAILED", patience_s=90)
+    assert found["state"] == "SUCCEEDED", found["reason"]
+
+
+def attempts(daemon: Daemon, name: str) -> list[dict]:
+    return daemon.call("history", name=name)["attempts"]
+
+
+def test_each_way_to_hang_is_seen_explained_and_survived(tmp_path: Path):
+    keys = "hang_timeout=3\nstopwaitsecs=4"
+    programs = "".join(job(name, tmp_path, keys, STEPS=30, EVERY=10, FAIL=name) for name in SEEN)
+    with Daemon(tmp_path, programs) as daemon:
+        for name, seen in SEEN.items():
+            ends_well(daemon, name)
+
+            texts = [each["text"] for each in attempts(daemon, name) if each["cause"] == "hang"]
+            kept = [Path(found[1]) for text in texts if (found := re.search(r"; stacks: (\S+)", text))]
+            assert any(seen in path.read_text() for path in kept), (name, texts, [each.read_text() for each in kept])
+
+
+def test_a_learned_limit_knows_in_which_section_the_worker_hangs(tmp_path: Path):
+    keys = "hang_timeout=auto\nhang_timeout_min=4\nstopwaitsecs=4"
+    with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=30, EVERY=10, FAIL="data")) as daemon:
+        ends_well(daemon, "count")
+
+        texts = [each["text"] for each in attempts(daemon, "count")]
+        assert any("in section data (hang_timeout = auto) after step 5" in text for text in texts), texts
+
+
+BESIDE = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+
+@pytest.mark.skipif(shutil.which("py-spy", path=BESIDE) is None, reason="py-spy is not installed")
+def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path):
+    keys = "hang_timeout=3\nstopwaitsecs=20"
+    programs = job("count", tmp_path, keys, STEPS=30, EVERY=10, FAIL="spin")
+    with Daemon(tmp_path, programs, environment={"PATH": BESIDE}) as daemon:
+        ends_well(daemon, "count")
+
+    kept = (tmp_path / "state" / "stacks" / "count").glob("*.txt")
+    assert any("stacks, by py-spy:\nProcess " in each.read_text() for each in kept)
+
+
+def test_a_checkpoint_that_kills_is_passed_over_and_training_ends_well(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=40, EVERY=10, FAIL="dies-from-20")) as daemon:
+        ends_well(daemon, "count")
+
+        told = attempts(daemon, "count")
+        restored = [each["restored"] for each in told]
+        assert restored == [None, *["step-0000000020.a1"] * 3, "step-0000000010.a1"]
+        assert "step-0000000020.a1 is suspect" in told[3]["text"]
+        assert (tmp_path / "count" / "step-0000000020.a1").is_dir(), "it is neither deleted nor set aside"
+
+
+def test_a_step_that_kills_is_named(tmp_path: Path):
+    keys = "startretries=5"
+    with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=40, EVERY=10, FAIL="dies-at-27")) as daemon:
+        found = daemon.until_state("count", "FAILED", patience_s=60)
+
+        assert any("step 27 kills it" in each["text"] for each in attempts(daemon, "count")), found
