@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import groups, noticed, wire
+from supervisor.control import fleet, groups, noticed, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -233,25 +233,6 @@ def _programs_of(daemon: Daemon, names: list[str]) -> list[str]:
     return [each for meant in found.values() for each in meant]
 
 
-async def add(daemon: Daemon, arguments: Arguments) -> Result:
-    """Takes a program of the configuration last read into use."""
-    name = text_in(arguments, "name")
-    if name in daemon.programs.runners:
-        raise CommandError(Code.ALREADY_ADDED, name)
-    if name not in daemon.programs.configured:
-        raise CommandError(Code.BAD_NAME, name)
-    await daemon.programs.update([name])
-    return {"name": name}
-
-
-async def remove(daemon: Daemon, arguments: Arguments) -> Result:
-    """Takes a program that does not run out of use."""
-    runner = program_in(daemon, arguments)
-    if not await daemon.programs.remove(runner.name):
-        raise CommandError(Code.STILL_RUNNING, runner.name)
-    return {"name": runner.name}
-
-
 async def reload(daemon: Daemon, arguments: Arguments) -> Result:
     """Starts the daemon anew, with its configuration read again; what is configured as before runs on."""
     await reread(daemon, arguments)  # an unusable file must not end what runs
@@ -266,7 +247,7 @@ async def shutdown(daemon: Daemon, arguments: Arguments) -> Result:
 
 
 TABLE: Mapping[str, Command] = {
-    "add": Command(add, changes=True),
+    "add": Command(fleet.add, changes=True),
     "avail": Command(avail, changes=False),
     "checkpoint": Command(checkpoint, changes=True),
     "checkpoints": Command(checkpoints, changes=False),
@@ -276,7 +257,7 @@ TABLE: Mapping[str, Command] = {
     "notices": Command(noticed.notices, changes=False),
     "pid": Command(pid, changes=False),
     "reload": Command(reload, changes=True),
-    "remove": Command(remove, changes=True),
+    "remove": Command(fleet.remove, changes=True),
     "reread": Command(reread, changes=True),
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(send_signal, changes=True),

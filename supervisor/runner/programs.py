@@ -14,6 +14,7 @@ from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
 from supervisor.core.restart import Cause
 from supervisor.host import leftover, marks
+from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.protocol import layout
 from supervisor.runner import adopting
 from supervisor.runner.acts import Services
@@ -38,7 +39,10 @@ class Programs:
     """The runners by name. `read` gives the configuration file's present content; it raises ConfigError."""
 
     def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
-        self.runners = {name: Runner(each, services) for name, each in config.programs.items()}
+        out_of_use = _out_of_use(services.ledger)
+        self.runners = {
+            name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
+        }
         self.closing = False
         self.on_new: Callable[[Runner], None] = lambda runner: None
         """Called with every program that an update takes into use, before it starts."""
@@ -109,17 +113,23 @@ class Programs:
             )
             return [(name, action) for name, actions in zip(chosen, done, strict=True) for action in actions]
 
-    async def remove(self, name: str) -> bool:
-        """Takes a program out of use; False, with nothing done, if it runs or waits to be started again."""
+    async def remove(self, names: Iterable[str]) -> str | None:
+        """Takes programs out of use until they are added again, also after a restart of the daemon.
+
+        If one of them runs or waits to be started again, nothing is done and its name is given.
+        """
         async with self._updating:
-            runner = self.runners.get(name)
-            if runner is None:
-                return True
-            await runner.taken_up.wait()
-            if runner.state in ALIVE or runner.state is State.BACKOFF:
-                return False
-            del self.runners[name]
-            return True
+            runners = [self.runners[name] for name in names if name in self.runners]
+            for runner in runners:
+                await runner.taken_up.wait()
+            for runner in runners:
+                if runner.state in ALIVE or runner.state is State.BACKOFF:
+                    return runner.name
+            for runner in runners:
+                del self.runners[runner.name]
+                self._services.ledger.forget(runner.name)
+                self._services.ledger.took_out_of_use(runner.name)
+            return None
 
     async def leave(self) -> None:
         """Flushes and stops all programs side by side; returns when no process is left."""
@@ -158,6 +168,7 @@ class Programs:
         if old is not None:
             await old.retire("update")
             del self.runners[name]
+        self._services.ledger.took_into_use(name)
         if config is None:
             self._services.ledger.forget(name)
             return ["stopped", "removed"]
@@ -225,3 +236,12 @@ class Programs:
         if left.strays:
             log.warning("worker.left_over", program=name, pids=[each.pid for each in left.strays], how=text)
         return True
+
+
+def _out_of_use(ledger: Ledger) -> frozenset[str]:
+    """What somebody took out of use; nothing if the ledger can't be read, as what is configured is meant to run."""
+    try:
+        return ledger.out_of_use()
+    except LedgerError as error:
+        log.error("ledger.unread", error=str(error), effect="programs that were removed are in use again")
+        return frozenset()

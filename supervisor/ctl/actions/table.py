@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import daemon, listing, logs, noticed, running
+from supervisor.ctl.actions import daemon, listing, logs, noticed, running, using
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -31,6 +31,10 @@ def show_help(terminal: Terminal, arguments: Arguments) -> Status:
 
 
 TABLE: Mapping[str, Action] = {
+    "add": Action(
+        using.add,
+        (("add NAME ...", "Take programs or groups of the configuration last read into use, and start them."),),
+    ),
     "avail": Action(listing.avail, (("avail", "List all configured programs: in use or not, automatic or manual."),)),
     "checkpoint": Action(
         running.checkpoint,
@@ -109,6 +113,11 @@ TABLE: Mapping[str, Action] = {
             ),
         ),
         question="Really restart the remote supervisord process y/N? ",
+    ),
+    "remove": Action(
+        using.remove,
+        (("remove NAME ...", "Take programs or groups that are down out of use, until they are added again."),),
+        names=True,
     ),
     "reread": Action(
         daemon.reread, (("reread", "Read the configuration and say what `update` would change; change nothing."),)
