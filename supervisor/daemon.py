@@ -22,6 +22,7 @@ from supervisor.control.asked import Daemon
 from supervisor.control.doors import open_doors
 from supervisor.control.listening import ListenError
 from supervisor.control.server import serve
+from supervisor.core.finishing import ExitOn, Finish, finish
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.host import orphans
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
@@ -44,6 +45,8 @@ from supervisor.runner.standing import standing
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
+
+EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
 
 STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
@@ -70,10 +73,11 @@ class Supervisord:
         self._systemd = Systemd(os.environ)
         self._leave = asyncio.Event()
         self._reload = False
+        self._status = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> bool:
-        """Supervises until told to leave; True if a fresh daemon is to take over (reload)."""
+    async def run(self) -> int | None:
+        """Supervises until told to leave; its exit status, or None if a fresh daemon is to take over (reload)."""
         settings = self._config.supervisord
         ledger = Ledger(settings.state_dir / "ledger.sqlite3")
         if ledger.set_aside is not None:
@@ -121,7 +125,7 @@ class Supervisord:
             else:
                 logs.close()
             ledger.close()
-        return self._reload
+        return None if self._reload else self._status
 
     async def _supervise(self, programs: Programs) -> None:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
@@ -136,6 +140,8 @@ class Supervisord:
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
                 self._systemd.ready(standing(programs.runners.values()))
                 self._tell_standing(programs)
+                programs.on_change = partial(self._leave_if_finished, programs)
+                programs.on_change()
             await leave
         finally:
             leave.cancel()
@@ -143,6 +149,15 @@ class Supervisord:
             begin.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await begin
+
+    def _leave_if_finished(self, programs: Programs) -> None:
+        """Leaves by itself if `exit_on` says that there is nothing left to live for."""
+        exit_on = [ExitOn(each) for each in self._config.supervisord.exit_on]
+        if not exit_on or self._leave.is_set() or (how := finish(exit_on, programs.endings())) is None:
+            return
+        self._status = 0 if how is Finish.DONE else EXIT_FATAL
+        log.warning("daemon.finished", how=how.value, exit_status=self._status)
+        self._leave.set()
 
     async def _end(self, programs: Programs) -> None:
         """Flushes and stops everything, and has systemd wait for it: every program's own limits bound how long."""
@@ -313,15 +328,15 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
             background = detach()
         state.sign()
         with pid_file(settings.pidfile):
-            again = _live(config, read, background)
+            status = _live(config, read, background)
     except NotAlone as error:
         return _refuse(str(error), EXIT_BUSY)
     except (OSError, ListenError, LedgerError, SpawnError) as error:
         background.failed(EXIT_CANNOT_RUN)
         return _refuse(f"cannot run: {error}", EXIT_CANNOT_RUN)
-    if again:
+    if status is None:
         _begin_anew(config.path)
-    return 0
+    return status
 
 
 def _begin_anew(configuration: Path) -> NoReturn:
@@ -332,7 +347,7 @@ def _begin_anew(configuration: Path) -> NoReturn:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *options])  # noqa: S606 - no shell
 
 
-def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
+def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> int | None:
     settings = config.supervisord
     daemon_log = DaemonLog(
         settings.loglevel,
@@ -350,7 +365,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
 
 async def _supervise(
     config: Config, read: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
-) -> bool:
+) -> int | None:
     return await Supervisord(config, read, background, daemon_log).run()
 
 
@@ -364,9 +379,9 @@ def _options() -> argparse.ArgumentParser:
         prog="supervisord",
         description="Keeps training jobs and other programs running; see supervisorctl for talking to it.",
         epilog="Exit status: 0 after a shutdown, 78 for a bad configuration, 75 where another supervisord is running, "
-        "71 where a needed file or socket can't be had. Signals: TERM, INT, QUIT flush and stop all programs (twice: "
-        "in a hurry); PWR: the same within power_timeout; HUP reads the configuration and changes what differs; USR2 "
-        "reopens log files.",
+        "71 where a needed file or socket can't be had, 70 where exit_on says so. Signals: TERM, INT, QUIT flush and "
+        "stop all programs (twice: in a hurry); PWR: the same within power_timeout; HUP reads the configuration and "
+        "changes what differs; USR2 reopens log files.",
     )
     add = parser.add_argument
     add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")

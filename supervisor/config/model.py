@@ -124,6 +124,13 @@ class SupervisordConfig(Section):
         "Seconds after a notice's deadline in which jobs that stopped for it still wait. Then the host has come to "
         "stay after all, and they start. A minute, as providers take a host some time after they said.",
     )
+    exit_on: Annotated[tuple[str, ...], from_text(values.exit_on)] = key(
+        (),
+        "What ends the daemon by itself, for containers and batch systems: `fatal`, once a program is given up (the "
+        "others flush and stop; exit status 70), `done`, once every program has ended by itself (exit status 0, or 70 "
+        "if one did not end as it should), or both: `fatal, done`. Off, as a host's daemon waits for orders.",
+        shown="none",
+    )
     power_timeout: Timeout = key(
         5.0,
         "Seconds that jobs have from SIGPWR (power fails, or a container's host stops it) to be on the disk; then the "

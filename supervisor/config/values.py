@@ -57,6 +57,14 @@ def on_notice(text: str) -> Literal["stop", "train"]:
     raise ValueError(f"is {text!r:.80}; it can be stop or train")
 
 
+def exit_on(text: str) -> tuple[str, ...]:
+    """`none`, `fatal`, `done`, or the last two with a comma between them."""
+    words = () if text.lower() == "none" else tuple(dict.fromkeys(each.strip() for each in text.lower().split(",")))
+    if not set(words) <= {"fatal", "done"}:
+        raise ValueError(f"is {text!r:.80}; it can be none, fatal, done, or 'fatal, done'")
+    return words
+
+
 def notices(text: str) -> Literal["auto"] | tuple[str, ...]:
     """`auto`, `off` (none), or names of sources with commas between them."""
     if text.lower() in ("auto", "off"):

@@ -204,6 +204,11 @@ class Ledger:
         rows = self._select("SELECT program, max(attempt) AS attempt FROM attempts GROUP BY program")
         return {row["program"]: row["attempt"] for row in rows}
 
+    def last_causes(self) -> dict[str, str | None]:
+        """Why each program's last attempt ended; None if it has not, as far as the ledger knows."""
+        rows = self._select("SELECT program, cause, max(attempt) FROM attempts GROUP BY program")  # cause of that row
+        return {row["program"]: row["cause"] for row in rows}
+
     def unfinished(self) -> list[OpenAttempt]:
         """Attempts that began and never ended as far as the ledger knows."""
         rows = self._select(

@@ -12,6 +12,7 @@ import structlog
 from supervisor.config import Config, ProgramConfig
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
+from supervisor.core.finishing import Ending
 from supervisor.core.restart import Cause
 from supervisor.host import leftover, marks
 from supervisor.host.ledger import Ledger, LedgerError
@@ -46,6 +47,10 @@ class Programs:
         self.closing = False
         self.on_new: Callable[[Runner], None] = lambda runner: None
         """Called with every program that an update takes into use, before it starts."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of a program's state."""
+        for runner in self.runners.values():
+            runner.on_change = self._changed
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._read = read
         self._services = services
@@ -56,6 +61,15 @@ class Programs:
     def configured(self) -> Mapping[str, ProgramConfig]:
         """The programs of the configuration as it was last read, whether in use or not."""
         return self._configured
+
+    def _changed(self) -> None:
+        self.on_change()
+
+    def endings(self) -> list[Ending]:
+        """What decides whether the daemon has something left to do."""
+        return [
+            Ending(each.state, each.acts.started_wall_at is not None, each.was_done) for each in self.runners.values()
+        ]
 
     def has_worker(self, pid: int) -> bool:
         """Whether a child with this pid is a program's, so that its exit status is waited for."""
@@ -74,8 +88,9 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, last, unfinished, marked = await asyncio.gather(
+        wanted, causes, last, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted),
+            asyncio.to_thread(ledger.last_causes),
             asyncio.to_thread(ledger.last_attempts),
             asyncio.to_thread(ledger.unfinished),
             asyncio.to_thread(marks.of_daemon, self._services.state_dir),
@@ -86,6 +101,7 @@ class Programs:
         left = await asyncio.to_thread(adopting.sort, unfinished, marked)
         for name, runner in self.runners.items():
             runner.preset(wanted.get(name, runner.config.autostart))
+            runner.was_done = causes.get(name) == Cause.DONE
         async with asyncio.TaskGroup() as group:
             for name, runner in self.runners.items():  # in the order of their priority
                 group.create_task(self._take_up(runner, left.get(name, Left()), last.get(name, 0)))
@@ -173,6 +189,7 @@ class Programs:
             self._services.ledger.forget(name)
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
+        runner.on_change = self._changed
         runner.preset(old.wanted if old is not None else config.autostart)
         self.on_new(runner)
         await self._take_up(runner, Left(), last_attempt)

@@ -40,6 +40,10 @@ class Runner:
         """Set once nothing of an earlier daemon stands in the way of a start."""
         self.looked_back = asyncio.Event()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
+        self.was_done = False
+        """Whether it had ended as it should before this daemon came."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of state."""
         self._handed_over = False
         self.acts = Acts(config, services, self.post)
         self._services = services
@@ -215,6 +219,7 @@ class Runner:
         if self.state is not before:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
+            self.on_change()
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)
