@@ -354,6 +354,12 @@ class ProgramConfig(Section):
         None, "File mode bits, in octal, that the program's files do not get.", shown="the daemon's"
     )
     priority: Priority = key(999, "Lower numbers start first. As in Supervisor.")
+    depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(
+        (),
+        "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
+        "for its startsecs, a job trains, or either has done its work. It waits for them at its start only.",
+        shown="none",
+    )
     autostart: Boolean = key(
         True, "Whether to start it with the daemon. What you last told supervisorctl wins: a stopped program stays so."
     )

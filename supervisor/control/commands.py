@@ -52,9 +52,10 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
     await runner.learn_attempts(0)
     if daemon.programs.runners.get(runner.name) is not runner:
         raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
-    runner.post(fact.StartRequested())
+    await _start_needed(daemon, runner)
+    daemon.programs.gates.start(runner)
     if wait:
-        state = await runner.until(lambda: _settled(runner))
+        state = await runner.until(lambda: _settled(daemon, runner))
         if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
             raise _start_error(runner)
     elif runner.acts.spawn_error is not None:
@@ -62,12 +63,23 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
     return {"name": runner.name}
 
 
-def _settled(runner: Runner) -> State | None:
+async def _start_needed(daemon: Daemon, runner: Runner) -> None:
+    """Starts what it depends on and nothing else would start."""
+    for needed in daemon.programs.gates.needed_and_down(runner):
+        await needed.taken_up.wait()
+        await needed.learn_attempts(0)
+        if daemon.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
+            daemon.programs.gates.start(needed)
+
+
+def _settled(daemon: Daemon, runner: Runner) -> State | None:
+    if runner.waits_for is not None:
+        return runner.state if daemon.programs.gates.is_hopeless(runner) else None
     return None if runner.state is State.STARTING or runner.is_stopping else runner.state
 
 
 def _start_error(runner: Runner) -> CommandError:
-    reason = runner.reason or f"ended as {runner.state}"
+    reason = runner.waits_for or runner.reason or f"ended as {runner.state}"
     if runner.acts.spawn_error is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.acts.spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)
@@ -80,7 +92,7 @@ async def stop(daemon: Daemon, arguments: Arguments) -> Result:
     wait = flag_in(arguments, "wait", True)
     await runner.looked_back.wait()
     attempt = runner.attempt
-    runs = runner.state in ALIVE or runner.state is State.BACKOFF
+    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None
     runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
     await runner.taken_up.wait()
     if not runs:

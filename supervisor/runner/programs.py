@@ -6,10 +6,12 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from supervisor.config import Config, ProgramConfig
+from supervisor.core import dependencies
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
 from supervisor.core.finishing import Ending
@@ -20,6 +22,7 @@ from supervisor.protocol import layout
 from supervisor.runner import adopting
 from supervisor.runner.acts import Services
 from supervisor.runner.adopting import Left
+from supervisor.runner.gates import Gates
 from supervisor.runner.runner import Runner
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
@@ -51,6 +54,8 @@ class Programs:
         """Called after every change of a program's state."""
         for runner in self.runners.values():
             runner.on_change = self._changed
+        self.gates = Gates(lambda: self.runners, services.ledger)
+        self._hurried = asyncio.Event()
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._read = read
         self._services = services
@@ -63,12 +68,18 @@ class Programs:
         return self._configured
 
     def _changed(self) -> None:
+        self.gates.changed()
         self.on_change()
 
     def endings(self) -> list[Ending]:
         """What decides whether the daemon has something left to do."""
         return [
-            Ending(each.state, each.acts.started_wall_at is not None, each.was_done) for each in self.runners.values()
+            Ending(
+                State.STARTING if each.waits_for is not None else each.state,
+                each.acts.started_wall_at is not None,
+                each.was_done,
+            )
+            for each in self.runners.values()
         ]
 
     def has_worker(self, pid: int) -> bool:
@@ -139,7 +150,7 @@ class Programs:
             for runner in runners:
                 await runner.taken_up.wait()
             for runner in runners:
-                if runner.state in ALIVE or runner.state is State.BACKOFF:
+                if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
                     return runner.name
             for runner in runners:
                 del self.runners[runner.name]
@@ -148,13 +159,42 @@ class Programs:
             return None
 
     async def leave(self) -> None:
-        """Flushes and stops all programs side by side; returns when no process is left."""
+        """Flushes and stops all programs side by side, but those that others depend on after these.
+
+        Returns when no process is left.
+        """
         self.closing = True
         for runner in self.runners.values():
             if self._begun:
                 await runner.looked_back.wait()  # who has a worker has to flush it
             runner.taken_up.set()  # what stands in the way of a start is no longer of interest
-        await asyncio.gather(*(runner.retire("shutdown") for runner in self.runners.values()))
+            runner.waits_for = None
+        gone = {name: asyncio.Event() for name in self.runners}
+        needed_by = dependencies.dependents(self.gates.graph())
+        await asyncio.gather(
+            *(
+                self._retire(runner, [gone[each] for each in needed_by[name] if each in gone], gone[name])
+                for name, runner in self.runners.items()
+            )
+        )
+
+    async def _retire(self, runner: Runner, before: list[asyncio.Event], gone: asyncio.Event) -> None:
+        """Retires a program after those that depend on it, or with them once somebody is in a hurry."""
+        try:
+            if before:
+                await self._or_hurry(asyncio.gather(*(each.wait() for each in before)))
+            await runner.retire("shutdown")
+        finally:
+            gone.set()
+
+    async def _or_hurry(self, others: asyncio.Future[Any]) -> None:
+        hurry = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait({others, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            others.cancel()
+            hurry.cancel()
+            await asyncio.gather(others, hurry, return_exceptions=True)
 
     def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become."""
@@ -163,7 +203,8 @@ class Programs:
             runner.hand_over()
 
     def hurry(self) -> None:
-        """Somebody asked a second time: every program takes the next harder way to stop."""
+        """Somebody asked a second time: every program takes the next harder way to stop, and waits for no other."""
+        self._hurried.set()
         for runner in self.runners.values():
             runner.post(fact.Hurried())
 
@@ -212,7 +253,7 @@ class Programs:
                 booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off)
         runner.taken_up.set()
         if gone and runner.wanted and not (adopted or booked or self.closing):
-            runner.post(fact.StartRequested())
+            self.gates.start(runner)
 
     async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""

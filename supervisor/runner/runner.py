@@ -40,6 +40,8 @@ class Runner:
         """Set once nothing of an earlier daemon stands in the way of a start."""
         self.looked_back = asyncio.Event()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
+        self.waits_for: str | None = None
+        """What has to be ready before it is started, in words, while it is held back."""
         self.was_done = False
         """Whether it had ended as it should before this daemon came."""
         self.on_change: Callable[[], None] = lambda: None
@@ -171,6 +173,11 @@ class Runner:
             self._timer.cancel()
         self.acts.let_go()
 
+    def wait_for(self, words: str) -> None:
+        """It is held back for what `words` say; who watches it looks again."""
+        self.waits_for = words
+        self._wake()
+
     async def retire(self, reason: str) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
@@ -181,6 +188,10 @@ class Runner:
         """Something happened. Events are handled in the order they came in, each to its end."""
         if self._handed_over:
             return
+        if isinstance(event, fact.StartRequested | fact.StopRequested | fact.Closed):
+            self.waits_for = None
+        if isinstance(event, fact.StartRequested):
+            self.was_done = False
         self._mailbox.append(event)
         if not self._draining:
             self._drain()
@@ -220,6 +231,9 @@ class Runner:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
             self.on_change()
+        self._wake()
+
+    def _wake(self) -> None:
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)
