@@ -127,6 +127,11 @@ TABLE: Mapping[str, Action] = {
         (
             ("restart NAME ...", "Stop programs, then start them; the configuration is not read again (see update)."),
             ("restart all", "Stop all programs, then start them all."),
+            (
+                "restart --rolling NAME ...",
+                "One after the other; after one that does not come up the rest is left alone.",
+            ),
+            ("restart --rolling all", "The same for all programs that are up."),
         ),
         names=True,
     ),
