@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import fleet, groups, noticed, wire
+from supervisor.control import fleet, groups, noticed, usage, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -276,6 +276,7 @@ TABLE: Mapping[str, Command] = {
     "start": Command(start, changes=True),
     "status": Command(status, changes=False),
     "stop": Command(stop, changes=True),
+    "top": Command(usage.top, changes=False),
     "update": Command(update, changes=True),
     "version": Command(version, changes=False),
 }

@@ -182,6 +182,14 @@ TABLE: Mapping[str, Action] = {
         ),
         names=True,
     ),
+    "top": Action(
+        using.top,
+        (
+            ("top", "Show live what programs use: processor, memory, GPU memory, steps per second."),
+            ("top NAME ...", "Show it of some."),
+        ),
+        names=True,
+    ),
     "update": Action(
         daemon.update,
         (

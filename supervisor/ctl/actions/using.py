@@ -1,4 +1,4 @@
-"""Actions that take programs and groups into use and out of it: add, remove."""
+"""Actions about what is used: add and remove take programs into use and out of it, top shows what they use."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +29,16 @@ def add(terminal: Terminal, arguments: Arguments) -> Status:
 def remove(terminal: Terminal, arguments: Arguments) -> Status:
     """Takes what is down out of use."""
     return _each(terminal, arguments, "remove", "removed", _NOT_REMOVED)
+
+
+def top(terminal: Terminal, arguments: Arguments) -> Status:
+    """What programs use, live; where there is no terminal, once."""
+    if any(each.startswith("-") for each in arguments):
+        raise Usage(f"Error: bad argument {next(each for each in arguments if each.startswith('-'))}")
+    from supervisor.ctl import top as screen  # its drawing library takes longer to load than all else together
+
+    show = screen.live if terminal.out.isatty() and not terminal.as_json else screen.once
+    return show(terminal, arguments)
 
 
 def _each(
