@@ -24,7 +24,7 @@ from supervisor.control.listening import ListenError
 from supervisor.control.server import serve
 from supervisor.core.finishing import ExitOn, Finish, finish
 from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host import orphans
+from supervisor.host import limits, orphans
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -314,6 +314,7 @@ def _hash_password() -> int:
 
 def _run(config: Config, read: Callable[[], Config]) -> int:
     settings = config.supervisord
+    limits.raise_own()
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()
     try:
@@ -341,6 +342,7 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
 
 def _begin_anew(configuration: Path) -> NoReturn:
     """Becomes a fresh daemon with the same options, its configuration named by the full path: we may have moved."""
+    limits.restore_own()
     named = ["-c", str(configuration)]
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # who asks to stop meanwhile must not kill what can't flush yet
     options = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]

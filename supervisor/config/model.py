@@ -24,6 +24,8 @@ Count = Annotated[int, from_text(lambda text: values.whole(text, 0))]
 Positive = Annotated[int, from_text(lambda text: values.whole(text, 1))]
 Mode = Annotated[int, from_text(values.octal)]
 Priority = Annotated[int, from_text(lambda text: values.whole(text, -1_000_000))]
+CountLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=False))]
+SizeLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=True))]
 Seconds = Annotated[float, from_text(values.seconds)]
 Timeout = Annotated[float, from_text(values.timeout)]
 Variables = Annotated[dict[str, str], from_text(values.environment)]
@@ -352,6 +354,24 @@ class ProgramConfig(Section):
     )  # fmt: skip
     umask: Mode | None = key(
         None, "File mode bits, in octal, that the program's files do not get.", shown="the daemon's"
+    )
+    limit_nofile: CountLimit | None = key(
+        None, "How many files it may have open, soft and hard limit; `unlimited`.", shown="the daemon's at its start"
+    )
+    limit_nproc: CountLimit | None = key(
+        None, "How many processes its user may have when it starts one more; `unlimited`.", shown="the daemon's"
+    )
+    limit_core: SizeLimit | None = key(
+        None, "Size in bytes (KB, MB, GB) of a core file, 0 for none; `unlimited`.", shown="the daemon's"
+    )
+    limit_memlock: SizeLimit | None = key(
+        None, "Bytes (KB, MB, GB) of memory it may lock, as InfiniBand needs; `unlimited`.", shown="the daemon's"
+    )
+    oom_score_adjust: Annotated[int, from_text(lambda text: values.whole(text, 0, 1000))] | None = key(
+        None,
+        "How much sooner than others the kernel kills it when memory runs out, 0 to 1000. Never below 0, so that a "
+        "program goes before the daemon.",
+        shown="0, or the daemon's if that is higher",
     )
     priority: Priority = key(999, "Lower numbers start first. As in Supervisor.")
     depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(

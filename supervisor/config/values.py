@@ -4,6 +4,7 @@ import grp
 import os
 import pwd
 import re
+import resource
 import shlex
 import signal
 from typing import Literal
@@ -14,6 +15,8 @@ from supervisor.protocol.launch import STRATEGIES, UNITS, Interval, parse_best, 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
 MAX_COUNT = 1_000_000
+MAX_LIMIT = 1 << 30  # the kernel's own bounds of what can be counted are lower
+UNLIMITED = resource.RLIM_INFINITY
 
 LogLevel = Literal["critical", "error", "warn", "info", "debug", "trace", "blather"]
 AutoRestart = Literal["true", "false", "unexpected"]
@@ -95,6 +98,13 @@ def size_bytes(text: str) -> int:
     if int(match[1]) * factor > MAX_SIZE_BYTES:
         raise ValueError(f"is {text}, larger than the limit of {MAX_SIZE_BYTES} bytes")
     return int(match[1]) * factor
+
+
+def limit(text: str, is_size: bool) -> int:
+    """A number (or a size), or `unlimited`."""
+    if text.lower() == "unlimited":
+        return UNLIMITED
+    return size_bytes(text) if is_size else whole(text, 1, MAX_LIMIT)
 
 
 def seconds(text: str) -> float:

@@ -9,6 +9,7 @@ from pathlib import Path
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.facts import AutoRestart, OnNotice, Policy
 from supervisor.host import marks
+from supervisor.host.limits import RESOURCES
 from supervisor.host.process import SpawnRequest, credentials
 from supervisor.protocol import launch, layout
 from supervisor.protocol.retention import RetentionPolicy
@@ -76,6 +77,8 @@ def spawn_request(
         group_ends_with_it=config.job is not None,
         stdout=stdout,
         stderr=stderr,
+        limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
+        oom_score_adjust=config.oom_score_adjust,
     )
 
 
