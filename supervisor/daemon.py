@@ -7,7 +7,7 @@ import getpass
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -41,6 +41,7 @@ from supervisor.runner.acts import Services
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.standing import standing
+from supervisor.runner.watching import Watching
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
@@ -117,7 +118,7 @@ class Supervisord:
                 self._stay_alive()
                 noticing.begin(_sources(settings))
                 with orphans.reaped(programs.has_worker):
-                    await self._supervise(programs)
+                    await self._supervise(programs, services.environment)
         finally:
             await noticing.end()
             if self._reload:
@@ -127,10 +128,11 @@ class Supervisord:
             ledger.close()
         return None if self._reload else self._status
 
-    async def _supervise(self, programs: Programs) -> None:
+    async def _supervise(self, programs: Programs, environment: Mapping[str, str]) -> None:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
         begin = asyncio.create_task(programs.begin())
         leave = asyncio.create_task(self._leave.wait())
+        watch = asyncio.create_task(Watching(lambda: programs.runners, environment).watch())
         try:
             while not (begin.done() or leave.done()):
                 self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
@@ -145,10 +147,13 @@ class Supervisord:
             await leave
         finally:
             leave.cancel()
+            watch.cancel()
             await self._end(programs)
             begin.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await begin
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
 
     def _leave_if_finished(self, programs: Programs) -> None:
         """Leaves by itself if `exit_on` says that there is nothing left to live for."""

@@ -25,6 +25,7 @@ Positive = Annotated[int, from_text(lambda text: values.whole(text, 1))]
 Mode = Annotated[int, from_text(values.octal)]
 Priority = Annotated[int, from_text(lambda text: values.whole(text, -1_000_000))]
 CountLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=False))]
+PositiveBytes = Annotated[int, from_text(values.positive_size)]
 SizeLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=True))]
 Seconds = Annotated[float, from_text(values.seconds)]
 Timeout = Annotated[float, from_text(values.timeout)]
@@ -367,6 +368,22 @@ class ProgramConfig(Section):
     limit_memlock: SizeLimit | None = key(
         None, "Bytes (KB, MB, GB) of memory it may lock, as InfiniBand needs; `unlimited`.", shown="the daemon's"
     )
+    memory_limit: PositiveBytes | None = key(
+        None,
+        "Bytes (KB, MB, GB) of resident memory that it and all it started may hold. Looked at every second; above it, "
+        "a job flushes, and the program starts again (cause memory-limit).",
+        shown="none",
+    )
+    healthcheck_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(
+        None,
+        "Command that says, with exit status 0, that the program is well; run beside it as its user, in its directory, "
+        "with SUPERVISOR_PROGRAM_PID. Asked while it is RUNNING. A job that is not well flushes; then it starts again "
+        "(cause unhealthy).",
+        shown="none",
+    )
+    healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first. As Docker's.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take; then it has failed. As Docker's.")
+    healthcheck_retries: Positive = key(3, "How many checks in a row have to fail. As Docker's.")
     oom_score_adjust: Annotated[int, from_text(lambda text: values.whole(text, 0, 1000))] | None = key(
         None,
         "How much sooner than others the kernel kills it when memory runs out, 0 to 1000. Never below 0, so that a "

@@ -24,6 +24,9 @@ def of_keys(checked: Checked, job_keys: set[str]) -> None:
         checked.complain("has neither a command nor an entrypoint; add one of them", "checkpoint_dir")
     elif "command" not in checked and not (job_keys & checked.written.entries.keys()):
         checked.complain("has no 'command', which it needs", "command")
+    for key in ("healthcheck_interval", "healthcheck_timeout", "healthcheck_retries"):
+        if key in checked and "healthcheck_command" not in checked:
+            checked.complain(f"{key} has no effect without healthcheck_command; add it, or take the line out", key)
     if is_job and "python" in checked and "command" in checked:
         checked.complain("python goes with an entrypoint only; write the interpreter into the command", "python")
 

@@ -100,6 +100,13 @@ def size_bytes(text: str) -> int:
     return int(match[1]) * factor
 
 
+def positive_size(text: str) -> int:
+    """A size above 0."""
+    if (size := size_bytes(text)) == 0:
+        raise ValueError(f"is {text!r}; it must be more than 0")
+    return size
+
+
 def limit(text: str, is_size: bool) -> int:
     """A number (or a size), or `unlimited`."""
     if text.lower() == "unlimited":

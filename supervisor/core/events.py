@@ -7,6 +7,7 @@ attempt than the present one are dropped at the door (`job.Job.handle`).
 from dataclasses import dataclass
 
 from supervisor.core.notices import Notice
+from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Phase, Then
 
 
@@ -207,6 +208,15 @@ class SavesMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUnfit:
+    """It runs and must not go on as it is: over a limit, or not healthy. `text`: which and how."""
+
+    attempt: int
+    cause: Cause
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The state's one deadline went by."""
 
@@ -235,5 +245,6 @@ Event = (
     | NoticeChanged
     | NoticeEnded
     | SavesMeasured
+    | WorkerUnfit
     | DeadlinePassed
 )
