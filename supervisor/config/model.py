@@ -421,6 +421,12 @@ class ProgramConfig(Section):
     stopsignal: Annotated[signal.Signals, from_text(values.stop_signal)] = key(
         signal.SIGTERM, "Signal that tells it to end, after the flush if it is a job.", shown="TERM"
     )
+    stop_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(
+        None,
+        "Command that tells it to end, run as its user, in its directory, with SUPERVISOR_PROGRAM_PID. When that has "
+        "ended and the program has not, the signal follows. Both share stopwaitsecs.",
+        shown="none: the signal only",
+    )
     stopwaitsecs: Seconds = key(
         10.0, "Seconds from that signal to SIGKILL. For a job they begin when its flush is over. As in Supervisor."
     )

@@ -11,7 +11,8 @@ from supervisor.core import events as fact
 from supervisor.core.facts import State
 from supervisor.core.restart import Cause
 from supervisor.host import usage
-from supervisor.host.health import Check, Checks
+from supervisor.host.health import Checks
+from supervisor.runner.launching import check_of
 from supervisor.runner.runner import Runner
 
 LOOK_EVERY_S = 1.0  # a limit is for what grows; what takes a gigabyte within a second is the kernel's to stop
@@ -88,13 +89,8 @@ class Watching:
 
     async def _check(self, runner: Runner, known: _Health) -> None:
         config, loop = runner.config, asyncio.get_running_loop()
-        check = Check(
-            argv=config.healthcheck_command or (),
-            environment={**self._environment, **config.environment, "SUPERVISOR_PROGRAM_PID": str(runner.acts.pid)},
-            directory=config.directory,
-            user=config.user,
-            timeout_s=config.healthcheck_timeout,
-        )
+        command = config.healthcheck_command or ()
+        check = check_of(config, "healthcheck_command", command, runner.acts.pid, self._environment)
         why = await loop.run_in_executor(self._threads, self._checks.trouble, check)
         known.is_asked, known.due_at = False, loop.time() + config.healthcheck_interval
         known.failures = 0 if why is None else known.failures + 1
