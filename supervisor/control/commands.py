@@ -57,9 +57,9 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
     if wait:
         state = await runner.until(lambda: _settled(daemon, runner))
         if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
-            raise _start_error(runner)
+            raise _start_error(daemon, runner)
     elif runner.acts.spawn_error is not None:
-        raise _start_error(runner)
+        raise _start_error(daemon, runner)
     return {"name": runner.name}
 
 
@@ -78,8 +78,9 @@ def _settled(daemon: Daemon, runner: Runner) -> State | None:
     return None if runner.state is State.STARTING or runner.is_stopping else runner.state
 
 
-def _start_error(runner: Runner) -> CommandError:
-    reason = runner.waits_for or runner.reason or f"ended as {runner.state}"
+def _start_error(daemon: Daemon, runner: Runner) -> CommandError:
+    waits_for = daemon.programs.gates.words(runner) if runner.waits_for is not None else None  # as it is now
+    reason = waits_for or runner.reason or f"ended as {runner.state}"
     if runner.acts.spawn_error is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.acts.spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)

@@ -33,7 +33,7 @@ class Gates:
             runner.preset(True)
             self._ledger.remember_wanted(runner.name, True)
         self._waiting.add(runner.name)
-        runner.wait_for(self._words(runner))
+        runner.wait_for(self.words(runner))
         self.changed()
 
     def needed_and_down(self, runner: Runner) -> list[Runner]:
@@ -67,7 +67,7 @@ class Gates:
             if runner is None or runner.waits_for is None:
                 self._waiting.discard(name)
             elif self._unready(runner):
-                runner.wait_for(self._words(runner))
+                runner.wait_for(self.words(runner))
             else:
                 self._waiting.discard(name)
                 runner.post(fact.StartRequested())
@@ -88,7 +88,8 @@ class Gates:
             runners[each] for each in dependencies.meant(name, {key: it.config.group for key, it in runners.items()})
         ]
 
-    def _words(self, runner: Runner) -> str:
+    def words(self, runner: Runner) -> str:
+        """What it waits for now."""
         return dependencies.words(self._unready(runner))
 
     @staticmethod
