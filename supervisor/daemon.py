@@ -132,7 +132,8 @@ class Supervisord:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
         begin = asyncio.create_task(programs.begin())
         leave = asyncio.create_task(self._leave.wait())
-        watch = asyncio.create_task(Watching(lambda: programs.runners, environment).watch())
+        watching = Watching(lambda: programs.runners, environment)
+        watch = asyncio.create_task(watching.watch())
         try:
             while not (begin.done() or leave.done()):
                 self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
@@ -142,7 +143,7 @@ class Supervisord:
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
                 self._systemd.ready(standing(programs.runners.values()))
                 self._tell_standing(programs)
-                programs.on_change = partial(self._leave_if_finished, programs)
+                programs.on_change = partial(self._programs_changed, programs, watching)
                 programs.on_change()
             await leave
         finally:
@@ -154,6 +155,10 @@ class Supervisord:
                 await begin
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
+
+    def _programs_changed(self, programs: Programs, watching: Watching) -> None:
+        watching.changed()
+        self._leave_if_finished(programs)
 
     def _leave_if_finished(self, programs: Programs) -> None:
         """Leaves by itself if `exit_on` says that there is nothing left to live for."""

@@ -38,25 +38,42 @@ class Watching:
         self._runners = runners
         self._environment = environment
         self._health: dict[str, _Health] = {}
+        self._needed = asyncio.Event()
+        self._will_look = False
         self._checks = Checks()
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, "healthcheck")
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def watch(self) -> None:
-        """Looks once a second."""
+        """Looks once a second while something runs that has to be looked at, and sleeps otherwise."""
         try:
             while True:
+                await self._needed.wait()
                 await asyncio.sleep(LOOK_EVERY_S)
                 try:
                     await self._weigh()
                 except OSError as error:
                     log.error("memory.unread", error=str(error), effect="memory_limit holds nobody at the moment")
                 self._ask()
+                self._look()
         finally:
             for task in self._tasks:
                 task.cancel()
             self._checks.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def changed(self) -> None:
+        """To be called when a program's state is another one; looks at them all soon, once for many changes."""
+        if not (self._needed.is_set() or self._will_look):
+            self._will_look = True
+            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._will_look = False
+        if any(_is_watched(runner) for runner in self._runners().values()):
+            self._needed.set()
+        else:
+            self._needed.clear()
 
     async def _weigh(self) -> None:
         limited = [
@@ -100,3 +117,8 @@ class Watching:
         if known.failures >= config.healthcheck_retries:
             known.failures = 0
             runner.post(fact.WorkerUnfit(known.attempt, Cause.UNHEALTHY, why))
+
+
+def _is_watched(runner: Runner) -> bool:
+    config = runner.config
+    return runner.acts.pid is not None and not (config.memory_limit is None and config.healthcheck_command is None)
