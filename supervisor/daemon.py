@@ -7,7 +7,7 @@ import getpass
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -22,8 +22,9 @@ from supervisor.control.asked import Daemon
 from supervisor.control.doors import open_doors
 from supervisor.control.listening import ListenError
 from supervisor.control.server import serve
+from supervisor.core.finishing import ExitOn, Finish, finish
 from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host import orphans
+from supervisor.host import limits, orphans
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
 from supervisor.host.background import Background, Foreground, become, detach
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -42,10 +43,13 @@ from supervisor.runner.acts import Services
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.standing import standing
+from supervisor.runner.watching import Watching
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
 EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
+
+EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
 
 STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
 HOOKS_PATIENCE_S = 5.0  # what was told last gets out on a good day; a slow command must not keep the daemon
@@ -73,10 +77,11 @@ class Supervisord:
         self._systemd = Systemd(os.environ)
         self._leave = asyncio.Event()
         self._reload = False
+        self._status = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> bool:
-        """Supervises until told to leave; True if a fresh daemon is to take over (reload)."""
+    async def run(self) -> int | None:
+        """Supervises until told to leave; its exit status, or None if a fresh daemon is to take over (reload)."""
         settings = self._config.supervisord
         pruning = Pruning(settings.history_attempts, settings.history_days)
         ledger = Ledger(settings.state_dir / "ledger.sqlite3", pruning)
@@ -120,7 +125,7 @@ class Supervisord:
                 self._stay_alive()
                 noticing.begin(_sources(settings))
                 with orphans.reaped(programs.has_worker):
-                    await self._supervise(programs)
+                    await self._supervise(programs, services.environment)
         finally:
             await noticing.end()
             if self._reload:
@@ -129,12 +134,14 @@ class Supervisord:
                 logs.close()
             ledger.close()
             await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
-        return self._reload
+        return None if self._reload else self._status
 
-    async def _supervise(self, programs: Programs) -> None:
+    async def _supervise(self, programs: Programs, environment: Mapping[str, str]) -> None:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
         begin = asyncio.create_task(programs.begin())
         leave = asyncio.create_task(self._leave.wait())
+        watching = Watching(lambda: programs.runners, environment)
+        watch = asyncio.create_task(watching.watch())
         try:
             while not (begin.done() or leave.done()):
                 self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
@@ -144,14 +151,32 @@ class Supervisord:
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
                 self._systemd.ready(standing(programs.runners.values()))
                 self._tell_standing(programs)
+                programs.on_change = partial(self._programs_changed, programs, watching)
+                programs.on_change()
             await leave
         finally:
             leave.cancel()
+            watch.cancel()
             await self._end(programs)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon hears them
             begin.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await begin
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    def _programs_changed(self, programs: Programs, watching: Watching) -> None:
+        watching.changed()
+        self._leave_if_finished(programs)
+
+    def _leave_if_finished(self, programs: Programs) -> None:
+        """Leaves by itself if `exit_on` says that there is nothing left to live for."""
+        exit_on = [ExitOn(each) for each in self._config.supervisord.exit_on]
+        if not exit_on or self._leave.is_set() or (how := finish(exit_on, programs.endings())) is None:
+            return
+        self._status = 0 if how is Finish.DONE else EXIT_FATAL
+        log.warning("daemon.finished", how=how.value, exit_status=self._status)
+        self._leave.set()
 
     async def _end(self, programs: Programs) -> None:
         """Flushes and stops everything, and has systemd wait for it: every program's own limits bound how long."""
@@ -308,6 +333,7 @@ def _hash_password() -> int:
 
 def _run(config: Config, read: Callable[[], Config]) -> int:
     settings = config.supervisord
+    limits.raise_own()
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()
     try:
@@ -322,25 +348,26 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
             background = detach()
         state.sign()
         with pid_file(settings.pidfile):
-            again = _live(config, read, background)
+            status = _live(config, read, background)
     except NotAlone as error:
         return _refuse(str(error), EXIT_BUSY)
     except (OSError, ListenError, LedgerError, SpawnError) as error:
         background.failed(EXIT_CANNOT_RUN)
         return _refuse(f"cannot run: {error}", EXIT_CANNOT_RUN)
-    if again:
+    if status is None:
         _begin_anew(config.path)
-    return 0
+    return status
 
 
 def _begin_anew(configuration: Path) -> NoReturn:
     """Becomes a fresh daemon with the same options, its configuration named by the full path: we may have moved."""
+    limits.restore_own()
     named = ["-c", str(configuration)]
     options = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *options])  # noqa: S606 - no shell
 
 
-def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> bool:
+def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> int | None:
     settings = config.supervisord
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit it: signals are the loop's, or wait for it
     daemon_log = DaemonLog(
@@ -359,7 +386,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
 
 async def _supervise(
     config: Config, read: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
-) -> bool:
+) -> int | None:
     return await Supervisord(config, read, background, daemon_log).run()
 
 
@@ -373,9 +400,9 @@ def _options() -> argparse.ArgumentParser:
         prog="supervisord",
         description="Keeps training jobs and other programs running; see supervisorctl for talking to it.",
         epilog="Exit status: 0 after a shutdown, 78 for a bad configuration, 75 where another supervisord is running, "
-        "71 where a needed file or socket can't be had. Signals: TERM, INT, QUIT flush and stop all programs (twice: "
-        "in a hurry); PWR: the same within power_timeout; HUP reads the configuration and changes what differs; USR2 "
-        "reopens log files.",
+        "71 where a needed file or socket can't be had, 70 where exit_on says so. Signals: TERM, INT, QUIT flush and "
+        "stop all programs (twice: in a hurry); PWR: the same within power_timeout; HUP reads the configuration and "
+        "changes what differs; USR2 reopens log files.",
     )
     add = parser.add_argument
     add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")

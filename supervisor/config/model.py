@@ -25,6 +25,9 @@ Count = Annotated[int, from_text(lambda text: values.whole(text, 0))]
 Positive = Annotated[int, from_text(lambda text: values.whole(text, 1))]
 Mode = Annotated[int, from_text(values.octal)]
 Priority = Annotated[int, from_text(lambda text: values.whole(text, -1_000_000))]
+CountLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=False))]
+PositiveBytes = Annotated[int, from_text(values.positive_size)]
+SizeLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=True))]
 Seconds = Annotated[float, from_text(values.seconds)]
 Timeout = Annotated[float, from_text(values.timeout)]
 Variables = Annotated[dict[str, str], from_text(values.environment)]
@@ -137,6 +140,13 @@ class SupervisordConfig(HookKeys):
         60.0,
         "Seconds after a notice's deadline in which jobs that stopped for it still wait. Then the host has come to "
         "stay after all, and they start. A minute, as providers take a host some time after they said.",
+    )
+    exit_on: Annotated[tuple[str, ...], from_text(values.exit_on)] = key(
+        (),
+        "What ends the daemon by itself, for containers and batch systems: `fatal`, once a program is given up (the "
+        "others flush and stop; exit status 70), `done`, once every program has ended by itself (exit status 0, or 70 "
+        "if one did not end as it should), or both: `fatal, done`. Off, as a host's daemon waits for orders.",
+        shown="none",
     )
     power_timeout: Timeout = key(
         5.0,
@@ -366,7 +376,47 @@ class ProgramConfig(HookKeys):
     umask: Mode | None = key(
         None, "File mode bits, in octal, that the program's files do not get.", shown="the daemon's"
     )
+    limit_nofile: CountLimit | None = key(
+        None, "How many files it may have open, soft and hard limit; `unlimited`.", shown="the daemon's at its start"
+    )
+    limit_nproc: CountLimit | None = key(
+        None, "How many processes its user may have when it starts one more; `unlimited`.", shown="the daemon's"
+    )
+    limit_core: SizeLimit | None = key(
+        None, "Size in bytes (KB, MB, GB) of a core file, 0 for none; `unlimited`.", shown="the daemon's"
+    )
+    limit_memlock: SizeLimit | None = key(
+        None, "Bytes (KB, MB, GB) of memory it may lock, as InfiniBand needs; `unlimited`.", shown="the daemon's"
+    )
+    memory_limit: PositiveBytes | None = key(
+        None,
+        "Bytes (KB, MB, GB) of resident memory that it and all it started may hold. Looked at every second; above it, "
+        "a job flushes, and the program starts again (cause memory-limit).",
+        shown="none",
+    )
+    healthcheck_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(
+        None,
+        "Command that says, with exit status 0, that the program is well; run beside it as its user, in its directory, "
+        "with SUPERVISOR_PROGRAM_PID. Asked while it is RUNNING. A job that is not well flushes; then it starts again "
+        "(cause unhealthy).",
+        shown="none",
+    )
+    healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first. As Docker's.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take; then it has failed. As Docker's.")
+    healthcheck_retries: Positive = key(3, "How many checks in a row have to fail. As Docker's.")
+    oom_score_adjust: Annotated[int, from_text(lambda text: values.whole(text, 0, 1000))] | None = key(
+        None,
+        "How much sooner than others the kernel kills it when memory runs out, 0 to 1000. Never below 0, so that a "
+        "program goes before the daemon.",
+        shown="0, or the daemon's if that is higher",
+    )
     priority: Priority = key(999, "Lower numbers start first. As in Supervisor.")
+    depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(
+        (),
+        "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
+        "for its startsecs, a job trains, or either has done its work. It waits for them at its start only.",
+        shown="none",
+    )
     autostart: Boolean = key(
         True, "Whether to start it with the daemon. What you last told supervisorctl wins: a stopped program stays so."
     )
@@ -390,6 +440,12 @@ class ProgramConfig(HookKeys):
     )
     stopsignal: Annotated[signal.Signals, from_text(values.stop_signal)] = key(
         signal.SIGTERM, "Signal that tells it to end, after the flush if it is a job.", shown="TERM"
+    )
+    stop_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(
+        None,
+        "Command that tells it to end, run as its user, in its directory, with SUPERVISOR_PROGRAM_PID. When that has "
+        "ended and the program has not, the signal follows. Both share stopwaitsecs.",
+        shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
         10.0, "Seconds from that signal to SIGKILL. For a job they begin when its flush is over. As in Supervisor."

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 from supervisor.config.check import Checked
 from supervisor.config.model import InetServerConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.core import dependencies
+from supervisor.ini.problems import nearest
 
 MAX_SOCKET_PATH_BYTES = 98
 """sun_path holds 107 bytes and a NUL (unix(7)); the name it is bound under before the rename is up to 9 longer."""
@@ -22,6 +24,9 @@ def of_keys(checked: Checked, job_keys: set[str]) -> None:
         checked.complain("has neither a command nor an entrypoint; add one of them", "checkpoint_dir")
     elif "command" not in checked and not (job_keys & checked.written.entries.keys()):
         checked.complain("has no 'command', which it needs", "command")
+    for key in ("healthcheck_interval", "healthcheck_timeout", "healthcheck_retries"):
+        if key in checked and "healthcheck_command" not in checked:
+            checked.complain(f"{key} has no effect without healthcheck_command; add it, or take the line out", key)
     if is_job and "python" in checked and "command" in checked:
         checked.complain("python goes with an entrypoint only; write the interpreter into the command", "python")
 
@@ -97,6 +102,32 @@ def between(daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], wr
     """What must hold between sections."""
     _check_users(daemon, programs, written)
     _check_shared_folders(programs, written)
+    _check_dependencies(programs, written)
+
+
+def _check_dependencies(programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:
+    """What is needed must be there, and no program may wait for itself, be it round a corner."""
+    groups = {name: program.group for name, program in programs.items()}
+    for name, program in programs.items():
+        for needed in program.depends_on:
+            if not dependencies.meant(needed, groups):
+                near = nearest(needed, {*groups, *groups.values()})
+                hint = f"did you mean {near!r}?" if near else f"add a section [program:{needed:.80}]"
+                text = f"depends_on names {needed!r:.80}, which is no program and no group; {hint}"
+                written[name].complain(text, "depends_on")
+    ring = dependencies.cycle(graph_of(programs))
+    if ring is not None:
+        text = f"depends_on leads back to where it begins: {' needs '.join(ring)}; take one of them out"
+        written[ring[0]].complain(text, "depends_on")
+
+
+def graph_of(programs: Mapping[str, ProgramConfig]) -> dict[str, frozenset[str]]:
+    """By program: the programs that its depends_on means."""
+    groups = {name: program.group for name, program in programs.items()}
+    return {
+        name: frozenset[str]().union(*(dependencies.meant(each, groups) for each in program.depends_on))
+        for name, program in programs.items()
+    }
 
 
 def _check_users(

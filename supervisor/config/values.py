@@ -4,6 +4,7 @@ import grp
 import os
 import pwd
 import re
+import resource
 import shlex
 import signal
 from typing import Literal
@@ -14,6 +15,8 @@ from supervisor.protocol.launch import STRATEGIES, UNITS, Interval, parse_best, 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
 MAX_COUNT = 1_000_000
+MAX_LIMIT = 1 << 30  # the kernel's own bounds of what can be counted are lower
+UNLIMITED = resource.RLIM_INFINITY
 
 LogLevel = Literal["critical", "error", "warn", "info", "debug", "trace", "blather"]
 AutoRestart = Literal["true", "false", "unexpected"]
@@ -57,6 +60,14 @@ def on_notice(text: str) -> Literal["stop", "train"]:
     raise ValueError(f"is {text!r:.80}; it can be stop or train")
 
 
+def exit_on(text: str) -> tuple[str, ...]:
+    """`none`, `fatal`, `done`, or the last two with a comma between them."""
+    words = () if text.lower() == "none" else tuple(dict.fromkeys(each.strip() for each in text.lower().split(",")))
+    if not set(words) <= {"fatal", "done"}:
+        raise ValueError(f"is {text!r:.80}; it can be none, fatal, done, or 'fatal, done'")
+    return words
+
+
 def notices(text: str) -> Literal["auto"] | tuple[str, ...]:
     """`auto`, `off` (none), or names of sources with commas between them."""
     if text.lower() in ("auto", "off"):
@@ -87,6 +98,20 @@ def size_bytes(text: str) -> int:
     if int(match[1]) * factor > MAX_SIZE_BYTES:
         raise ValueError(f"is {text}, larger than the limit of {MAX_SIZE_BYTES} bytes")
     return int(match[1]) * factor
+
+
+def positive_size(text: str) -> int:
+    """A size above 0."""
+    if (size := size_bytes(text)) == 0:
+        raise ValueError(f"is {text!r}; it must be more than 0")
+    return size
+
+
+def limit(text: str, is_size: bool) -> int:
+    """A number (or a size), or `unlimited`."""
+    if text.lower() == "unlimited":
+        return UNLIMITED
+    return size_bytes(text) if is_size else whole(text, 1, MAX_LIMIT)
 
 
 def seconds(text: str) -> float:

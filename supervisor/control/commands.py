@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import accounts, groups, noticed, story, wire
+from supervisor.control import accounts, fleet, groups, noticed, story, usage, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -53,22 +53,35 @@ async def start(daemon: Daemon, arguments: Arguments) -> Result:
     await runner.learn_attempts(0)
     if daemon.programs.runners.get(runner.name) is not runner:
         raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
-    runner.post(fact.StartRequested())
+    await _start_needed(daemon, runner)
+    daemon.programs.gates.start(runner)
     if wait:
-        state = await runner.until(lambda: _settled(runner))
+        state = await runner.until(lambda: _settled(daemon, runner))
         if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
-            raise _start_error(runner)
+            raise _start_error(daemon, runner)
     elif runner.acts.spawn_error is not None:
-        raise _start_error(runner)
+        raise _start_error(daemon, runner)
     return {"name": runner.name}
 
 
-def _settled(runner: Runner) -> State | None:
+async def _start_needed(daemon: Daemon, runner: Runner) -> None:
+    """Starts what it depends on and nothing else would start."""
+    for needed in daemon.programs.gates.needed_and_down(runner):
+        await needed.taken_up.wait()
+        await needed.learn_attempts(0)
+        if daemon.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
+            daemon.programs.gates.start(needed)
+
+
+def _settled(daemon: Daemon, runner: Runner) -> State | None:
+    if runner.waits_for is not None:
+        return runner.state if daemon.programs.gates.is_hopeless(runner) else None
     return None if runner.state is State.STARTING or runner.is_stopping else runner.state
 
 
-def _start_error(runner: Runner) -> CommandError:
-    reason = runner.reason or f"ended as {runner.state}"
+def _start_error(daemon: Daemon, runner: Runner) -> CommandError:
+    waits_for = daemon.programs.gates.words(runner) if runner.waits_for is not None else None  # as it is now
+    reason = waits_for or runner.reason or f"ended as {runner.state}"
     if runner.acts.spawn_error is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.acts.spawn_error.kind)
         return CommandError(code or Code.SPAWN_ERROR, reason)
@@ -81,7 +94,7 @@ async def stop(daemon: Daemon, arguments: Arguments) -> Result:
     wait = flag_in(arguments, "wait", True)
     await runner.looked_back.wait()
     attempt = runner.attempt
-    runs = runner.state in ALIVE or runner.state is State.BACKOFF
+    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None
     runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
     await runner.taken_up.wait()
     if not runs:
@@ -237,25 +250,6 @@ def _programs_of(daemon: Daemon, names: list[str]) -> list[str]:
     return [each for meant in found.values() for each in meant]
 
 
-async def add(daemon: Daemon, arguments: Arguments) -> Result:
-    """Takes a program of the configuration last read into use."""
-    name = text_in(arguments, "name")
-    if name in daemon.programs.runners:
-        raise CommandError(Code.ALREADY_ADDED, name)
-    if name not in daemon.programs.configured:
-        raise CommandError(Code.BAD_NAME, name)
-    await daemon.programs.update([name])
-    return {"name": name}
-
-
-async def remove(daemon: Daemon, arguments: Arguments) -> Result:
-    """Takes a program that does not run out of use."""
-    runner = program_in(daemon, arguments)
-    if not await daemon.programs.remove(runner.name):
-        raise CommandError(Code.STILL_RUNNING, runner.name)
-    return {"name": runner.name}
-
-
 async def reload(daemon: Daemon, arguments: Arguments) -> Result:
     """Starts the daemon anew, with its configuration read again; what is configured as before runs on."""
     await reread(daemon, arguments)  # an unusable file must not end what runs
@@ -270,7 +264,7 @@ async def shutdown(daemon: Daemon, arguments: Arguments) -> Result:
 
 
 TABLE: Mapping[str, Command] = {
-    "add": Command(add, changes=True),
+    "add": Command(fleet.add, changes=True),
     "avail": Command(avail, changes=False),
     "checkpoint": Command(checkpoint, changes=True),
     "checkpoints": Command(checkpoints, changes=False),
@@ -281,7 +275,7 @@ TABLE: Mapping[str, Command] = {
     "notices": Command(noticed.notices, changes=False),
     "pid": Command(pid, changes=False),
     "reload": Command(reload, changes=True),
-    "remove": Command(remove, changes=True),
+    "remove": Command(fleet.remove, changes=True),
     "reread": Command(reread, changes=True),
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(send_signal, changes=True),
@@ -289,6 +283,7 @@ TABLE: Mapping[str, Command] = {
     "status": Command(status, changes=False),
     "stop": Command(stop, changes=True),
     "story": Command(story.story, changes=False),
+    "top": Command(usage.top, changes=False),
     "update": Command(update, changes=True),
     "version": Command(version, changes=False),
 }

@@ -215,6 +215,27 @@ SHAPES: Mapping[str, Shape] = {
     "status": Shape(_object(programs=_list(PROGRAM), ledger_error=_or_null(TEXT), hooks_error=_or_null(TEXT))),
     "stop": _named(NAME, wait={**FLAG, "default": True}),
     "story": _named(_object(scenes=_list(_of(Scene))), limit={**WHOLE, "minimum": 1, "maximum": KEPT, "default": 20}),
+    "top": Shape(
+        _object(
+            at_s={**NUMBER, "description": "A clock that starts anywhere, for the difference of two answers."},
+            cpus=WHOLE,
+            memory_bytes=WHOLE,
+            programs=_list(
+                _object(
+                    name=TEXT,
+                    group=TEXT,
+                    wire_state=TEXT,
+                    pid=_or_null(WHOLE),
+                    processes=WHOLE,
+                    cpu_s=_or_null(NUMBER),
+                    memory_bytes=_or_null(WHOLE),
+                    gpu_memory_bytes=_or_null(WHOLE),
+                    step=_or_null(WHOLE),
+                    step_s=_or_null(NUMBER),
+                )
+            ),
+        )
+    ),
     "update": Shape(_object(actions=_list(_object(name=TEXT, action=TEXT))), optional={"names": _or_null(_list(TEXT))}),
     "version": Shape(_object(version=TEXT)),
 }

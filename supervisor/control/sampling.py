@@ -12,7 +12,15 @@ from supervisor.runner.noticing import Noticing, wall
 from supervisor.runner.runner import Runner
 from supervisor.runner.tally import Spans
 
-BUDGETED = (Cause.CRASH, Cause.HANG, Cause.STARTUP_TIMEOUT, Cause.SPAWN, Cause.BUSY)
+BUDGETED = (
+    Cause.CRASH,
+    Cause.HANG,
+    Cause.STARTUP_TIMEOUT,
+    Cause.SPAWN,
+    Cause.BUSY,
+    Cause.MEMORY_LIMIT,
+    Cause.UNHEALTHY,
+)
 """The causes that have a budget of restarts."""
 
 

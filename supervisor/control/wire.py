@@ -82,6 +82,8 @@ def wire_state(runner: Runner) -> tuple[str, int]:
     """Supervisor's name and number for where the program stands; a flush before a stop is STOPPING."""
     if runner.is_stopping:
         return ("STOPPING", 40)
+    if runner.waits_for is not None:
+        return ("STARTING", 10)  # it is wanted, and on its way as far as anybody can tell
     return _WIRE[runner.state]
 
 
@@ -89,6 +91,8 @@ def describe(runner: Runner) -> str:
     """The third column of `status`."""
     if not runner.taken_up.is_set():
         return "being taken up; what an earlier daemon left behind has to leave first"
+    if runner.waits_for is not None:
+        return runner.waits_for
     match runner.state:
         case State.RUNNING | State.FLUSHING:
             since = f"uptime {_span(_age(runner.acts.started_wall_at))}"

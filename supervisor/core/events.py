@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from supervisor.core.notices import Notice
 from supervisor.core.patience import Section
+from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Phase, Then
 
 
@@ -226,6 +227,15 @@ class SavesMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerUnfit:
+    """It runs and must not go on as it is: over a limit, or not healthy. `text`: which and how."""
+
+    attempt: int
+    cause: Cause
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The state's one deadline went by."""
 
@@ -255,5 +265,6 @@ Event = (
     | NoticeChanged
     | NoticeEnded
     | SavesMeasured
+    | WorkerUnfit
     | DeadlinePassed
 )

@@ -67,6 +67,7 @@ from supervisor.core.actions.training import (
     save_failed_in_training,
     step_done,
 )
+from supervisor.core.actions.unfit import unfit_flushing, unfit_running, unfit_starting
 from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want
 from supervisor.core.effects import Effect
 from supervisor.core.events import Event
@@ -164,6 +165,12 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,                   stacks_kept,         stacks_kept,         stacks_kept,         stacks_kept,
         stacks_kept,         _,                   _,                   _,                   _,
         stacks_kept,
+    ),
+    # what is seen of it from outside
+    events.WorkerUnfit: (
+        _,                   unfit_starting,      unfit_running,       unfit_flushing,      _,
+        _,                   _,                   _,                   _,                   _,
+        _,
     ),
     # the host's fate
     events.NoticeReceived: (

@@ -29,6 +29,8 @@ class Cause(StrEnum):
     SETUP = "setup"  # a person has to change something first
     PREEMPTION = "preemption"  # the host went away, or is about to; counts against no budget
     BUSY = "busy"  # another live worker holds the checkpoint directory
+    MEMORY_LIMIT = "memory-limit"  # it and what it started held more than memory_limit
+    UNHEALTHY = "unhealthy"  # its healthcheck_command said so
     LOST = "lost"  # it ended, and nobody can say how: no daemon was there, or the kernel keeps no exit status for us
 
 

@@ -92,6 +92,14 @@ class Ledger:
         """The program is no longer configured: what was wanted of it counts no more. Its history stays."""
         self._writer.put("DELETE FROM programs WHERE program = ?", program)
 
+    def took_out_of_use(self, program: str) -> None:
+        """Somebody took the program out of use: it stays so until it is taken into use again."""
+        self._writer.put("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
+
+    def took_into_use(self, program: str) -> None:
+        """The program is used again, or is not configured any more."""
+        self._writer.put("DELETE FROM out_of_use WHERE program = ?", program)
+
     def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float) -> None:
         """A process was started; pid and start time identify it to a later daemon."""
         self._writer.put(
@@ -203,10 +211,19 @@ class Ledger:
         rows = self._select("SELECT program, wanted FROM programs ORDER BY program")
         return {row["program"]: bool(row["wanted"]) for row in rows}
 
+    def out_of_use(self) -> frozenset[str]:
+        """The programs that somebody took out of use."""
+        return frozenset(row["program"] for row in self._select("SELECT program FROM out_of_use"))
+
     def last_attempts(self) -> dict[str, int]:
         """The highest attempt number each program ever had."""
         rows = self._select("SELECT program, max(attempt) AS attempt FROM attempts GROUP BY program")
         return {row["program"]: row["attempt"] for row in rows}
+
+    def last_causes(self) -> dict[str, str | None]:
+        """Why each program's last attempt ended; None if it has not, as far as the ledger knows."""
+        rows = self._select("SELECT program, cause, max(attempt) FROM attempts GROUP BY program")  # cause of that row
+        return {row["program"]: row["cause"] for row in rows}
 
     def unfinished(self) -> list[OpenAttempt]:
         """Attempts that began and never ended as far as the ledger knows."""

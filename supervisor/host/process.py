@@ -6,12 +6,13 @@ import os
 import signal as signals
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from supervisor.host import exit_status, oom, tree
+from supervisor.host import exit_status, limits, oom, tree
 from supervisor.host.exit_status import Exit
+from supervisor.host.limits import Limits
 from supervisor.host.spawning import Credentials, SpawnError, SpawnErrorKind, credentials, explain, find_command
 from supervisor.host.tree import identity
 
@@ -49,6 +50,8 @@ class SpawnRequest:
     credentials: Credentials | None = None
     umask: int | None = None
     group_ends_with_it: bool = False
+    limits: Limits = field(default_factory=dict)
+    oom_score_adjust: int | None = None
 
 
 def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
@@ -60,7 +63,7 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     command = find_command(request.argv[0], request.environment, request.directory, request.program)
     try:
         child = _popen(request, command)
-        oom.make_eligible(child.pid)
+        oom.make_eligible(child.pid, request.oom_score_adjust)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         _refuse(request, command, error)
     try:
@@ -90,8 +93,9 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
 
 
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
+    in_child = limits.setting(request.program, request.limits) if request.limits else None
     identity_of = request.credentials if os.geteuid() == 0 else None  # a plain user can't even set what it has
-    return subprocess.Popen(
+    child = subprocess.Popen(
         request.argv,
         executable=command,
         cwd=request.directory,
@@ -104,7 +108,13 @@ def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         user=identity_of.uid if identity_of else None,
         group=identity_of.gid if identity_of else None,
         extra_groups=identity_of.groups if identity_of else None,
+        # only where it is asked for: it keeps Popen from vfork; all it does is setrlimit(2)
+        preexec_fn=in_child,  # noqa: PLW1509
     )
+    if in_child is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or is another user's by now
+            limits.restore(child.pid)
+    return child
 
 
 def _refuse(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:

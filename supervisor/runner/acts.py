@@ -5,6 +5,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial, singledispatchmethod
 from pathlib import Path
@@ -20,6 +21,7 @@ from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
 from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
@@ -28,13 +30,14 @@ from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
 from supervisor.runner.hearing import book, event_of
-from supervisor.runner.launching import owner_of, spawn_request
+from supervisor.runner.launching import check_of, owner_of, spawn_request
 from supervisor.runner.saves import Saves
 from supervisor.runner.selecting import select
 from supervisor.runner.stacks import keep_then_abort
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
+STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
 
 
@@ -53,6 +56,7 @@ class Services:
     notice_grace: float = 60.0
     hooks: Hooks = field(default_factory=Hooks)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOPS_AT_ONCE, "stop_command"))
 
 
 @dataclass(slots=True)
@@ -231,8 +235,23 @@ class Acts:
 
     @perform.register
     def _(self, effect: order.Terminate) -> None:
-        self._log.info("worker.told_to_stop", attempt=effect.attempt, signal=self._config.stopsignal.name)
-        if self._attempt is not None:
+        if self._config.stop_command is None:
+            self._signal_stop(effect.attempt)
+        else:
+            self._background(self._stop_by_command(effect.attempt, self._config.stop_command))
+
+    async def _stop_by_command(self, number: int, command: tuple[str, ...]) -> None:
+        """Runs it; then the signal follows if the worker still lives."""
+        self._log.info("worker.told_to_stop", attempt=number, command=command[0])
+        check = check_of(self._config, "stop_command", command, self.pid, self._services.environment)
+        why = await asyncio.get_running_loop().run_in_executor(self._services.stops, Checks().trouble, check)
+        if why is not None:
+            self._log.warning("stop_command.failed", attempt=number, why=why)
+        self._signal_stop(number)
+
+    def _signal_stop(self, number: int) -> None:
+        if self._attempt is not None and self._attempt.number == number:
+            self._log.info("worker.told_to_stop", attempt=number, signal=self._config.stopsignal.name)
             self._attempt.process.send(self._config.stopsignal, group=self._config.stopasgroup)
 
     @perform.register

@@ -9,6 +9,8 @@ from pathlib import Path
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.facts import AutoRestart, OnNotice, Policy
 from supervisor.host import marks
+from supervisor.host.health import Check
+from supervisor.host.limits import RESOURCES
 from supervisor.host.process import SpawnRequest, credentials
 from supervisor.protocol import launch, layout
 from supervisor.protocol.retention import RetentionPolicy
@@ -77,6 +79,22 @@ def spawn_request(
         group_ends_with_it=config.job is not None,
         stdout=stdout,
         stderr=stderr,
+        limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
+        oom_score_adjust=config.oom_score_adjust,
+    )
+
+
+def check_of(
+    config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, environment: Mapping[str, str]
+) -> Check:
+    """A command of the program's that is run beside it, as `key` of its section says."""
+    return Check(
+        argv=command,
+        environment={**environment, **config.environment, "SUPERVISOR_PROGRAM_PID": str(pid or "")},
+        directory=config.directory,
+        user=config.user,
+        timeout_s=config.healthcheck_timeout if key == "healthcheck_command" else config.stopwaitsecs,
+        key=key,
     )
 
 

@@ -6,18 +6,23 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
 from supervisor.config import Config, ProgramConfig
+from supervisor.core import dependencies
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
+from supervisor.core.finishing import Ending
 from supervisor.core.restart import Cause
 from supervisor.host import leftover, marks
+from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.protocol import layout
 from supervisor.runner import adopting
 from supervisor.runner.acts import Services
 from supervisor.runner.adopting import Left
+from supervisor.runner.gates import Gates
 from supervisor.runner.runner import Runner
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
@@ -38,10 +43,19 @@ class Programs:
     """The runners by name. `read` gives the configuration file's present content; it raises ConfigError."""
 
     def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
-        self.runners = {name: Runner(each, services) for name, each in config.programs.items()}
+        out_of_use = _out_of_use(services.ledger)
+        self.runners = {
+            name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
+        }
         self.closing = False
         self.on_new: Callable[[Runner], None] = lambda runner: None
         """Called with every program that an update takes into use, before it starts."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of a program's state."""
+        for runner in self.runners.values():
+            runner.on_change = self._changed
+        self.gates = Gates(lambda: self.runners, services.ledger)
+        self._hurried = asyncio.Event()
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._read = read
         self._services = services
@@ -52,6 +66,21 @@ class Programs:
     def configured(self) -> Mapping[str, ProgramConfig]:
         """The programs of the configuration as it was last read, whether in use or not."""
         return self._configured
+
+    def _changed(self) -> None:
+        self.gates.changed()
+        self.on_change()
+
+    def endings(self) -> list[Ending]:
+        """What decides whether the daemon has something left to do."""
+        return [
+            Ending(
+                State.STARTING if each.waits_for is not None else each.state,
+                each.acts.started_wall_at is not None,
+                each.was_done,
+            )
+            for each in self.runners.values()
+        ]
 
     def has_worker(self, pid: int) -> bool:
         """Whether a child with this pid is a program's, so that its exit status is waited for.
@@ -75,8 +104,9 @@ class Programs:
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
-        wanted, last, unfinished, marked = await asyncio.gather(
+        wanted, causes, last, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted),
+            asyncio.to_thread(ledger.last_causes),
             asyncio.to_thread(ledger.last_attempts),
             asyncio.to_thread(ledger.unfinished),
             asyncio.to_thread(marks.of_daemon, self._services.state_dir),
@@ -87,6 +117,7 @@ class Programs:
         left = await asyncio.to_thread(adopting.sort, unfinished, marked)
         for name, runner in self.runners.items():
             runner.preset(wanted.get(name, runner.config.autostart))
+            runner.was_done = causes.get(name) == Cause.DONE
         async with asyncio.TaskGroup() as group:
             for name, runner in self.runners.items():  # in the order of their priority
                 group.create_task(self._take_up(runner, left.get(name, Left()), last.get(name, 0)))
@@ -114,26 +145,61 @@ class Programs:
             )
             return [(name, action) for name, actions in zip(chosen, done, strict=True) for action in actions]
 
-    async def remove(self, name: str) -> bool:
-        """Takes a program out of use; False, with nothing done, if it runs or waits to be started again."""
+    async def remove(self, names: Iterable[str]) -> str | None:
+        """Takes programs out of use until they are added again, also after a restart of the daemon.
+
+        If one of them runs or waits to be started again, nothing is done and its name is given.
+        """
         async with self._updating:
-            runner = self.runners.get(name)
-            if runner is None:
-                return True
-            await runner.taken_up.wait()
-            if runner.state in ALIVE or runner.state is State.BACKOFF:
-                return False
-            del self.runners[name]
-            return True
+            runners = [self.runners[name] for name in names if name in self.runners]
+            for runner in runners:
+                await runner.taken_up.wait()
+            for runner in runners:
+                if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
+                    return runner.name
+            for runner in runners:
+                del self.runners[runner.name]
+                self._services.ledger.forget(runner.name)
+                self._services.ledger.took_out_of_use(runner.name)
+            return None
 
     async def leave(self) -> None:
-        """Flushes and stops all programs side by side; returns when no process is left."""
+        """Flushes and stops all programs side by side, but those that others depend on after these.
+
+        Returns when no process is left.
+        """
         self.closing = True
         for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
             if self._begun:
                 await runner.looked_back.wait()  # who has a worker has to flush it
             runner.taken_up.set()  # what stands in the way of a start is no longer of interest
-        await asyncio.gather(*(runner.retire("shutdown") for runner in self.runners.values()))
+            runner.waits_for = None
+        gone = {name: asyncio.Event() for name in self.runners}
+        needed_by = dependencies.dependents(self.gates.graph())
+        await asyncio.gather(
+            *(
+                self._retire(runner, [gone[each] for each in needed_by[name] if each in gone], gone[name])
+                for name, runner in self.runners.items()
+            )
+        )
+
+    async def _retire(self, runner: Runner, before: list[asyncio.Event], gone: asyncio.Event) -> None:
+        """Retires a program after those that depend on it, or with them once somebody is in a hurry."""
+        try:
+            if before:
+                await self._or_hurry(asyncio.gather(*(each.wait() for each in before)))
+            await runner.retire("shutdown")
+        finally:
+            gone.set()
+
+    async def _or_hurry(self, others: asyncio.Future[Any]) -> None:
+        hurry = asyncio.ensure_future(self._hurried.wait())
+        try:
+            await asyncio.wait({others, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            others.cancel()
+            hurry.cancel()
+            await asyncio.gather(others, hurry, return_exceptions=True)
 
     def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become."""
@@ -142,7 +208,8 @@ class Programs:
             runner.hand_over()
 
     def hurry(self) -> None:
-        """Somebody asked a second time: every program takes the next harder way to stop."""
+        """Somebody asked a second time: every program takes the next harder way to stop, and waits for no other."""
+        self._hurried.set()
         for runner in self.runners.values():
             runner.post(fact.Hurried())
 
@@ -163,10 +230,12 @@ class Programs:
         if old is not None:
             await old.retire("update")
             del self.runners[name]
+        self._services.ledger.took_into_use(name)
         if config is None:
             self._services.ledger.forget(name)
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
+        runner.on_change = self._changed
         runner.preset(old.wanted if old is not None else config.autostart)
         self.on_new(runner)
         await self._take_up(runner, Left(), last_attempt)
@@ -191,7 +260,7 @@ class Programs:
             runner.acts.books.lost(runner.wanted, None, None)
         runner.taken_up.set()
         if gone and runner.wanted and not (adopted or booked or self.closing):
-            runner.post(fact.StartRequested())
+            self.gates.start(runner)
 
     async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""
@@ -235,3 +304,12 @@ class Programs:
         if left.strays:
             log.warning("worker.left_over", program=name, pids=[each.pid for each in left.strays], how=text)
         return True
+
+
+def _out_of_use(ledger: Ledger) -> frozenset[str]:
+    """What somebody took out of use; nothing if the ledger can't be read, as what is configured is meant to run."""
+    try:
+        return ledger.out_of_use()
+    except LedgerError as error:
+        log.error("ledger.unread", error=str(error), effect="programs that were removed are in use again")
+        return frozenset()

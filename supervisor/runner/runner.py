@@ -45,6 +45,12 @@ class Runner:
         self.looked_back = asyncio.Event()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
         self.story = Story()
+        self.waits_for: str | None = None
+        """What has to be ready before it is started, in words, while it is held back."""
+        self.was_done = False
+        """Whether it had ended as it should before this daemon came."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of state."""
         self._handed_over = False
         self.acts = Acts(config, services, self.post)
         self._services = services
@@ -191,6 +197,11 @@ class Runner:
             self._timer.cancel()
         self.acts.let_go()
 
+    def wait_for(self, words: str) -> None:
+        """It is held back for what `words` say; who watches it looks again."""
+        self.waits_for = words
+        self._wake()
+
     async def retire(self, reason: str) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
@@ -201,6 +212,10 @@ class Runner:
         """Something happened. Events are handled in the order they came in, each to its end."""
         if self._handed_over:
             return
+        if isinstance(event, fact.StartRequested | fact.StopRequested | fact.Closed):
+            self.waits_for = None
+        if isinstance(event, fact.StartRequested):
+            self.was_done = False
         self._mailbox.append(event)
         if not self._draining:
             self._drain()
@@ -239,6 +254,9 @@ class Runner:
             self._draining = False
             self._arm()
         self._aside(self._look_on, before)
+        self._wake()
+
+    def _wake(self) -> None:
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)
@@ -282,6 +300,7 @@ class Runner:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
             self._telling.stood(before, self._job.facts)
+            self.on_change()
 
     def _aside(self, count: Callable[..., None], *arguments: object) -> None:
         """Counts or tells something; supervision does not depend on that."""

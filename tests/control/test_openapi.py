@@ -102,6 +102,7 @@ REQUESTS = [
     ("history", {"name": "sleeper"}),
     ("drill", {"name": "sleeper", "in_s": 3600}),
     ("notices", {}),
+    ("top", {}),
     ("status", {}),
     ("drill", {"name": "sleeper", "withdraw": True}),
     ("drill", {"name": "sleeper", "in_s": -1}),

@@ -163,12 +163,22 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
         shell.execute("ALTER TABLE attempts DROP COLUMN checkpoints_pruned")
         shell.execute("DROP TABLE accounts")
         shell.execute("DROP TABLE silences")
+        shell.execute("DROP TABLE out_of_use")
         shell.execute("PRAGMA user_version = 1")
 
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
         assert [each.attempt for each in later.history("digits")] == [1, 2]
         assert later.unfinished() == [OpenAttempt("digits", 2, 4242, 77)]
+
+
+def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:
+    ledger.took_out_of_use("digits")
+    ledger.took_out_of_use("digits")
+    ledger.took_out_of_use("charlm")
+    ledger.took_into_use("charlm")
+
+    assert ledger.out_of_use() == {"digits"}
 
 
 async def test_a_kill_loses_nothing_that_was_written(tmp_path: Path, start_child: Callable[..., Spawned]) -> None:

@@ -73,6 +73,8 @@ def _left_unsaved(facts: Facts) -> bool:
 
 
 def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+    if cause in (Cause.MEMORY_LIMIT, Cause.UNHEALTHY):
+        return retry(facts, cause, text, now)
     if cause is not Cause.EXITED:
         return retry(facts, cause, f"exited too quickly: {text}", now)
     expected = event.code in facts.policy.exitcodes

@@ -1,6 +1,7 @@
 """Actions that make programs do something: start, stop, restart, signal, clear, checkpoint."""
 
 from collections.abc import Callable
+from typing import Any
 
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
@@ -11,6 +12,8 @@ from supervisor.ctl.terminal import Status, Terminal
 DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
 UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until it is down
 ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
+
+ROLLING = "--rolling"
 
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
 """Not failures: what was to be stopped is down, or what was to be started is up."""
@@ -35,13 +38,35 @@ def stop(terminal: Terminal, arguments: Arguments) -> Status:
 
 def restart(terminal: Terminal, arguments: Arguments) -> Status:
     """Stops all that was named, then starts it; what was down is only started."""
-    if not arguments:
+    names = [each for each in arguments if each != ROLLING]
+    if not names:
         raise Usage("Error: restart requires a process name")
+    if len(names) < len(arguments):
+        return _roll(terminal, names)
     down, stopped = gather(terminal, _STOP, _chosen(terminal, arguments, UP_CODES))
     up, started = gather(terminal, Order("start", lambda _: "started", _RACE), _chosen(terminal, arguments, None))
     if terminal.as_json:
         terminal.show({"stopped": stopped, "started": started})
     return max(down, up)
+
+
+def _roll(terminal: Terminal, names: Arguments) -> Status:
+    """Stops and starts one program after the other; the first that doesn't come up is the last that is touched."""
+    status, stopped, started = Status.FINE, list[dict[str, Any]](), list[dict[str, Any]]()
+    left = list(dict.fromkeys(_chosen(terminal, names, UP_CODES)))
+    while left and status is Status.FINE:
+        name = left.pop(0)
+        status, told = gather(terminal, _STOP, [name])
+        stopped += told
+        if status is Status.FINE:
+            status, told = gather(terminal, Order("start", lambda _: "started", _RACE), [name])
+            started += told
+    if terminal.as_json:
+        terminal.show({"stopped": stopped, "started": started, "left": left})
+    else:
+        for name in left:
+            terminal.say(f"{name}: left as it is")
+    return status
 
 
 def send_signal(terminal: Terminal, arguments: Arguments) -> Status:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import accounts, daemon, listing, logs, noticed, running, story
+from supervisor.ctl.actions import accounts, daemon, listing, logs, noticed, running, story, using
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -31,6 +31,10 @@ def show_help(terminal: Terminal, arguments: Arguments) -> Status:
 
 
 TABLE: Mapping[str, Action] = {
+    "add": Action(
+        using.add,
+        (("add NAME ...", "Take programs or groups of the configuration last read into use, and start them."),),
+    ),
     "avail": Action(listing.avail, (("avail", "List all configured programs: in use or not, automatic or manual."),)),
     "checkpoint": Action(
         running.checkpoint,
@@ -120,6 +124,11 @@ TABLE: Mapping[str, Action] = {
         ),
         question="Really restart the remote supervisord process y/N? ",
     ),
+    "remove": Action(
+        using.remove,
+        (("remove NAME ...", "Take programs or groups that are down out of use, until they are added again."),),
+        names=True,
+    ),
     "reread": Action(
         daemon.reread, (("reread", "Read the configuration and say what `update` would change; change nothing."),)
     ),
@@ -128,6 +137,11 @@ TABLE: Mapping[str, Action] = {
         (
             ("restart NAME ...", "Stop programs, then start them; the configuration is not read again (see update)."),
             ("restart all", "Stop all programs, then start them all."),
+            (
+                "restart --rolling NAME ...",
+                "One after the other; after one that does not come up the rest is left alone.",
+            ),
+            ("restart --rolling all", "The same for all programs that are up."),
         ),
         names=True,
     ),
@@ -183,6 +197,14 @@ TABLE: Mapping[str, Action] = {
             ("tail NAME [stdout|stderr]", "Show the last 1600 bytes of a program's log, standard output if not said."),
             ("tail -BYTES NAME [stdout|stderr]", "Show the last BYTES bytes of it."),
             ("tail -f NAME [stdout|stderr]", "Show it as it grows, until Ctrl-C."),
+        ),
+        names=True,
+    ),
+    "top": Action(
+        using.top,
+        (
+            ("top", "Show live what programs use: processor, memory, GPU memory, steps per second."),
+            ("top NAME ...", "Show it of some."),
         ),
         names=True,
     ),

@@ -1,0 +1,51 @@
+"""The command `top`: what every program uses, measured now."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+
+import psutil
+
+from supervisor.control import groups, wire
+from supervisor.control.asked import Arguments, Daemon, Result
+from supervisor.core.facts import State
+from supervisor.host import usage
+from supervisor.host.gpu_memory import GpuMemory
+from supervisor.host.usage import Usage
+from supervisor.runner.runner import Runner
+
+_gpu_memory = GpuMemory()
+
+
+async def top(daemon: Daemon, arguments: Arguments) -> Result:
+    """What every program and all it started use. Processor time is a total: ask twice and take the difference."""
+    runners = groups.in_order(daemon.programs.runners.values())
+    leaders = {runner.acts.pid for runner in runners if runner.acts.pid is not None}
+    found = await asyncio.to_thread(usage.of_trees, leaders)
+    at_s = time.monotonic()
+    gpu = await asyncio.to_thread(_gpu_memory.by_pid)
+    return {
+        "at_s": at_s,
+        "cpus": os.cpu_count() or 1,
+        "memory_bytes": psutil.virtual_memory().total,
+        "programs": [_row(runner, found, gpu) for runner in runners],
+    }
+
+
+def _row(runner: Runner, found: Mapping[int, Usage], gpu: Mapping[int, int] | None) -> Result:
+    pid, training = runner.acts.pid, runner.acts.training
+    its = found.get(pid) if pid is not None else None
+    trains = runner.config.job is not None and runner.state in (State.RUNNING, State.FLUSHING)
+    return {
+        "name": runner.name,
+        "group": runner.config.group,
+        "wire_state": wire.wire_state(runner)[0],
+        "pid": pid,
+        "processes": its.processes if its else 0,
+        "cpu_s": its.cpu_s if its else None,
+        "memory_bytes": its.memory_bytes if its else None,
+        "gpu_memory_bytes": sum(gpu.get(each, 0) for each in its.pids) if its and gpu is not None else None,
+        "step": training.step if trains else None,
+        "step_s": training.step_s if trains else None,
+    }

@@ -1,0 +1,30 @@
+"""A worker that runs and must not go on as it is: it makes room for another attempt, after a flush if it trains."""
+
+from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.moves import ask, terminate
+from supervisor.core.events import WorkerUnfit
+from supervisor.core.facts import Facts, State
+from supervisor.protocol.messages import Then
+
+
+@leads_to(State.STOPPING)
+def unfit_starting(facts: Facts, event: WorkerUnfit, now: float) -> Effects:
+    """Nothing to flush yet."""
+    facts.ending = (event.cause, event.text)
+    return terminate(facts, event, now)
+
+
+@leads_to(State.FLUSHING, State.STOPPING)
+def unfit_running(facts: Facts, event: WorkerUnfit, now: float) -> Effects:
+    """A job flushes first, so that nothing is lost."""
+    facts.ending = (event.cause, event.text)
+    if not facts.policy.is_job or facts.done_said:
+        return terminate(facts, event, now)
+    return ask(facts, str(event.cause), Then.STOP, now)
+
+
+def unfit_flushing(facts: Facts, event: WorkerUnfit, now: float) -> Effects:
+    """Only news while training was to go on."""
+    if facts.flush is not None and facts.flush.then is Then.STOP:
+        return []
+    return unfit_running(facts, event, now)

@@ -1,0 +1,96 @@
+"""`top`: what programs use, the hungriest first, until Ctrl-C."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from supervisor.ctl import naming, render
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.terminal import Status, Terminal, plain
+
+PERIOD_S = 2.0  # long enough for a percentage that means something
+HEAD = ("PROGRAM", "STATE", "PID", "PROCS", "CPU%", "MEMORY", "GPU MEM", "STEPS/S")
+
+Answer = dict[str, Any]
+
+
+def once(terminal: Terminal, names: list[str], period_s: float = PERIOD_S) -> Status:
+    """One picture, as lines or JSON, of what was used within `period_s`."""
+    before = terminal.client.call("top")
+    time.sleep(period_s)
+    programs, unknown = naming.chosen(names, measured(before, terminal.client.call("top")))
+    if terminal.as_json:
+        terminal.show({"programs": programs, "unknown": unknown})
+    else:
+        for line in [*map(naming.unknown, unknown), *render.table(HEAD, map(cells, programs))]:
+            terminal.say(line)
+    return Status.UNKNOWN if unknown else Status.FINE
+
+
+def live(terminal: Terminal, names: list[str]) -> Status:
+    """Pictures until Ctrl-C. Raises Unreachable if nobody answers at first; later the daemon may come back."""
+    before = terminal.client.call("top")
+    try:
+        with Live(console=Console(file=terminal.out), auto_refresh=False, vertical_overflow="crop") as screen:
+            while True:
+                time.sleep(PERIOD_S)
+                try:
+                    after = terminal.client.call("top")
+                except (Unreachable, Refusal) as error:
+                    screen.update(Text(plain(f"{error}; trying again"), "red"), refresh=True)
+                    continue
+                screen.update(frame(*naming.chosen(names, measured(before, after))), refresh=True)
+                before = after
+    except KeyboardInterrupt:
+        return Status.FINE  # it is how one leaves
+
+
+def measured(before: Answer, after: Answer) -> list[dict[str, Any]]:
+    """The later answer's programs with `cpu_percent` (100: one processor), the hungriest first; None: not known."""
+    passed_s = after["at_s"] - before["at_s"]
+    earlier = {(each["name"], each["pid"]): each["cpu_s"] for each in before["programs"]}
+    found = []
+    for each in after["programs"]:
+        used_s, percent = earlier.get((each["name"], each["pid"])), None
+        if used_s is not None and each["cpu_s"] is not None and passed_s > 0:
+            percent = max(0.0, 100.0 * (each["cpu_s"] - used_s) / passed_s)  # less: a process left with its time
+        found.append({**each, "cpu_percent": percent})
+    return sorted(found, key=lambda each: (-(each["cpu_percent"] or 0.0), -(each["memory_bytes"] or 0), each["name"]))
+
+
+def cells(program: dict[str, Any]) -> tuple[str, ...]:
+    """One row of the table."""
+
+    def known(value: float | None, form: str) -> str:
+        return "" if value is None else form.format(value)
+
+    def bytes_of(key: str) -> str:
+        return "" if program[key] is None else render.size(program[key])
+
+    return (
+        program["name"],
+        program["wire_state"],
+        str(program["pid"] or ""),
+        str(program["processes"] or ""),
+        known(program["cpu_percent"], "{:.1f}"),
+        bytes_of("memory_bytes"),
+        bytes_of("gpu_memory_bytes"),
+        known(1 / program["step_s"] if program["step_s"] else None, "{:.3g}"),
+    )
+
+
+def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str]) -> RenderableType:
+    """The same as a picture."""
+    grid = Table(box=None, pad_edge=False, expand=False)
+    for number, head in enumerate(HEAD):
+        grid.add_column(head, no_wrap=True, header_style="dim", justify="left" if number < 2 else "right")
+    for program in programs:
+        grid.add_row(*(Text(plain(cell)) for cell in cells(program)))
+    for name in unknown:
+        grid.add_row(Text(plain(naming.unknown(name)), "red"))
+    return grid

@@ -1,0 +1,70 @@
+"""Limits that the kernel holds processes to: the daemon's own number of open files, and what programs are given."""
+
+import resource
+from collections.abc import Callable, Mapping
+
+from supervisor.host.spawning import SpawnError
+
+Limits = Mapping[str, int]
+"""By key of the configuration (`limit_nofile`): the limit, bytes or a number; UNLIMITED for none."""
+
+UNLIMITED = resource.RLIM_INFINITY
+
+RESOURCES = {
+    "limit_nofile": resource.RLIMIT_NOFILE,
+    "limit_nproc": resource.RLIMIT_NPROC,
+    "limit_core": resource.RLIMIT_CORE,
+    "limit_memlock": resource.RLIMIT_MEMLOCK,
+}
+MOST_FILES = 1 << 20  # the kernel's own bound for a process (fs.nr_open) unless somebody raised it
+
+_at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def raise_own() -> None:
+    """Lets this process open as many files as it is allowed to: a thousand programs need three descriptors each.
+
+    Programs get what the daemon was started with, as some close, or select among, all that they might open.
+    """
+    soft, hard = _at_start
+    wanted = MOST_FILES if hard == UNLIMITED else min(hard, MOST_FILES)
+    if soft != UNLIMITED and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def restore_own() -> None:
+    """Takes that back, for who is executed in this process' place."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, _at_start)
+
+
+def restore(pid: int) -> None:
+    """Gives a child what this process was started with, if it is more by now."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)
+
+
+def setting(program: str, limits: Limits) -> Callable[[], None]:
+    """What a child has to call, before it becomes the program, to be held to these limits.
+
+    Raises SpawnError if one is above what this process may give.
+    """
+    pairs = []
+    for key, value in limits.items():
+        number = RESOURCES[key]
+        _, hard = resource.getrlimit(number)
+        if hard != UNLIMITED and (value == UNLIMITED or value > hard):
+            raise SpawnError(
+                f"cannot start {program}: {key} is {'unlimited' if value == UNLIMITED else value}, but the daemon "
+                f"itself may have no more than {hard}; lower it, or raise the daemon's (Limit{key[6:].upper()}= in "
+                f"its systemd unit, ulimit -H elsewhere)",
+                permanent=True,
+            )
+        pairs.append((number, (value, value)))
+    if resource.RLIMIT_NOFILE not in dict(pairs):
+        pairs.append((resource.RLIMIT_NOFILE, _at_start))
+    return lambda: _set(pairs)
+
+
+def _set(pairs: list[tuple[int, tuple[int, int]]]) -> None:
+    for number, pair in pairs:
+        resource.setrlimit(number, pair)

@@ -1,0 +1,60 @@
+"""restart --rolling: one after the other."""
+
+import json
+
+from tests.ctl.daemon_end import Fault, down, program
+
+
+def asked(daemon) -> list[tuple[str, str]]:
+    return [(command, arguments["name"]) for command, arguments in daemon.asked if command != "status"]
+
+
+def test_each_is_up_again_before_the_next_is_stopped(daemon, ctl):
+    daemon.answers |= {"stop": lambda asked: asked, "start": lambda asked: asked}
+
+    result = ctl("restart", "--rolling", "a", "b")
+
+    assert asked(daemon) == [("stop", "a"), ("start", "a"), ("stop", "b"), ("start", "b")]
+    assert (result.status, result.out) == (0, "a: stopped\na: started\nb: stopped\nb: started\n")
+
+
+def test_the_first_that_does_not_come_up_ends_it(daemon, ctl):
+    daemon.answers["stop"] = lambda asked: asked
+    daemon.answers["start"] = Fault("ABNORMAL_TERMINATION", "exit status 3")
+
+    result = ctl("restart", "a", "b", "c", "--rolling")
+
+    assert asked(daemon) == [("stop", "a"), ("start", "a")]
+    assert result.status == 7
+    assert result.out.splitlines()[1:] == [
+        "a: ERROR (abnormal termination)",
+        "b: left as it is",
+        "c: left as it is",
+    ]
+
+
+def test_all_means_what_is_up(daemon, ctl):
+    daemon.answers |= {"stop": lambda asked: asked, "start": lambda asked: asked}
+    daemon.answers["status"] = {"programs": [program("a"), down("off"), program("b")]}
+
+    assert ctl("restart", "--rolling", "all").status == 0
+    assert asked(daemon) == [("stop", "a"), ("start", "a"), ("stop", "b"), ("start", "b")]
+
+
+def test_one_that_is_down_is_only_started(daemon, ctl):
+    daemon.answers |= {"stop": Fault("NOT_RUNNING"), "start": lambda asked: asked}
+
+    assert ctl("restart", "--rolling", "a").out == "a: ERROR (not running)\na: started\n"
+
+
+def test_as_json_it_tells_what_was_left(daemon, ctl):
+    daemon.answers |= {"stop": Fault("BAD_NAME", "a")}
+
+    result = ctl("--json", "restart", "--rolling", "a", "b")
+
+    told = json.loads(result.out)
+    assert (told["stopped"][0]["error"]["code"], told["started"], told["left"]) == ("BAD_NAME", [], ["b"])
+
+
+def test_a_name_is_needed(ctl):
+    assert ctl("restart", "--rolling").status == 1

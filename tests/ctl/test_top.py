@@ -1,0 +1,81 @@
+"""top: what is made of two answers of the daemon."""
+
+import io
+import json
+
+import pytest
+
+from supervisor.ctl import top
+from supervisor.ctl.client import Client
+from supervisor.ctl.terminal import Terminal
+
+
+def row(name: str, cpu_s: float | None, **other):
+    return {
+        "name": name,
+        "group": name,
+        "wire_state": "RUNNING",
+        "pid": 4242,
+        "processes": 2,
+        "cpu_s": cpu_s,
+        "memory_bytes": 3 << 20,
+        "gpu_memory_bytes": None,
+        "step": None,
+        "step_s": None,
+        **other,
+    }
+
+
+def answer(at_s: float, *programs):
+    return {"at_s": at_s, "cpus": 4, "memory_bytes": 8 << 30, "programs": list(programs)}
+
+
+def test_processor_use_is_the_difference_over_the_time_between():
+    before, after = answer(10.0, row("a", 1.0), row("b", 5.0)), answer(12.0, row("a", 2.0), row("b", 8.0))
+
+    assert [(each["name"], each["cpu_percent"]) for each in top.measured(before, after)] == [("b", 150.0), ("a", 50.0)]
+
+
+@pytest.mark.parametrize("earlier", [row("a", 1.0, pid=4000), row("a", None, pid=None), row("other", 1.0)])
+def test_of_a_process_that_is_new_it_is_not_known(earlier):
+    (found,) = top.measured(answer(10.0, earlier), answer(12.0, row("a", 2.0)))
+
+    assert found["cpu_percent"] is None
+
+
+def test_time_that_left_with_a_process_is_no_negative_use():
+    (found,) = top.measured(answer(10.0, row("a", 9.0)), answer(12.0, row("a", 2.0)))
+
+    assert found["cpu_percent"] == 0.0
+
+
+def shown(daemon, *names: str, as_json: bool = False):
+    out = io.StringIO()
+    return top.once(Terminal(Client(daemon.url), out, out, as_json), list(names), period_s=0.0), out.getvalue()
+
+
+def test_without_a_terminal_it_is_one_table(daemon):
+    clock = iter((10.0, 12.0))
+    digits = row("digits", 1.0, gpu_memory_bytes=1 << 30, step=7, step_s=0.5)
+    daemon.answers["top"] = lambda _: answer(next(clock), digits, row("off", None, pid=None, processes=0))
+
+    status, out = shown(daemon, "digits", "nope")
+
+    assert out.splitlines() == [
+        "nope: ERROR (no such process)",
+        "PROGRAM  STATE    PID   PROCS  CPU%  MEMORY  GPU MEM  STEPS/S",
+        "digits   RUNNING  4242  2      0.0   3.0 MB  1.0 GB   2",
+    ]
+    assert status == 4
+
+
+def test_as_json_what_is_not_known_is_null(daemon):
+    daemon.answers["top"] = answer(1.0, row("off", None, pid=None))
+
+    (found,) = json.loads(shown(daemon, as_json=True)[1])["programs"]
+
+    assert (found["cpu_percent"], found["gpu_memory_bytes"]) == (None, None)
+
+
+def test_options_are_refused(ctl):
+    assert "bad argument -x" in ctl("top", "-x").out

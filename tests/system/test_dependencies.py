@@ -1,0 +1,68 @@
+"""Programs that wait for others, under a real daemon."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Daemon, Refused, job
+
+SLEEPER = "[program:{}]\ncommand=/bin/sleep 1000\nstartsecs=0\n{}\n"
+BROKEN = "[program:broken]\ncommand=/bin/sh -c 'exit 3'\nstartretries=0\n"
+
+
+def said(daemon: Daemon, event: str, **facts: str) -> int:
+    """The place of the first such line in the daemon's log."""
+    lines = [json.loads(line) for line in (daemon.folder / "daemon.log").read_text().splitlines()]
+    return next(
+        number
+        for number, line in enumerate(lines)
+        if line["event"] == event and all(line.get(key) == value for key, value in facts.items())
+    )
+
+
+def test_it_starts_once_the_job_trains_and_the_job_stops_after_it(tmp_path: Path) -> None:
+    programs = SLEEPER.format("board", "depends_on=digits\npriority=1") + job(
+        "digits", tmp_path, STEPS=1_000_000, LOAD_S=0.5, EVERY=1_000_000
+    )
+    with Daemon(tmp_path, programs) as daemon:
+        daemon.until_state("board", "RUNNING")
+        assert daemon.stop() == 0
+
+    trains = said(daemon, "program.changed", program="digits", state="RUNNING")
+    assert trains < said(daemon, "worker.spawned", program="board")
+    assert said(daemon, "worker.exited", program="board") < said(daemon, "flush.asked", program="digits")
+
+
+def test_a_start_starts_what_it_needs(tmp_path: Path) -> None:
+    programs = SLEEPER.format("a", "autostart=false") + "".join(
+        SLEEPER.format(name, f"autostart=false\ndepends_on={needs}") for name, needs in (("b", "a"), ("c", "b, a"))
+    )
+    with Daemon(tmp_path, programs) as daemon:
+        daemon.call("start", name="c")
+
+        assert [each["state"] for each in daemon.call("status")["programs"]] == ["RUNNING"] * 3
+
+
+def test_it_waits_for_what_failed_until_somebody_stops_it(tmp_path: Path) -> None:
+    with Daemon(tmp_path, BROKEN + SLEEPER.format("b", "depends_on=broken")) as daemon:
+        daemon.until_state("broken", "FAILED")
+        waiting = daemon.until(
+            lambda: (found := daemon.status("b"))["description"] == "waits for broken (FAILED)" and found, "b waits"
+        )
+        assert (waiting["wire_state"], waiting["pid"], waiting["wanted"]) == ("STARTING", None, True)
+        with pytest.raises(Refused, match=r"ABNORMAL_TERMINATION: waits for broken \(FAILED\)"):
+            daemon.call("start", name="b")
+
+        daemon.call("stop", name="b")
+
+        assert (daemon.status("b")["wire_state"], daemon.status("b")["wanted"]) == ("STOPPED", False)
+
+
+def test_a_dependency_that_ends_takes_nobody_with_it(tmp_path: Path) -> None:
+    with Daemon(tmp_path, SLEEPER.format("a", "") + SLEEPER.format("b", "depends_on=a")) as daemon:
+        pid = daemon.until_state("b", "RUNNING")["pid"]
+
+        daemon.call("stop", name="a")
+
+        assert daemon.status("b")["pid"] == pid

@@ -1,0 +1,42 @@
+"""Programs that hold too much memory or are not well, under a real daemon."""
+
+import sys
+from pathlib import Path
+
+from tests.system.harness import Daemon, job
+
+EATER = "import time; x = bytearray(100 << 20); time.sleep(1000)"
+
+
+def test_over_its_memory_limit_it_starts_again_under_that_cause(tmp_path: Path) -> None:
+    once = f"[ -e {tmp_path}/ate ] && exec sleep 1000; touch {tmp_path}/ate; exec {sys.executable} -c '{EATER}'"
+    (tmp_path / "run.sh").write_text(once)
+    with Daemon(
+        tmp_path, f"[program:p]\ncommand=/bin/sh {tmp_path}/run.sh\nmemory_limit=64MB\nstartsecs=0\n"
+    ) as daemon:
+        daemon.until(lambda: len(daemon.call("history", name="p")["attempts"]) >= 2, "it starts again")
+        first = daemon.call("history", name="p")["attempts"][0]
+
+    assert first["cause"] == "memory-limit" and "more than memory_limit = 67108864" in first["text"]
+
+
+def test_a_job_that_is_not_well_flushes_and_goes_on_from_there(tmp_path: Path) -> None:
+    keys = (
+        f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick && test -n \"$SUPERVISOR_PROGRAM_PID\"'\n"
+        "healthcheck_interval=0.2\nhealthcheck_retries=2\n"
+    )
+    with Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=1_000_000, EVERY=1_000_000)) as daemon:
+        daemon.until_step("digits", 5)
+        (tmp_path / "sick").touch()
+        daemon.until(lambda: len(daemon.call("history", name="digits")["attempts"]) >= 2, "it starts again")
+        (tmp_path / "sick").unlink()
+        first, second = daemon.until(
+            lambda: (
+                (found := daemon.call("history", name="digits")["attempts"])[1]["from_step"] is not None and found[:2]
+            ),
+            "it trains again",
+        )
+
+    assert first["cause"] == "unhealthy"
+    assert first["text"] == "healthcheck_command ended with status 1"
+    assert second["from_step"] == first["to_step"] > 0
