@@ -123,7 +123,7 @@ class Keeper:
             return None
         return time.monotonic() - self._in_flight[0].began_at
 
-    def must_serve(self, step: int) -> bool:
+    def may_save(self, step: int) -> bool:
         """Whether `serve` has anything to do now that may take long."""
         settled = self._in_flight is not None and self._in_flight[1].done()
         asked = self._attempt.requests.is_asked

@@ -169,9 +169,11 @@ class Run:
             self._checked = True
             self._keeper.check(sys._getframe(1), self._leave_out, self._strict, self.step)
         self._tell_progress()
-        if self._keeper.must_serve(self.step):
+        saves = self._keeper.may_save(self.step)
+        if saves:
             self._tell_section("save")
-            self._keeper.serve(self.step, self._figures)
+        self._keeper.serve(self.step, self._figures)
+        if saves:
             self._tell_section(None)
 
     def summary(self, **metrics: Any) -> None:
