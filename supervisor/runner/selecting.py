@@ -7,6 +7,7 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig
 from supervisor.core import events as fact
+from supervisor.core.effects import SelectCheckpoint
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.protocol.checkpoints import NoValidCheckpoint
@@ -19,7 +20,7 @@ PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, err
 
 async def select(
     program: str,
-    attempt: int,
+    order: SelectCheckpoint,
     job: JobConfig,
     checkpoints: CheckpointStore,
     ledger: Ledger,
@@ -27,7 +28,7 @@ async def select(
     log: FilteringBoundLogger,
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
     """What the core is told: the newest whole checkpoint, or why there is nothing to begin from."""
-    directory = job.checkpoint_dir
+    directory, attempt = job.checkpoint_dir, order.attempt
 
     def book(refused: tuple[Refused, ...]) -> None:
         tally.refused += len(refused)
@@ -36,6 +37,8 @@ async def select(
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
 
     try:
+        if order.before is not None:
+            book(await checkpoints.roll_back(directory, order.before))
         selection = await checkpoints.select(directory, job.initial_checkpoint)
     except NoValidCheckpoint as error:
         book(error.refused)

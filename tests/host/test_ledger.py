@@ -160,6 +160,7 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
     path = tmp_path / "ledger.sqlite3"
     with closing(sqlite3.connect(path)) as shell, shell:
         shell.execute("ALTER TABLE attempts DROP COLUMN boot_id")
+        shell.execute("ALTER TABLE attempts DROP COLUMN split")
         shell.execute("PRAGMA user_version = 1")
 
     with closing(Ledger(path)) as later:
