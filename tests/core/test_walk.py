@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from supervisor.core import events
 from supervisor.core.actions.base import TARGETS
 from supervisor.core.effects import Abort, Kill, RecordEnd, RememberWanted, Spawn, Terminate
-from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, Policy, State
+from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, OnOom, Policy, State
 from supervisor.core.job import TABLE, Job
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, Cause, delay
@@ -41,7 +41,7 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "flushes": st.lists(st.integers(1, 4), max_size=2).map(tuple),
                 "permanent": st.booleans(),
                 "path": st.sampled_from([None, "/c/step-0000000001.a1"]),
-                "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 143]),
+                "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 80, 143]),
                 "signal": st.sampled_from([None, 6, 9, 15]),
                 "age_s": st.floats(0, 100),
                 "outdated": st.booleans(),
@@ -56,6 +56,9 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "committed_step": st.sampled_from([None, 3]),
                 "notice": NOTICES,
                 "step_s": st.sampled_from([None, 0.5, 4.0]),
+                "oom": st.sampled_from([None, "words"]),
+                "out_of_memory": st.booleans(),
+                "go_back": st.booleans(),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )
@@ -72,6 +75,7 @@ def policies(draw: st.DrawFn) -> Policy:
         startretries=draw(st.integers(0, 3)),
         hang_timeout=draw(st.sampled_from([None, 5.0])),
         on_notice=draw(st.sampled_from(OnNotice)),
+        on_oom=draw(st.sampled_from(OnOom)),
         notice_grace=draw(st.sampled_from([0.0, 60.0])),
     )
 
