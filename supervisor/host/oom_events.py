@@ -32,9 +32,12 @@ class OomWatch:
         self._counters: list[Counter] = []
         self.lives(time.monotonic())
 
-    def lives(self, now: float) -> None:
-        """The process was heard at `now` (monotonic), so that what was counted before is not its end."""
-        if now - self._looked_at < REFRESH_S:
+    def lives(self, now: float, moved: bool = False) -> None:
+        """The process was heard at `now` (monotonic), so that what was counted before is not its end.
+
+        `moved`: it may be in another cgroup than at the last look; one that starts it may do that.
+        """
+        if not moved and now - self._looked_at < REFRESH_S:
             return
         self._looked_at = now
         self._counters = list(filter(None, (_cgroup_counter(self._pid), _host_counter())))

@@ -314,7 +314,7 @@ class Acts:
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         self.tally.heard(message, time.monotonic())
         if self._attempt is not None:
-            self._attempt.memory.lives(time.monotonic())
+            self._attempt.memory.lives(time.monotonic(), moved=isinstance(message, messages.Hello))
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:
