@@ -73,9 +73,10 @@ class Watch:
                     return self.trouble(step, f"{name} of step {step} {text}")
         return None
 
-    def trouble(self, step: int, text: str) -> Trouble:
-        """What is wrong at `step`, with the batches that may have done it."""
-        suspects = [each for at, batches in self._batches if step - SUSPECTS < at <= step for each in batches]
+    def trouble(self, step: int, text: str, fine_at: int | None = None) -> Trouble:
+        """What is wrong at `step`, with the batches that may have done it: all since `fine_at`, where that is known."""
+        after = step - SUSPECTS if fine_at is None else fine_at
+        suspects = [each for at, batches in self._batches if after < at <= step for each in batches]
         return Trouble(step, text, tuple(suspects))
 
     def _wrong(self, name: str, figures: list[float]) -> str | None:
@@ -125,3 +126,8 @@ def _read(directory: Path) -> list[dict[str, Any]]:
 def in_words(batches: Iterable[tuple[int, int]]) -> tuple[str, ...]:
     """As `EPOCH:BATCH`, both from 0."""
     return tuple(f"{epoch}:{batch}" for epoch, batch in batches)
+
+
+def in_short(batches: tuple[str, ...]) -> str:
+    """The same on a line: of many the first and the last."""
+    return ", ".join(batches) if len(batches) <= 4 else f"{len(batches)}, from {batches[0]} to {batches[-1]}"

@@ -41,10 +41,10 @@ class Keeper:
         directory: Path | None,
         interval: Interval | None,
         own: Sequence[exact.Own] = (),
-        diverged: Callable[[int, str], NoReturn] | None = None,
+        diverged: Callable[[int, str, int], NoReturn] | None = None,
     ) -> None:
         """`own`: generators of the script's own, whose state is kept too. `diverged`: called, between two steps, once
-        the state of a step was refused because it is not finite; None: that is nobody's business."""
+        the state of a step was refused because it is not finite, with the last step that was; None: nobody looks."""
         self.stalled_s = 0.0
         """For how long training stood still for saves."""
         self._tracked = tracked
@@ -289,7 +289,7 @@ class Keeper:
         if isinstance(outcome, SaveError):
             self._cadence.failed(time.monotonic())
             if isinstance(outcome, NotFinite) and self._diverged is not None:
-                self._diverged(save.step, str(outcome))
+                self._diverged(save.step, str(outcome), self._last.step if self._last is not None else 0)
             return str(outcome)
         self._last, self._left_out = outcome, ()
         self._cadence.succeeded()

@@ -17,7 +17,7 @@ from worker import attempt, exact
 from worker.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
-from worker.divergence import Trouble, Watch, in_words, leave_out, left_out
+from worker.divergence import Trouble, Watch, in_short, in_words, leave_out, left_out
 from worker.export import ExportError, at_end
 from worker.figures import by_replica, numbers
 from worker.keeper import Keeper
@@ -229,8 +229,8 @@ class Run:
         if trouble is not None:
             self._diverged(trouble)
 
-    def _not_finite(self, step: int, text: str) -> NoReturn:
-        self._diverged((self._watch or Watch()).trouble(step, text))
+    def _not_finite(self, step: int, text: str, fine_at: int) -> NoReturn:
+        self._diverged((self._watch or Watch()).trouble(step, text, fine_at))
 
     def _diverged(self, trouble: Trouble) -> NoReturn:
         text = trouble.text
@@ -239,7 +239,7 @@ class Run:
             try:
                 leave_out(self._directory, trouble, self._attempt.number)
                 batches = in_words(trouble.batches)
-                text += f"; left out from now on (epoch:batch, from 0): {', '.join(batches) or 'nothing, as the '}"
+                text += f"; left out from now on (epoch:batch, from 0): {in_short(batches) or 'nothing, as the '}"
                 text += "" if batches else "script doesn't use run.batches"
             except (OSError, ValueError) as error:
                 text += f"; cannot write down what to leave out: {error}"

@@ -170,6 +170,16 @@ def test_figures_are_read_when_somebody_looks_and_the_first_bad_one_counts() -> 
     assert watch.look() is None
 
 
+def test_of_a_state_that_is_not_finite_all_batches_since_the_last_good_one_are_suspect() -> None:
+    watch = Watch()
+    for step in range(1, 9):
+        watch.note(step, {}, [(0, step - 1)])
+
+    trouble = watch.trouble(7, "weight is not finite", fine_at=4)
+
+    assert trouble.batches == ((0, 4), (0, 5), (0, 6))
+
+
 @pytest.mark.parametrize(("last", "is_one"), [(1.1, False), (3.0, True), (0.1, False)])
 def test_a_spike_is_far_above_the_median_by_deviations(last: float, is_one: bool) -> None:
     spikes = Spikes(factor=20.0)
