@@ -103,14 +103,7 @@ class CheckpointWriter:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
         self._known: dict[CheckpointName, Kept] = {}
         self._can_snapshot = True
-        self._exempt = self._not_finite_now() if must_be_finite else None
-
-    def _not_finite_now(self) -> frozenset[str] | None:
-        """Keys of what is meant to be infinite, such as a mask; None: they can't be read apart from training."""
-        try:
-            return finite.not_finite({key: snapshot.take(each, copied=False) for key, each in self._bundles.items()})
-        except (CannotSnapshot, tf.errors.OpError):
-            return None
+        self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
 
     def take(self, figures: Figures, copied: bool) -> Taken:
         """The present state. Call it between steps, on the thread that trains.
