@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from worker import attempt
 
 if TYPE_CHECKING:
-    from worker import export, files, keras, tf1, torch
+    from worker import export, files, keras, microbatch, tf1, torch
     from worker.data import Examples
     from worker.devices import strategy
     from worker.loop import Training
@@ -26,13 +26,14 @@ __all__ = [
     "export",
     "files",
     "keras",
+    "microbatch",
     "replica_streams",
     "strategy",
     "tf1",
     "torch",
 ]
 
-_MODULES = ("export", "files", "keras", "tf1", "torch")
+_MODULES = ("export", "files", "keras", "microbatch", "tf1", "torch")
 _TO_INSTALL = {"tensorflow": ("TensorFlow", "'stepkeeper[tensorflow]'"), "torch": ("PyTorch", "torch")}
 _HOMES = {"Examples": "data", "Run": "run", "Training": "loop", "replica_streams": "streams", "strategy": "devices"}
 

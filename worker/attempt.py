@@ -55,11 +55,23 @@ class Attempt:
     number: int = 1
     failed: bool = False
 
-    def last_words(self, error: str, step: int | None = None, detail: str = "") -> None:
+    def last_words(self, error: str, step: int | None = None, detail: str = "", *, out_of_memory: bool = False) -> None:
         """Says once why this attempt fails; what fails afterwards is a consequence."""
+        self._say(Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory))
+
+    def diverged(self, error: str, step: int, go_back: bool, batches: tuple[str, ...] = ()) -> NoReturn:
+        """Leaves because training diverged at `step`.
+
+        `go_back`: the next attempt begins from before that; `batches`: those that it leaves out, as `EPOCH:BATCH`.
+        """
+        self._say(Failed(self.number, step, error[:MAX_ERROR], go_back=go_back, batches=batches))
+        self.reporter.drain(DRAIN_TIMEOUT_S)
+        raise Leaving(int(WorkerExit.DIVERGED))
+
+    def _say(self, words: Failed) -> None:
         if not self.failed:
             self.failed = True
-            self.reporter.say(Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:]))
+            self.reporter.say(words)
 
     def give_up(self, code: WorkerExit, error: str, step: int | None = None) -> NoReturn:
         """Says why, and leaves the process with the code that says which kind of failure it is."""
@@ -69,7 +81,25 @@ class Attempt:
 
     def excepted(self, error: BaseException, step: int | None = None) -> None:
         """Last words for an exception in the script; its traceback goes to stderr as always."""
-        self.last_words(one_line(error), step, "".join(traceback.format_exception(error)))
+        detail = "".join(traceback.format_exception(error))
+        self.last_words(one_line(error), step, detail, out_of_memory=lacks_memory(error))
+
+
+_OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError", "OutOfMemoryError"})
+"""Python's (and NumPy's), TensorFlow's, PyTorch's; by name, as none of them is imported for this."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an exception, or what it was raised from, says that there was no memory left.
+
+    TensorFlow has one class for memory and for disks; the text tells them apart.
+    """
+    one: BaseException | None = error
+    while one is not None:
+        if _OUT_OF_MEMORY & {kind.__name__ for kind in type(one).__mro__} and "No space left" not in str(one):
+            return True
+        one = one.__cause__
+    return False
 
 
 def one_line(error: BaseException) -> str:

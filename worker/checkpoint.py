@@ -22,7 +22,7 @@ from supervisor.protocol import checkpoints, durable, layout, manifest, retentio
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest, ManifestError
 from supervisor.protocol.retention import Kept, RetentionPolicy
-from worker import exact, snapshot
+from worker import exact, finite, snapshot
 from worker.lock import Overtaken
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
@@ -34,6 +34,10 @@ COPIES = "replicas"  # prefix of the second bundle: what replicas other than the
 
 class SaveError(Exception):
     """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
+
+
+class NotFinite(SaveError):
+    """What was to be saved holds a NaN or an infinity, so it is no place to begin from; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,11 @@ class CheckpointWriter:
         own: Sequence[exact.Own] = (),
         make_room: bool = False,
         check: Callable[[], None] = lambda: None,
+        must_be_finite: bool = False,
     ) -> None:
         """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
-        `write`."""
+        `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now."""
         self._makes_room = make_room
         self._directory = directory
         self._origin = origin
@@ -98,6 +103,7 @@ class CheckpointWriter:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
         self._known: dict[CheckpointName, Kept] = {}
         self._can_snapshot = True
+        self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
 
     def take(self, figures: Figures, copied: bool) -> Taken:
         """The present state. Call it between steps, on the thread that trains.
@@ -130,14 +136,23 @@ class CheckpointWriter:
     def write(self, taken: Taken) -> Manifest:
         """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken.
 
-        With `make_room` older checkpoints give way one after the other, where the disk is full.
+        With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite.
         """
+        self._prove_finite(taken)
         while True:
             try:
                 return self._write(taken)
             except SaveError as error:
                 if not (self._makes_room and _is_full(error.__cause__) and self._made_room(taken.name)):
                     raise
+
+    def _prove_finite(self, taken: Taken) -> None:
+        if self._exempt is None or taken.bundles is None:
+            return
+        bad = sorted(finite.not_finite(taken.bundles) - self._exempt)
+        if bad:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            raise NotFinite(f"cannot save {taken.name}: {finite.named(bad[0])}{more} is not finite; training diverged")
 
     def _made_room(self, for_name: CheckpointName) -> bool:
         try:

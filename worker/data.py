@@ -168,11 +168,20 @@ def source_of(given: Any) -> Source:
 class Feed:
     """The batches of one source over the replicas of a strategy; `position` counts those handed out."""
 
-    def __init__(self, given: Any, strategy: tf.distribute.Strategy | None, position: Position) -> None:
+    def __init__(
+        self,
+        given: Any,
+        strategy: tf.distribute.Strategy | None,
+        position: Position,
+        left_out: frozenset[tuple[int, int]] = frozenset(),
+    ) -> None:
+        """`left_out`: (epoch, batch) of those that nobody gets."""
         self.given = given
         self.position = position
         self._source = source_of(given)
         self._strategy = strategy
+        self._left_out = left_out
+        self._handed_out: list[tuple[int, int]] = []
         self._iterator: Iterator[Batch] | None = None
         self._fresh = position.batch == 0
 
@@ -186,8 +195,17 @@ class Feed:
             if batch is _END:
                 self._end_epoch()
                 return
+            this = self.position.epoch, self.position.batch
             self._count(rows_of(batch))
+            if this in self._left_out:
+                continue
+            self._handed_out.append(this)
             yield batch
+
+    def taken(self) -> list[tuple[int, int]]:
+        """(epoch, batch) of those handed out since the last time."""
+        taken, self._handed_out = self._handed_out, []
+        return taken
 
     def abandon(self) -> None:
         """Leaves the iterator to the end of the process, which takes it at once.

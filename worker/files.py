@@ -29,6 +29,7 @@ from supervisor.protocol.retention import Kept
 from worker import attempt, generators
 from worker.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.cadence import Cadence, auto_of
+from worker.divergence import Watch
 from worker.lock import Overtaken
 from worker.opening import Opened, open_directory
 from worker.signals import PoliteStop
@@ -93,6 +94,7 @@ class FilesRun:
         self._opened: Opened | None = None
         self._last: Committed | None = None
         self._metrics: Mapping[str, float] = {}
+        self._watch = Watch(told.loss_spike)
         self._told: tuple[float, int] | None = None
 
     def __enter__(self) -> Self:
@@ -133,6 +135,7 @@ class FilesRun:
     def step_done(self, *, epoch: int, batch: int, **metrics: float) -> None:
         """One step is complete, and the data go on with `batch` of `epoch`. Saves if it is time; may leave."""
         self.step, self.epoch, self.batch = self.step + 1, epoch, batch
+        self._look(metrics)
         self._metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}
         self._attempt.requests.step = self.step
         self._tell_progress()
@@ -146,6 +149,15 @@ class FilesRun:
             if error is not None:
                 self._attempt.give_up(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", self.step)
             raise Leaving(int(WorkerExit.STOPPED))
+
+    def _look(self, metrics: Mapping[str, float]) -> None:
+        """Leaves if training diverged. Which batches the loop takes is its own affair: `skip` only goes back."""
+        on_nan = self._attempt.launch.on_nan
+        if on_nan != "off":
+            self._watch.note(self.step, metrics)
+            trouble = self._watch.look()
+            if trouble is not None:
+                self._attempt.diverged(trouble.text, trouble.step, on_nan in ("rollback", "skip"))
 
     def _finish(self) -> None:
         asked = self._attempt.requests.take()

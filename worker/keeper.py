@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -16,7 +16,7 @@ from supervisor.protocol.messages import Committed, Restored, SaveFailed
 from worker import completeness, conditions, exact, foreign
 from worker.attempt import Attempt, Leaving, one_line
 from worker.cadence import Cadence, Pace, auto_of
-from worker.checkpoint import CheckpointWriter, Figures, Origin, SaveError
+from worker.checkpoint import CheckpointWriter, Figures, NotFinite, Origin, SaveError
 from worker.lock import Overtaken
 from worker.opening import Opened, open_directory
 from worker.restore import Found, Unfit, build, restore
@@ -41,14 +41,17 @@ class Keeper:
         directory: Path | None,
         interval: Interval | None,
         own: Sequence[exact.Own] = (),
+        diverged: Callable[[int, str, int], NoReturn] | None = None,
     ) -> None:
-        """`own`: generators of the script's own, whose state is kept too."""
+        """`own`: generators of the script's own, whose state is kept too. `diverged`: called, between two steps, once
+        the state of a step was refused because it is not finite, with the last step that was; None: nobody looks."""
         self.stalled_s = 0.0
         """For how long training stood still for saves."""
         self._tracked = tracked
         self._strategy = strategy
         self._own = own
         self._attempt = attempt
+        self._diverged = diverged
         self._directory = directory
         self._opened: Opened | None = None
         self._writer: CheckpointWriter | None = None
@@ -159,6 +162,7 @@ class Keeper:
 
     def release(self) -> None:
         """Waits for the save in flight, then lets another run use the directory."""
+        self._diverged = None  # it is over, one way or another
         try:
             self._settle()
         finally:
@@ -189,6 +193,7 @@ class Keeper:
             self._own,
             self._attempt.launch.make_room,
             opened.lock.check,
+            must_be_finite=self._diverged is not None,
         )
         return found
 
@@ -296,6 +301,8 @@ class Keeper:
     def _absorb(self, save: Save, outcome: Last | SaveError) -> str | None:
         if isinstance(outcome, SaveError):
             self._cadence.failed(time.monotonic())
+            if isinstance(outcome, NotFinite) and self._diverged is not None:
+                self._diverged(save.step, str(outcome), self._last.step if self._last is not None else 0)
             return str(outcome)
         self._last, self._left_out = outcome, ()
         self._cadence.succeeded()

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from worker import microbatch
 from worker.run import Run
 
 
@@ -31,7 +32,7 @@ def train(training: Training, strategy: tf.distribute.Strategy) -> None:
     """Trains to the end, resuming and saving as the job says."""
     tracked = tf.train.Checkpoint(model=training.model, optimizer=training.optimizer)
     with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
-        step = train_step(training, strategy)
+        step = train_step(training, strategy, run.split)
         for inputs, labels in run.batches(training.data):
             run.step_done(loss=step(inputs, labels))
         if training.evaluate is not None:
@@ -40,20 +41,26 @@ def train(training: Training, strategy: tf.distribute.Strategy) -> None:
             sys.stdout.write(" ".join(f"{name} {value:.4f}" for name, value in results.items()) + "\n")
 
 
-def train_step(training: Training, strategy: tf.distribute.Strategy) -> Callable[[Any, Any], Any]:
+def train_step(training: Training, strategy: tf.distribute.Strategy, split: int = 1) -> Callable[[Any, Any], Any]:
     """A compiled function: one optimizer step on every replica; gives each replica's mean loss.
 
     The gradients of the replicas are added up, so each replica's loss is divided by the global batch size, not by its
-    own: the sum is then the gradient of the mean loss over the global batch, for any number of replicas.
+    own: the sum is then the gradient of the mean loss over the global batch, for any number of replicas,
+    and of parts that each replica's batch is divided into (`split`).
     """
     model, optimizer, loss, replicas = training.model, training.optimizer, training.loss, strategy.num_replicas_in_sync
 
-    def on_replica(inputs: Any, labels: Any) -> tf.Tensor:
+    def share_of(part: tuple[Any, Any], rows: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        inputs, labels = part
         with tf.GradientTape() as tape:
             of_example = loss(labels, model(inputs, training=True))
             of_example = tf.reduce_mean(tf.reshape(of_example, [tf.shape(of_example)[0], -1]), axis=1)
-            share = tf.nn.compute_average_loss(of_example)  # divides by the replicas' batches together
-        gradients = tape.gradient(share, model.trainable_variables)
+            share = tf.nn.compute_average_loss(of_example, global_batch_size=rows * replicas)
+        return share, tape.gradient(share, model.trainable_variables)
+
+    def on_replica(inputs: Any, labels: Any) -> tf.Tensor:
+        rows = tf.shape(tf.nest.flatten(inputs)[0])[0]
+        share, gradients = microbatch.accumulate(lambda part: share_of(part, rows), (inputs, labels), split)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return share * replicas
 

@@ -7,20 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import tensorflow as tf
 
 from supervisor.protocol.exitcodes import WorkerExit
-from supervisor.protocol.launch import parse_interval
+from supervisor.protocol.launch import ON_NAN, parse_interval
+from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Progress
 from worker import attempt, exact
 from worker.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
+from worker.divergence import Trouble, Watch, in_short, in_words, leave_out, left_out
 from worker.export import ExportError, at_end
 from worker.figures import by_replica, numbers
 from worker.keeper import Keeper
+from worker.microbatch import parts_of
 from worker.signals import PoliteStop
 from worker.state import Position
 
@@ -47,14 +50,16 @@ class Run:
         generators: Iterable[Any] = (),
         leave_out: Iterable[Any] = (),
         strict: bool = False,
+        on_nan: str | None = None,
     ) -> None:
         """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes";
         "auto" or None: what saves cost decides) hold where the job's configuration says nothing.
         `generators`: random generators of the script's own that no tf.train.Checkpoint takes (Keras SeedGenerators,
         NumPy's, Python's), always in the same order; the global ones and those of Keras layers are kept anyway.
         After the first step a warning names each variable that the loop can reach and no checkpoint would hold, but for
-        those of the objects in `leave_out`; with `strict` it is an error. Raises TypeError or ValueError for what can't
-        be used.
+        those of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what follows when training
+        diverges, as the key of that name, where the configuration doesn't say. Raises TypeError or ValueError for what
+        can't be used.
         """
         if not isinstance(checkpoint, tf.train.Checkpoint):
             raise TypeError(
@@ -63,6 +68,8 @@ class Run:
         self.strategy = strategy
         self.total_steps = total_steps
         self.step = 0
+        if on_nan is not None and on_nan not in ON_NAN:
+            raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
         self._attempt = attempt.this()
         self._stop = PoliteStop(self._attempt.requests)
         told = self._attempt.launch
@@ -74,7 +81,13 @@ class Run:
             told.checkpoint_dir or (Path(directory) if directory is not None else None),
             told.interval or (parse_interval(interval) if interval not in (None, "auto") else None),
             exact.check_own(generators),
+            self._not_finite if (told.on_nan or on_nan) != "off" else None,
         )
+        self._on_nan = told.on_nan or on_nan or "stop"
+        self._watch = Watch(told.loss_spike) if self._on_nan != "off" else None
+        self._directory = told.checkpoint_dir or (Path(directory) if directory is not None else None)
+        self._left_out: frozenset[tuple[int, int]] = frozenset()
+        self._divides = told.split <= 1
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict
         self._checked = False
         self._position = Position()
@@ -100,6 +113,7 @@ class Run:
         if found is not None:
             self.step, self._position = found.step, found.position
             self._metrics = found.metrics
+        self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
         self._stop.install()
         return self
@@ -164,10 +178,13 @@ class Run:
         self._metrics = metrics
         if self._feed is not None:
             self._position = self._feed.position
+        if self._watch is not None:
+            self._watch.note(self.step, metrics, self._feed.taken() if self._feed is not None else ())
         self._keeper.stepped()
         if not self._checked:
             self._checked = True
             self._keeper.check(sys._getframe(1), self._leave_out, self._strict, self.step)
+            self._check_divides()
         self._tell_progress()
         saves = self._keeper.may_save(self.step)
         if saves:
@@ -175,6 +192,16 @@ class Run:
         self._keeper.serve(self.step, self._figures)
         if saves:
             self._tell_section(None)
+
+    @property
+    def split(self) -> int:
+        """Into how many parts each batch is to be divided, as memory ran out before; 1: not at all."""
+        self._divides = True
+        return self._attempt.launch.split
+
+    def microbatches(self, batch: Any) -> Iterator[tuple[Batch, float]]:
+        """The batch in the parts that fit into memory, each with its share of the examples; see `worker.microbatch`."""
+        return parts_of(batch, self.split)
 
     def summary(self, **metrics: Any) -> None:
         """Results of the whole training, of an evaluation for example: said together with `done`."""
@@ -198,13 +225,14 @@ class Run:
     def _feed_of(self, source: Any) -> Feed:
         """The one in use, if it is of this source and stands where training stands; else a new one."""
         if self._feed is None or self._feed.given is not source or self._feed.position != self._position:
-            self._feed = Feed(source, self.strategy, self._position)
+            self._feed = Feed(source, self.strategy, self._position, self._left_out)
         return self._feed
 
     def _reached(self) -> bool:
         return self.total_steps is not None and self.step >= self.total_steps
 
     def _figures(self) -> Figures:
+        self._look()
         return Figures(self.step, self._position, numbers(self._metrics), by_replica(self._metrics))
 
     def _tell_progress(self) -> None:
@@ -225,12 +253,55 @@ class Run:
             saving_s=self._keeper.saving_s,
         )
         self._attempt.reporter.progress(self._told)
+        self._look()
 
     def _tell_section(self, section: str | None) -> None:
         """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
         if self._told is not None:
             self._told = replace(self._told, section=section, saving_s=self._keeper.saving_s)
             self._attempt.reporter.progress(self._told)
+
+    def _look(self) -> None:
+        """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""
+        trouble = self._watch.look() if self._watch is not None else None
+        if trouble is not None:
+            self._diverged(trouble)
+
+    def _not_finite(self, step: int, text: str, fine_at: int) -> NoReturn:
+        self._diverged((self._watch or Watch()).trouble(step, text, fine_at))
+
+    def _diverged(self, trouble: Trouble) -> NoReturn:
+        text = trouble.text
+        batches: tuple[str, ...] = ()
+        if self._on_nan == "skip" and self._directory is not None:
+            try:
+                leave_out(self._directory, trouble, self._attempt.number)
+                batches = in_words(trouble.batches)
+                text += f"; left out from now on (epoch:batch, from 0): {in_short(batches) or 'nothing, as the '}"
+                text += "" if batches else "script doesn't use run.batches"
+            except (OSError, ValueError) as error:
+                text += f"; cannot write down what to leave out: {error}"
+        self._attempt.diverged(text, trouble.step, self._on_nan in ("rollback", "skip"), batches)
+
+    def _read_left_out(self) -> frozenset[tuple[int, int]]:
+        """What was left out before stays so; it has to be, or a restart would train on other data than before it."""
+        if self._directory is None:
+            return frozenset()
+        try:
+            found = left_out(self._directory)
+        except (OSError, ValueError) as error:
+            self._keeper.release()
+            self._attempt.give_up(WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}")
+        if found:
+            self._attempt.reporter.remark(f"leaves out {len(found)} batches that made training diverge ({SKIPPED})")
+        return found
+
+    def _check_divides(self) -> None:
+        if not self._divides:
+            self._attempt.reporter.remark(
+                f"memory ran out, but this script doesn't divide its batches into {self._attempt.launch.split} parts; "
+                f"use worker.Training, or run.microbatches(batch)"
+            )
 
     def _finish(self) -> None:
         self._keeper.save_last(self._figures())

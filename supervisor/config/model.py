@@ -327,6 +327,25 @@ class JobConfig(Section):
         "as long for an evaluation. Ten minutes, as PyTorch gives its collectives: ending a step that is only slow "
         "costs more than an idle machine.",
     )
+    on_nan: Annotated[str, from_text(values.on_nan)] | None = key(
+        None,
+        "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "
+        "`rollback` begins again from a checkpoint before it, three times at most without a new best one; `skip` does "
+        "so and leaves the batches in question out; `off` doesn't look.",
+        shown="what the script says, else stop",
+    )
+    loss_spike: Annotated[float | None, from_text(values.loss_spike)] = key(
+        None,
+        "From how many deviations above its median over the last 100 steps on a loss counts as diverged, for example "
+        "20; off: only one that is not finite does, as what is far off depends on the job.",
+        shown="off",
+    )
+    on_oom: Annotated[Literal["restart", "microbatch"], from_text(values.on_oom)] = key(
+        "restart",
+        "What follows when the job runs out of memory: `restart`, or `microbatch`, which divides each batch into twice "
+        "as many parts than before and adds up their gradients. The second needs a script that does so "
+        "(docs/failures.md).",
+    )
 
 
 class ProcessesConfig(Section):

@@ -10,7 +10,7 @@ import signal
 from typing import Literal
 
 from supervisor.ini.problems import nearest
-from supervisor.protocol.launch import STRATEGIES, UNITS, Interval, parse_best, parse_interval
+from supervisor.protocol.launch import ON_NAN, STRATEGIES, UNITS, Interval, parse_best, parse_interval, parse_loss_spike
 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
@@ -66,6 +66,30 @@ def exit_on(text: str) -> tuple[str, ...]:
     if not set(words) <= {"fatal", "done"}:
         raise ValueError(f"is {text!r:.80}; it can be none, fatal, done, or 'fatal, done'")
     return words
+
+
+def on_nan(text: str) -> str:
+    """`stop`, `rollback`, `skip` or `off`."""
+    if text.lower() not in ON_NAN:
+        raise ValueError(f"is {text!r:.80}; it can be {', '.join(ON_NAN)}")
+    return text.lower()
+
+
+def loss_spike(text: str) -> float | None:
+    """A number of deviations, or `off`."""
+    try:
+        return None if text.lower() == "off" else parse_loss_spike(text)
+    except ValueError as error:
+        raise ValueError(f"is {error}, or off") from error
+
+
+def on_oom(text: str) -> Literal["restart", "microbatch"]:
+    """`restart` or `microbatch`."""
+    if text.lower() == "restart":
+        return "restart"
+    if text.lower() == "microbatch":
+        return "microbatch"
+    raise ValueError(f"is {text!r:.80}; it can be restart or microbatch")
 
 
 def notices(text: str) -> Literal["auto"] | tuple[str, ...]:

@@ -7,20 +7,26 @@ from supervisor.protocol.messages import Then
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Start the process of this attempt; answer with SpawnSucceeded or SpawnFailed."""
+    """Start the process of this attempt; answer with SpawnSucceeded or SpawnFailed.
+
+    `split`: into how many parts it is to divide each batch, to need less memory at a time.
+    """
 
     attempt: int
+    split: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SelectCheckpoint:
     """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed.
 
-    `avoid`: names of checkpoints to pass over while an older one is whole.
+    `avoid`: names of checkpoints to pass over while an older one is whole. `before`: of a step below this, if there is
+    one; those that are not are set aside.
     """
 
     attempt: int
     avoid: frozenset[str] = frozenset()
+    before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,11 +131,16 @@ class DoneSaid:
 
 @dataclass(frozen=True, slots=True)
 class FailureSaid:
-    """The worker's last words. `step`: the last it did, if it said so."""
+    """The worker's last words. `step`: where it failed, if it knows; `out_of_memory`: for lack of memory.
+
+    `go_back`: training diverged at `step`, and the next attempt is to begin from before that.
+    """
 
     attempt: int
     error: str
     step: int | None = None
+    out_of_memory: bool = False
+    go_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +153,15 @@ class StacksKept:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """The process is gone: exit status, or the signal that killed it; neither, where the kernel does not say."""
+    """The process is gone: exit status, or the signal that killed it; neither, where the kernel does not say.
+
+    `oom`: what shows that the kernel killed it as memory ran out, in words.
+    """
 
     attempt: int
     code: int | None = None
     signal: int | None = None
+    oom: str | None = None
 
 
 # --- an attempt that an earlier daemon began ---

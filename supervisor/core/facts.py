@@ -49,6 +49,13 @@ class OnNotice(StrEnum):
     TRAIN = "train"  # it trains on until it is killed
 
 
+class OnOom(StrEnum):
+    """What follows when a job runs out of memory."""
+
+    RESTART = "restart"
+    MICROBATCH = "microbatch"  # the next attempt divides each batch into twice as many parts
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What the configuration says about starting and stopping one program; times in seconds."""
@@ -67,6 +74,7 @@ class Policy:
     on_notice: OnNotice = OnNotice.STOP
     notice_margin: float = 1.0
     notice_grace: float = 60.0
+    on_oom: OnOom = OnOom.RESTART
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,8 @@ class Facts:
     suspects: Suspects = field(default_factory=Suspects)
     best_step: int | None = None  # highest step that is committed, or was restored
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
+    split: int = 1  # parts that each batch is divided into
+    before: int | None = None  # the next checkpoint to restore is to be of a step below this: training diverged there
 
     # of the present attempt
     started_at: float = 0.0  # monotonic
@@ -109,6 +119,10 @@ class Facts:
     flush: Flush | None = None
     done_said: bool = False
     last_words: str | None = None
+    failed_step: int | None = None  # where its last words say that it failed
+    ran_out: bool = False  # they say that it lacked memory
+    goes_back: bool = False  # they say that training diverged, and is to begin again from before that
+    began_at: int | None = None  # the step it was restored at
     ending: tuple[Cause, str] | None = None  # decided by us before the process is gone: cause and text
 
     ever_moved: bool = False  # since the operator's start: some attempt trained

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.protocol import checkpoints, layout, manifest
+from supervisor.protocol import checkpoints, layout, manifest, rollback
 from supervisor.protocol.checkpoints import Selection
 from supervisor.protocol.damage import Refused
 from supervisor.protocol.manifest import Manifest, ManifestError
@@ -48,6 +48,10 @@ class CheckpointStore:
     async def select(self, directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
         """The newest whole checkpoint, bad ones set aside: see `checkpoints.select`, whose errors it raises."""
         return await self._ask(directory, lambda: checkpoints.select(directory, initial, avoid))
+
+    async def roll_back(self, directory: Path, before: int) -> tuple[Refused, ...]:
+        """Sets aside what was saved at step `before` or later, if something whole is older: see `rollback`."""
+        return await self._ask(directory, lambda: rollback.roll_back(directory, before))
 
     async def listing(self, directory: Path, verify: bool) -> list[Listed]:
         """All checkpoints, newest first, then those in quarantine. `verify` reads every byte of them.

@@ -100,17 +100,21 @@ class Ledger:
         """The program is used again, or is not configured any more."""
         self._writer.put("DELETE FROM out_of_use WHERE program = ?", program)
 
-    def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float) -> None:
-        """A process was started; pid and start time identify it to a later daemon."""
+    def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float, split: int = 1) -> None:
+        """A process was started; pid and start time identify it to a later daemon.
+
+        `split`: into how many parts it divides each batch.
+        """
         self._writer.put(
-            "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id)"
-            " VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
             program,
             attempt,
             pid,
             start_time,
             at,
             self._boot_id,
+            split,
         )
 
     def attempt_restored(self, program: str, attempt: int, checkpoint: str | None, step: int) -> None:
@@ -234,6 +238,15 @@ class Ledger:
             self._boot_id,
         )
         return [OpenAttempt(**{**row, "of_this_boot": bool(row["of_this_boot"])}) for row in map(dict, rows)]
+
+    def last_split(self, program: str) -> int:
+        """Into how many parts the next attempt is to divide each batch: as the last one, or twice as many if it ran
+        out of memory."""
+        rows = self._select(
+            "SELECT split, cause FROM attempts WHERE program = ? AND split IS NOT NULL ORDER BY attempt DESC LIMIT 1",
+            program,
+        )
+        return next((row["split"] * (2 if row["cause"] == "out-of-memory" else 1) for row in rows), 1)
 
     def recent_saves(self, limit: int) -> dict[str, list[float]]:
         """How long the last `limit` saves of every program took (s), oldest first."""

@@ -235,7 +235,7 @@ def highest_attempt(directory: Path) -> int:
 
 def sweep_partials(directory: Path) -> list[str]:
     """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
-    temporary = tuple(durable.temporary_prefix(name) for name in (layout.POINTER, layout.CONDITIONS))
+    temporary = tuple(durable.temporary_prefix(name) for name in (layout.POINTER, layout.CONDITIONS, layout.SKIPPED))
     leftovers = [
         entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
     ]

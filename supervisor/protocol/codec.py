@@ -135,6 +135,8 @@ def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
             return value
     elif wanted is str and isinstance(value, str):
         return _text(value)
+    elif wanted is bool and isinstance(value, bool):
+        return value
     elif issubclass(wanted, StrEnum) and value in tuple(wanted):
         return wanted(value)
     raise ProtocolError(f"{where} is {value!r:.80}, not {wanted.__name__}")

@@ -18,6 +18,7 @@ class WorkerExit(IntEnum):
     SAVE_FAILED = 74  # EX_IOERR: the last save of the run failed (disk full, I/O error)
     LOCKED = 75  # EX_TEMPFAIL: another live worker holds the checkpoint directory
     BAD_LAUNCH = 78  # EX_CONFIG: entry point missing, launch environment wrong
+    DIVERGED = 80  # past sysexits.h: training diverged, and the job is told not to train on
     STOPPED = 143  # 128 + SIGTERM: told to stop; flushed what it could and left
 
 

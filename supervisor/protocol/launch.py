@@ -14,6 +14,7 @@ from supervisor.protocol.messages import PROTOCOL
 from supervisor.protocol.retention import RetentionPolicy
 
 STRATEGIES = ("mirrored", "one-device")
+ON_NAN = ("stop", "rollback", "skip", "off")
 UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.0, "min": 60.0, "m": 60.0,
          "hours": 3600.0, "hour": 3600.0, "h": 3600.0}  # fmt: skip
 
@@ -64,6 +65,17 @@ def parse_best(text: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
+def parse_loss_spike(text: str) -> float:
+    """How many deviations off a loss is a spike, as `20`. Raises ValueError."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"{text!r} is not a number of deviations; write a number of at least 1, for example 20")
+    return factor
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """What only a worker under a daemon has: its attempt, and the folder with its two control pipes."""
@@ -78,7 +90,8 @@ class Launch:
 
     `interval_min_s`, `interval_max_s`: bounds of an interval that the worker chooses itself; `between_failures_s`: the
     mean time between this job's failures, for that choice. `make_room`: whether older checkpoints may be deleted
-    before their time where a save finds the disk full.
+    before their time where a save finds the disk full. `on_nan`: what is done when training diverges; `loss_spike`: how
+    far off a loss counts as that; `split`: into how many parts each batch is divided.
     """
 
     job: str = "job"
@@ -95,6 +108,9 @@ class Launch:
     interval_max_s: float | None = None
     between_failures_s: float | None = None
     make_room: bool = False
+    on_nan: str | None = None
+    loss_spike: float | None = None
+    split: int = 1
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 
     def to_environment(self) -> dict[str, str]:
@@ -116,6 +132,9 @@ class Launch:
             "CHECKPOINT_INTERVAL_MAX": _seconds(self.interval_max_s),
             "BETWEEN_FAILURES": _seconds(self.between_failures_s),
             "CHECKPOINT_MAKE_ROOM": "true" if self.make_room else None,
+            "ON_NAN": self.on_nan,
+            "LOSS_SPIKE": None if self.loss_spike is None else repr(self.loss_spike),
+            "MICROBATCH": self.split if self.split > 1 else None,
             "CHECKPOINT_KEEP": self.retention.newest,
             "CHECKPOINT_KEEP_EVERY": _hours(self.retention.every_hours),
             "CHECKPOINT_KEEP_BEST": _best(self.retention),
@@ -150,6 +169,9 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
         interval_max_s=_length(environment, "CHECKPOINT_INTERVAL_MAX"),
         between_failures_s=_length(environment, "BETWEEN_FAILURES"),
         make_room=_flag(environment, "CHECKPOINT_MAKE_ROOM"),
+        on_nan=_on_nan(environment),
+        loss_spike=_loss_spike(environment),
+        split=_whole(environment, "MICROBATCH") or 1,
         retention=_retention(environment),
     )
 
@@ -192,6 +214,21 @@ def _strategy(environment: Mapping[str, str]) -> str | None:
     if text is not None and text not in STRATEGIES:
         raise LaunchError(f"{_PREFIX}STRATEGY is {text!r}; it can be {' or '.join(STRATEGIES)}")
     return text
+
+
+def _on_nan(environment: Mapping[str, str]) -> str | None:
+    text = environment.get(f"{_PREFIX}ON_NAN")
+    if text is not None and text not in ON_NAN:
+        raise LaunchError(f"{_PREFIX}ON_NAN is {text!r}; it can be {', '.join(ON_NAN)}")
+    return text
+
+
+def _loss_spike(environment: Mapping[str, str]) -> float | None:
+    text = environment.get(f"{_PREFIX}LOSS_SPIKE")
+    try:
+        return None if text is None else parse_loss_spike(text)
+    except ValueError as error:
+        raise LaunchError(f"{_PREFIX}LOSS_SPIKE: {error}") from error
 
 
 def _interval(environment: Mapping[str, str], key: str = "CHECKPOINT_INTERVAL") -> Interval | None:

@@ -12,6 +12,7 @@ QUARANTINE = "quarantine"
 LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
 POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
+SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 PARTIAL = ".partial"
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker

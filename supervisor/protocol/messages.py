@@ -158,12 +158,20 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Last words: what went wrong, in one line, and the end of the traceback. The exit code says which kind."""
+    """Last words: what went wrong, in one line, and the end of the traceback. The exit code says which kind.
+
+    `out_of_memory`: the exception says that there was none left. `go_back`: training diverged at `step`, and the next
+    attempt is to begin from before that. `batches`: data that later attempts leave out because
+    of this, as `EPOCH:BATCH`, both from 0.
+    """
 
     attempt: int
     step: int | None
     error: str
     traceback: str = ""
+    out_of_memory: bool = False
+    go_back: bool = False
+    batches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

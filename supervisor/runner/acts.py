@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -25,6 +26,7 @@ from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
+from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
@@ -66,6 +68,7 @@ class Attempt:
     number: int
     process: Process
     channel: Channel | None
+    memory: OomWatch
     is_adopted: bool = False
 
 
@@ -118,7 +121,7 @@ class Acts:
             if channel is not None:
                 channel.let_go()
             return False
-        self._attempt = Attempt(number, process, channel, is_adopted=True)
+        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
@@ -149,29 +152,30 @@ class Acts:
     def _(self, effect: order.Spawn) -> None:
         self._begin()
         try:
-            self._attempt = self._spawn(effect.attempt)
+            self._attempt = self._spawn(effect.attempt, effect.split)
         except OSError as error:
             text = f"cannot capture the output of {self._config.name}: {error.strerror}; it is tried again"
-            self._not_spawned(effect.attempt, SpawnError(text, permanent=False))
+            self._not_spawned(effect, SpawnError(text, permanent=False))
             return
         except SpawnError as error:
-            self._not_spawned(effect.attempt, error)
+            self._not_spawned(effect, error)
             return
         self.started_wall_at, self.ended_wall_at = time.time(), None
         process = self._attempt.process
         self._services.ledger.attempt_started(
-            self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at
+            self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at, effect.split
         )
         self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid)
         self._post(fact.SpawnSucceeded(effect.attempt))
 
-    def _not_spawned(self, number: int, error: SpawnError) -> None:
+    def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
+        number = effect.attempt
         self.spawn_error, self.ended_wall_at = error, time.time()
-        self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at)
+        self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.split)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
-    def _spawn(self, number: int) -> Attempt:
+    def _spawn(self, number: int, split: int) -> Attempt:
         """Pipes, log capture, process. Raises SpawnError or OSError with everything taken back."""
         config, logs = self._config, self._services.logs
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
@@ -192,6 +196,7 @@ class Acts:
                 config,
                 number,
                 between_failures_s=self.reliability.between_failures_s,
+                split=split,
                 environment=services.environment,
                 mark=marks.mark(services.state_dir, config.name, number),
                 runtime_dir=services.runtime_dir,
@@ -201,7 +206,7 @@ class Acts:
             )
             process = spawn(request, partial(self._exited, number))
             undo.pop_all()
-        return Attempt(number, process, channel)
+        return Attempt(number, process, channel, OomWatch(process.pid))
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
@@ -218,7 +223,7 @@ class Acts:
     @perform.register
     def _(self, effect: order.SelectCheckpoint) -> None:
         if self._config.job is not None:
-            self._background(self._select(effect.attempt, self._config.job, effect.avoid))
+            self._background(self._select(effect, self._config.job))
 
     @perform.register
     def _(self, effect: order.SendGo) -> None:
@@ -293,9 +298,9 @@ class Acts:
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
-    async def _select(self, attempt: int, job: JobConfig, avoid: frozenset[str]) -> None:
+    async def _select(self, order_: order.SelectCheckpoint, job: JobConfig) -> None:
         services, name = self._services, self._config.name
-        found = await select(name, attempt, job, services.checkpoints, services.ledger, self._refused, self._log, avoid)
+        found = await select(name, order_, job, services.checkpoints, services.ledger, self._refused, self._log)
         self._post(found)
 
     def _refused(self, checkpoint: str, reason: str) -> None:
@@ -329,7 +334,8 @@ class Acts:
             ran_for_s=round(now - (self.started_wall_at or now), 1),
             last_step=self.training.step,
         )
-        self._post(fact.WorkerExited(number, exit_.code, exit_.signal))
+        oom = attempt.memory.evidence() if exit_.signal == signal.SIGKILL else None
+        self._post(fact.WorkerExited(number, exit_.code, exit_.signal, oom))
         if self._config.job is not None or self._config.killasgroup:
             self._background(asyncio.to_thread(self._sweep, attempt))
 
@@ -350,6 +356,8 @@ class Acts:
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         self.tally.heard(message, time.monotonic())
         self.books.heard(message, time.monotonic())
+        if self._attempt is not None:
+            self._attempt.memory.lives(time.monotonic(), moved=isinstance(message, messages.Hello))
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:

@@ -28,7 +28,9 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact
         case messages.Done(attempt):
             return fact.DoneSaid(attempt)
         case messages.Failed():
-            return fact.FailureSaid(message.attempt, message.error, message.step)
+            return fact.FailureSaid(
+                message.attempt, message.error, message.step, message.out_of_memory, message.go_back
+            )
         case messages.Standing():
             return fact.WorkerIdentified(
                 message.attempt,
@@ -90,5 +92,7 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
             log.info("training.done", attempt=attempt, step=message.step, **{"metrics": dict(message.metrics)})
         case messages.Failed():
             log.error("worker.failed", attempt=attempt, error=message.error, traceback=message.traceback)
+            if message.batches:
+                log.warning("batches.left_out", attempt=attempt, step=message.step, batches=list(message.batches))
         case _:
             pass

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
-from supervisor.core.facts import AutoRestart, OnNotice, Policy
+from supervisor.core.facts import AutoRestart, OnNotice, OnOom, Policy
 from supervisor.host import marks
 from supervisor.host.health import Check
 from supervisor.host.limits import RESOURCES
@@ -39,6 +39,7 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
         on_notice=OnNotice(job.on_notice),
         notice_margin=job.notice_margin,
         notice_grace=notice_grace,
+        on_oom=OnOom(job.on_oom),
     )
 
 
@@ -47,6 +48,7 @@ def spawn_request(
     attempt: int,
     *,
     between_failures_s: float,
+    split: int = 1,
     environment: Mapping[str, str],
     mark: str,
     runtime_dir: Path,
@@ -69,7 +71,7 @@ def spawn_request(
             **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
             **config.environment,
             **(
-                _launch_variables(config.name, config.job, attempt, runtime_dir, between_failures_s)
+                _launch_variables(config.name, config.job, attempt, runtime_dir, between_failures_s, split)
                 if config.job
                 else {}
             ),
@@ -117,7 +119,7 @@ def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
 
 
 def _launch_variables(
-    name: str, job: JobConfig, attempt: int, runtime_dir: Path, between_failures_s: float
+    name: str, job: JobConfig, attempt: int, runtime_dir: Path, between_failures_s: float, split: int
 ) -> dict[str, str]:
     control = launch.Control(attempt, layout.attempt_folder(runtime_dir, name, attempt))
     return launch.Launch(
@@ -135,6 +137,9 @@ def _launch_variables(
         interval_max_s=job.checkpoint_interval_max,
         between_failures_s=between_failures_s,
         make_room=job.checkpoint_make_room,
+        on_nan=job.on_nan,
+        loss_spike=job.loss_spike,
+        split=split,
         retention=RetentionPolicy(
             newest=job.checkpoint_keep,
             every_hours=job.checkpoint_keep_every,

@@ -20,7 +20,7 @@ from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
 from supervisor.core.patience import Section
-from supervisor.core.restart import Cause
+from supervisor.core.restart import HIGHEST_SPLIT, Cause, retries
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
 from supervisor.protocol import messages
@@ -116,7 +116,7 @@ class Runner:
     def restarts_left(self, cause: Cause) -> int:
         """How many more failures of this cause, without progress between them, are followed by another attempt."""
         facts = self._job.facts
-        return max(0, facts.policy.startretries - facts.failures.by_cause.get(cause, 0))
+        return max(0, retries(cause, facts.policy.startretries) - facts.failures.by_cause.get(cause, 0))
 
     def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
@@ -132,6 +132,8 @@ class Runner:
         A checkpoint directory that does not answer is not waited for.
         """
         self._job.skip_attempts(last_attempt)
+        if self.config.job is not None and self.config.job.on_oom == "microbatch":
+            await self._learn_split()
         if self.config.job is not None and self.acts.pid is None:
             await self._learn_reliability()
             await self._open_books(last_attempt)
@@ -157,6 +159,12 @@ class Runner:
         with contextlib.suppress(LedgerError):
             kept = await asyncio.to_thread(self._services.ledger.accounts.last, self.name)
         self.acts.books.open(kept, last_attempt)
+
+    async def _learn_split(self) -> None:
+        """Into how many parts the last attempt divided its batches; twice as many if that was not enough."""
+        with contextlib.suppress(LedgerError):
+            last = await asyncio.to_thread(self._services.ledger.last_split, self.name)
+            self._job.facts.split = min(last, HIGHEST_SPLIT)
 
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""

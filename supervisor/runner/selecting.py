@@ -8,6 +8,7 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig
 from supervisor.core import events as fact
+from supervisor.core.effects import SelectCheckpoint
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.protocol.checkpoints import NoValidCheckpoint
@@ -19,19 +20,18 @@ PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, err
 
 async def select(
     program: str,
-    attempt: int,
+    order: SelectCheckpoint,
     job: JobConfig,
     checkpoints: CheckpointStore,
     ledger: Ledger,
     refused_is: Callable[[str, str], None],
     log: FilteringBoundLogger,
-    avoid: frozenset[str] = frozenset(),
 ) -> fact.CheckpointSelected | fact.SelectionFailed:
     """What the core is told: the newest whole checkpoint, or why there is nothing to begin from.
 
-    `refused_is` hears of every damaged one: its name and why. `avoid`: suspects.
+    `refused_is` hears of every damaged one: its name and why.
     """
-    directory = job.checkpoint_dir
+    directory, attempt = job.checkpoint_dir, order.attempt
 
     def book(refused: tuple[Refused, ...]) -> None:
         for each in refused:
@@ -40,7 +40,9 @@ async def select(
             ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
 
     try:
-        selection = await checkpoints.select(directory, job.initial_checkpoint, avoid)
+        if order.before is not None:
+            book(await checkpoints.roll_back(directory, order.before))
+        selection = await checkpoints.select(directory, job.initial_checkpoint, order.avoid)
     except NoValidCheckpoint as error:
         book(error.refused)
         return fact.SelectionFailed(attempt, str(error), permanent=True)
@@ -52,6 +54,6 @@ async def select(
     if selection.foreign is not None:
         found = selection.foreign
         log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, step=found.step, step_source=found.step_source)
-    if avoid:
-        log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(avoid), chosen=path)
+    if order.avoid:
+        log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(order.avoid), chosen=path)
     return fact.CheckpointSelected(attempt, path, selection.step, selection.place)

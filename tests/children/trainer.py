@@ -3,8 +3,9 @@
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
 FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
 "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save", each a
-way to hang; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step), GRANDCHILD
-(start one that ignores SIGTERM and leaves the session).
+way to hang; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
+at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches),
+GRANDCHILD (start one that ignores SIGTERM and leaves the session).
 """
 
 import fcntl
@@ -45,6 +46,8 @@ EVERY = int(os.environ.get("EVERY", "20"))
 FLUSH_S = float(os.environ.get("FLUSH_S", "0"))
 LOAD_S = float(os.environ.get("LOAD_S", "0"))
 FAIL = os.environ.get("FAIL", "")
+NAN_AT = int(os.environ.get("NAN_AT", "0"))
+SKIP = "skip"  # a file in the checkpoint directory: do not diverge any more
 STATE = "count"
 
 
@@ -203,6 +206,15 @@ def main() -> int:
             time.sleep(600)
         time.sleep(STEP_S)
         step += 1
+        if FAIL == "nan" and step == NAN_AT and not (told.checkpoint_dir / SKIP).exists():
+            if told.on_nan == "skip":
+                (told.checkpoint_dir / SKIP).touch()
+            go_back = told.on_nan in ("rollback", "skip")
+            batches = (f"0:{step - 2}", f"0:{step - 1}") if told.on_nan == "skip" else ()
+            pipes.say(Failed(attempt, step, f"loss of step {step} is nan", go_back=go_back, batches=batches))
+            return WorkerExit.DIVERGED
+        if FAIL == "memory" and step >= 5 and told.split < 4:
+            bytearray(1 << 30)
         pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}, told.between_failures_s))
         if (FAIL == "dies-from-20" and ((step == 25 and attempt == 1) or (step == 21 and origin == 20))) or (
             FAIL == "dies-at-27" and step == 26

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from supervisor.core import events
 from supervisor.core.actions.base import TARGETS
 from supervisor.core.effects import Abort, Kill, RecordEnd, RememberWanted, Spawn, Terminate
-from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, Policy, State
+from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, OnOom, Policy, State
 from supervisor.core.job import TABLE, Job
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.core.patience import Section
@@ -42,7 +42,7 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "flushes": st.lists(st.integers(1, 4), max_size=2).map(tuple),
                 "permanent": st.booleans(),
                 "path": st.sampled_from([None, "/c/step-0000000001.a1", "/c/step-0000000002.a1"]),
-                "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 143]),
+                "code": st.sampled_from([None, 0, 1, 65, 73, 74, 75, 78, 80, 143]),
                 "signal": st.sampled_from([None, 6, 9, 15]),
                 "age_s": st.floats(0, 100),
                 "outdated": st.booleans(),
@@ -60,6 +60,9 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "step_s": st.sampled_from([None, 0.5, 4.0]),
                 "section": st.sampled_from(Section),
                 "saving_s": st.sampled_from([None, 0.0, 7.0]),
+                "oom": st.sampled_from([None, "words"]),
+                "out_of_memory": st.booleans(),
+                "go_back": st.booleans(),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )
@@ -77,6 +80,7 @@ def policies(draw: st.DrawFn) -> Policy:
         hang_timeout=draw(st.sampled_from([None, 5.0])),
         hang_floor=draw(st.sampled_from([None, 3.0])),
         on_notice=draw(st.sampled_from(OnNotice)),
+        on_oom=draw(st.sampled_from(OnOom)),
         notice_grace=draw(st.sampled_from([0.0, 60.0])),
     )
 

@@ -29,6 +29,8 @@ def _values(wanted: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(SMALL_TEXT, _values(arguments[1]), max_size=5)
     if issubclass(wanted, StrEnum):
         return st.sampled_from(list(wanted))
+    if wanted is bool:
+        return st.booleans()
     plain = {int: st.integers(0, 2**63 - 1), float: st.floats(allow_nan=False, allow_infinity=False), str: SMALL_TEXT}
     return plain[wanted]
 

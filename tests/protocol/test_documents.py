@@ -47,6 +47,9 @@ def test_every_launch_variable_is_described():
         replicas=2,
         deterministic=True,
         interval=launch.Interval(steps=1),
+        on_nan="skip",
+        loss_spike=20.0,
+        split=2,
         retention=RetentionPolicy(every_hours=1, best_metric="loss"),
     )
 

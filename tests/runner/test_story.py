@@ -71,7 +71,7 @@ async def test_a_start_and_a_stop_are_in_the_story(runner: Runner):
         ("stop requested", "RUNNING", "STOPPING"),
         ("worker exited (signal 15)", "STOPPING", "STOPPED"),
     ]
-    assert "spawn" in runner.story.last(20)[0].effects
+    assert "spawn (split 1)" in runner.story.last(20)[0].effects
 
 
 async def test_an_error_of_our_own_is_logged_with_the_story_and_supervision_goes_on(runner: Runner):

@@ -213,7 +213,7 @@ def test_metrics_that_are_not_finite_are_left_out(
     under_daemon()
     run, _ = run_of(two_replicas, None)
     with run:
-        run.step_done(loss=math.nan, rate=0.5)
+        run.step_done(score=math.nan, rate=0.5)
 
     assert manifest.verify(directory / "step-0000000001.a1").metrics == {"rate": 0.5}
 

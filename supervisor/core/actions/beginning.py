@@ -34,6 +34,7 @@ def selected(facts: Facts, event: CheckpointSelected, now: float) -> Effects:
     """The checkpoint is proven: the worker may restore it and train."""
     facts.restoring = event.path is not None
     facts.origin = event
+    facts.before = None
     return [SendGo(facts.attempt, event.path)]
 
 
@@ -52,7 +53,7 @@ def selection_failed_late(facts: Facts, event: SelectionFailed, now: float) -> E
 
 def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
     """The worker stands at a step; it trains when the first new step arrives."""
-    facts.step = event.step
+    facts.step = facts.began_at = event.step
     if facts.restoring:
         facts.best_step = max(event.step, facts.best_step or 0)
     if facts.state is State.STARTING:

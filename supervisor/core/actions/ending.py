@@ -6,6 +6,7 @@ from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import blame, remember
 from supervisor.core.actions.moves import enter, fail, launch, retry
+from supervisor.core.actions.repeating import follow_divergence, follow_out_of_memory
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
 from supervisor.core.events import WorkerExited
@@ -60,6 +61,10 @@ def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
         return Cause.SETUP, text
     if event.code == WorkerExit.LOCKED:
         return Cause.BUSY, text
+    if event.code == WorkerExit.DIVERGED:
+        return Cause.DIVERGENCE, text
+    if facts.ran_out or event.oom is not None:
+        return Cause.OUT_OF_MEMORY, f"out of memory: {text}" + (f", by the kernel ({event.oom})" if event.oom else "")
     if event.code == 0:
         text = "exit status 0 without having said that training is done"
     if unknown and facts.moved and facts.last_words is None:
@@ -111,6 +116,10 @@ def _follow_job(facts: Facts, event: WorkerExited, cause: Cause, text: str, now:
     )
     if cause is Cause.LOST:  # nobody can say that it failed
         return launch(facts, now)
+    if cause is Cause.DIVERGENCE:
+        return follow_divergence(facts, text, now)
+    if cause is Cause.OUT_OF_MEMORY:
+        return follow_out_of_memory(facts, text, now)
     if script_is_broken:
         return fail(facts, f"failed before its first step: {text}")
     return retry(facts, cause, text, now)

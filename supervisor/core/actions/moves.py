@@ -60,13 +60,15 @@ def launch(facts: Facts, now: float) -> Effects:
     facts.flush_again_at = None
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None
     facts.saved = None
+    facts.failed_step = facts.began_at = None
+    facts.ran_out = facts.goes_back = False
     facts.patience.begin(now)
     if not policy.is_job:
         enter(facts, State.STARTING, now + policy.startsecs)
         return [Spawn(facts.attempt)]
     facts.start_by = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt), SelectCheckpoint(facts.attempt, facts.suspects.avoid)]
+    return [Spawn(facts.attempt, facts.split), SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.before)]
 
 
 def ask(facts: Facts, reason: str, then: Then, now: float) -> Effects:
@@ -127,7 +129,7 @@ def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
     """Books a failure and goes on: at once after progress, later after none, never once the budget is spent."""
     policy, failures = facts.policy, facts.failures
     failures.add(cause, facts.moved)
-    if failures.exhausted(cause, policy.startretries):
+    if failures.exhausted(cause, restart.retries(cause, policy.startretries)):
         lack = "a new checkpoint" if policy.is_job else "staying up"
         count = failures.by_cause[cause]
         return fail(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")

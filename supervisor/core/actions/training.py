@@ -99,7 +99,8 @@ def done_said(facts: Facts, event: Event, now: float) -> Effects:
 
 def failure_said(facts: Facts, event: FailureSaid, now: float) -> Effects:
     """Remembered: it says more than an exit status."""
-    facts.last_words = event.error
+    facts.last_words, facts.failed_step = event.error, event.step
+    facts.ran_out, facts.goes_back = event.out_of_memory, event.go_back
     note_failed_step(facts, event.step)
     return []
 

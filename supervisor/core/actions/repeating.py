@@ -1,0 +1,33 @@
+"""After a failure that the same start would repeat: the next attempt is made another one."""
+
+from supervisor.core import restart
+from supervisor.core.actions.base import Effects
+from supervisor.core.actions.moves import fail, retry
+from supervisor.core.facts import Facts, OnOom
+from supervisor.core.restart import Cause
+
+LOOK = "look at the data and the learning rate"
+
+
+def follow_divergence(facts: Facts, text: str, now: float) -> Effects:
+    """Back to a checkpoint from before the batches that may have done it; each time in a row to an older one.
+
+    A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
+    """
+    if not facts.goes_back:
+        return fail(facts, f"diverged: {text}; {LOOK}, or set on_nan = rollback or skip; then start it again")
+    if facts.failed_step is not None:
+        facts.before = max(0, facts.failed_step - 1)
+        if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.began_at is not None:
+            facts.before = min(facts.before, facts.began_at)
+    return retry(facts, Cause.DIVERGENCE, f"{text}; {LOOK}", now)
+
+
+def follow_out_of_memory(facts: Facts, text: str, now: float) -> Effects:
+    """The same again, as others may have taken the memory; or with each batch in twice as many parts."""
+    if facts.policy.on_oom is OnOom.MICROBATCH:
+        facts.split = min(2 * facts.split, restart.HIGHEST_SPLIT)
+        remedy = f"each batch in {facts.split} parts from now on, where the script uses worker.Training or microbatches"
+    else:
+        remedy = "give it more memory, or set on_oom = microbatch"
+    return retry(facts, Cause.OUT_OF_MEMORY, f"{text}; {remedy}", now)

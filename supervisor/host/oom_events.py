@@ -1,0 +1,89 @@
+"""Tells whether the kernel killed a process as memory ran out, from counters that rise before the signal."""
+
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A file with a line `oom_kill N`, and what it said. `where`: whose kills it counts."""
+
+    file: Path
+    where: str
+    count: int
+
+    def has_risen(self) -> bool | None:
+        """Whether it says more now; None if it can't be read any more."""
+        now = _count(self.file)
+        return None if now is None else now > self.count
+
+
+class OomWatch:
+    """The counters of one process: of its memory cgroup, or, where that can't be read, of the whole host."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._looked_at = float("-inf")
+        self._counters: list[Counter] = []
+        self.lives(time.monotonic())
+
+    def lives(self, now: float, moved: bool = False) -> None:
+        """The process was heard at `now` (monotonic), so that what was counted before is not its end.
+
+        `moved`: it may be in another cgroup than at the last look; one that starts it may do that.
+        """
+        if not moved and now - self._looked_at < REFRESH_S:
+            return
+        self._looked_at = now
+        self._counters = list(filter(None, (_cgroup_counter(self._pid), _host_counter())))
+
+    def evidence(self) -> str | None:
+        """What shows that the kernel took it for its memory, in words; None if nothing does.
+
+        The first counter that can still be read decides: a cgroup's says more than the host's.
+        """
+        for counter in self._counters:
+            risen = counter.has_risen()
+            if risen is not None:
+                return f"{counter.where} counts one more kill for lack of memory" if risen else None
+        return None
+
+
+def _cgroup_counter(pid: int) -> Counter | None:
+    """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    known = [
+        (Path("/sys/fs/cgroup/memory"), paths.get("memory"), "memory.oom_control"),
+        (Path("/sys/fs/cgroup"), paths.get(""), "memory.events"),
+    ]
+    for root, path, name in known:
+        if path is None:
+            continue
+        file = root / path.lstrip("/") / name
+        count = _count(file)
+        if count is not None:
+            return Counter(file, f"its cgroup {path}", count)
+    return None
+
+
+def _host_counter() -> Counter | None:
+    file = Path("/proc/vmstat")
+    count = _count(file)
+    return None if count is None else Counter(file, "this host", count)
+
+
+def _count(file: Path) -> int | None:
+    try:
+        found = _COUNT.search(file.read_text())
+    except OSError:
+        return None
+    return int(found[1]) if found else None

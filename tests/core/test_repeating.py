@@ -1,0 +1,155 @@
+"""Failures that the same start would repeat: divergence and lack of memory. Time is a number."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.effects import RecordEnd, SelectCheckpoint, Spawn
+from supervisor.core.events import (
+    CheckpointCommitted,
+    CheckpointSelected,
+    FailureSaid,
+    SpawnSucceeded,
+    StartRequested,
+    StepsDone,
+    TrainingRestored,
+    WorkerExited,
+)
+from supervisor.core.facts import OnOom, Policy, State
+from supervisor.core.job import Job
+from supervisor.protocol.exitcodes import WorkerExit
+
+JOB = Policy(name="digits", is_job=True, startretries=10)
+MICROBATCH = replace(JOB, on_oom=OnOom.MICROBATCH)
+
+
+def training(job: Job, restored: int, step: int, now: float) -> None:
+    """The present attempt has its checkpoint and trains."""
+    attempt = job.facts.attempt
+    job.handle(SpawnSucceeded(attempt), now)
+    job.handle(CheckpointSelected(attempt, f"/c/step-{restored:010d}.a1" if restored else None, restored or None), now)
+    job.handle(TrainingRestored(attempt, restored), now)
+    job.handle(StepsDone(attempt, step), now)
+    assert job.state is State.RUNNING
+
+
+def running(policy: Policy = JOB) -> Job:
+    job = Job(policy)
+    job.handle(StartRequested(), 0.0)
+    training(job, 0, 1, 1.0)
+    return job
+
+
+def diverge(job: Job, step: int, now: float, go_back: bool = True) -> list[object]:
+    attempt = job.facts.attempt
+    job.handle(FailureSaid(attempt, f"loss of step {step} is nan", step, go_back=go_back), now)
+    return list(job.handle(WorkerExited(attempt, code=WorkerExit.DIVERGED), now))
+
+
+def test_divergence_waits_for_a_person_unless_the_job_is_to_go_back():
+    job = running()
+
+    (record,) = diverge(job, 12, 2.0, go_back=False)
+
+    assert isinstance(record, RecordEnd) and record.cause == "divergence"
+    assert job.state is State.FAILED
+    assert "loss of step 12 is nan" in str(job.facts.reason) and "on_nan" in str(job.facts.reason)
+
+
+def test_going_back_begins_before_the_two_steps_that_may_have_done_it():
+    job = running()
+
+    effects = diverge(job, 12, 2.0)
+
+    assert effects[1:] == [Spawn(2), SelectCheckpoint(2, before=11)]
+
+
+def test_diverging_again_goes_back_further_than_the_time_before():
+    job = running()
+    diverge(job, 12, 2.0)
+    training(job, 10, 11, 3.0)
+
+    effects = diverge(job, 13, 4.0)
+
+    assert SelectCheckpoint(3, before=10) in effects
+
+
+def test_another_death_after_it_goes_back_no_further():
+    job = running()
+    diverge(job, 12, 2.0)
+    training(job, 10, 11, 3.0)
+
+    effects = job.handle(WorkerExited(2, signal=9), 4.0)
+
+    assert SelectCheckpoint(3) in effects
+
+
+def test_where_to_go_back_to_is_kept_if_the_next_attempt_dies_before_it_was_chosen():
+    job = running()
+    diverge(job, 12, 2.0)
+    job.handle(WorkerExited(2, signal=9), 3.0)
+
+    effects = job.expire(100.0)
+
+    assert effects == [Spawn(3), SelectCheckpoint(3, before=11)]
+
+
+def test_divergence_has_a_budget_of_its_own_that_a_new_best_checkpoint_refills():
+    job = running()
+    for number in range(3):
+        diverge(job, 12, 2.0 + number)
+        training(job, 10, 11, 2.5 + number)
+    assert job.handle(WorkerExited(4, signal=9), 6.0)[1:] == [Spawn(5), SelectCheckpoint(5)]
+    training(job, 10, 11, 7.0)
+    job.handle(CheckpointCommitted(5, 20), 8.0)
+    for number in range(3):
+        diverge(job, 22, 9.0 + number)
+        training(job, 20, 21, 9.5 + number)
+
+    diverge(job, 22, 13.0)
+
+    assert job.state is State.FAILED
+    assert "4 failures (divergence)" in str(job.facts.reason)
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_lack_of_memory_is_told_apart_from_a_crash(said: bool):
+    job = running()
+    if said:
+        job.handle(FailureSaid(1, "MemoryError", 5, out_of_memory=True), 2.0)
+
+    ended = WorkerExited(1, code=1) if said else WorkerExited(1, signal=9, oom="its cgroup /a counts one more kill")
+    record, *rest = job.handle(ended, 2.0)
+
+    assert isinstance(record, RecordEnd) and record.cause == "out-of-memory"
+    assert rest == [Spawn(2), SelectCheckpoint(2)]
+
+
+def test_microbatch_divides_twice_as_finely_after_each_lack_of_memory_and_after_nothing_else():
+    job = running(MICROBATCH)
+    splits = []
+    for number in range(12):
+        (spawn,) = (
+            each
+            for each in job.handle(WorkerExited(number + 1, signal=9, oom="it"), 2.0 + number)
+            if isinstance(each, Spawn)
+        )
+        splits.append(spawn.split)
+        training(job, number, number + 1, 2.2 + number)
+        job.handle(CheckpointCommitted(number + 2, number + 1), 2.5 + number)
+
+    effects = job.handle(WorkerExited(13, signal=9), 20.0)
+
+    assert splits == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
+    assert Spawn(14, split=1024) in effects
+
+
+def test_lack_of_memory_before_the_first_step_is_no_broken_script():
+    job = Job(MICROBATCH)
+    job.handle(StartRequested(), 0.0)
+    job.handle(FailureSaid(1, "ResourceExhaustedError", None, out_of_memory=True), 1.0)
+
+    job.handle(WorkerExited(1, code=1), 1.0)
+
+    assert job.state is State.BACKOFF
+    assert Spawn(2, split=2) in job.expire(100.0)

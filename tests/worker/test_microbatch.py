@@ -1,0 +1,118 @@
+"""Batches in parts: the same step with less memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import worker
+from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.messages import Failed, Go
+from tests.worker import training
+from tests.worker.daemon_end import DaemonEnd
+from worker import loop, microbatch
+from worker.attempt import lacks_memory
+from worker.data import Feed
+from worker.state import Position
+
+pytestmark = pytest.mark.tensorflow
+Begin = Callable[[Launch], None]
+
+
+def described() -> loop.Training:
+    """A model whose step depends on the examples alone: no dropout, no statistics of a batch."""
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([tf.keras.Input((8, 8, 1)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(10)])
+    return loop.Training(
+        model=model,
+        optimizer=tf.keras.optimizers.SGD(1e-2, momentum=0.9),
+        loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none"),
+        data=training.data(),
+        total_steps=6,
+    )
+
+
+@pytest.mark.parametrize("split", [2, 3, 64])
+def test_the_steps_of_the_ready_made_loop_stay_the_same_but_for_rounding(two_replicas: Any, split: int) -> None:
+    with two_replicas.scope():
+        whole = described()
+        divided = described()
+        divided.model.set_weights(whole.model.get_weights())
+        for each in (whole, divided):
+            each.optimizer.build(each.model.trainable_variables)  # as worker.Run does
+    batches = list(Feed(whole.data, two_replicas, Position()).rest_of_epoch())
+    losses = []
+    for each, parts in ((whole, 1), (divided, split)):
+        step = loop.train_step(each, two_replicas, parts)
+        losses.append([np.mean([float(one) for one in step(*batch).values]) for batch in batches])
+
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    for one, other in zip(whole.model.get_weights(), divided.model.get_weights(), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_shares_add_up_and_no_example_is_lost() -> None:
+    batch = (tf.range(10), tf.range(10) * 2)
+
+    parts = list(microbatch.parts_of(batch, 4))
+
+    assert [len(inputs) for (inputs, _), _ in parts] == [2, 3, 2, 3]
+    assert tf.concat([labels for (_, labels), _ in parts], 0).numpy().tolist() == list(range(0, 20, 2))
+    assert sum(share for _, share in parts) == pytest.approx(1.0)
+
+
+def test_more_parts_than_examples_are_as_many_as_there_are() -> None:
+    assert [share for _, share in microbatch.parts_of(tf.range(3), 8)] == [1 / 3] * 3
+
+
+def test_a_missing_gradient_stays_missing() -> None:
+    total, missing = microbatch.accumulate(lambda part: (tf.reduce_sum(part), None), tf.range(6), 3)
+
+    assert (int(total), missing) == (15, None)
+
+
+def test_a_run_that_is_told_to_divides_and_one_that_does_not_is_told_so(
+    daemon: DaemonEnd, begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=5), split=2))
+    daemon.send(Go(1, None))
+
+    with worker.Run(tf.train.Checkpoint(weight=tf.Variable(1.0))) as run:
+        run.step_done(loss=1.0)
+        sizes = [len(part) for part, _ in run.microbatches(tf.range(6))]
+
+    assert sizes == [3, 3]
+    assert "doesn't divide its batches into 2 parts" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "is_it"),
+    [
+        (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor with shape[9,9]"), True),
+        (tf.errors.ResourceExhaustedError(None, None, "/c/x.tmp; No space left on device"), False),
+        (MemoryError(), True),
+        (ValueError("no"), False),
+    ],
+)
+def test_lack_of_memory_is_known_by_the_exception(error: Exception, is_it: bool) -> None:
+    wrapped = RuntimeError("in the loop")
+    wrapped.__cause__ = error
+
+    assert lacks_memory(error) is lacks_memory(wrapped) is is_it
+
+
+def test_tensorflows_own_lack_of_memory_is_said(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=5)))
+    daemon.send(Go(1, None))
+
+    with (
+        pytest.raises(tf.errors.ResourceExhaustedError),
+        worker.Run(tf.train.Checkpoint(weight=tf.Variable(1.0))) as run,
+    ):
+        run.step_done(loss=1.0)
+        tf.zeros([1 << 24, 1 << 24])
+
+    assert daemon.wait_for(Failed).out_of_memory
