@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test check check-deploy format peer bench systemd-test lock diagram clean
+.PHONY: demo test check check-deploy format peer bench bench-preempt systemd-test lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -33,6 +33,9 @@ peer: $(INSTALLED)  ## PyPI's Supervisor in .venv-supervisor, for the comparing 
 bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost of a save, beside CheckpointManager
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
+
+bench-preempt: $(INSTALLED)  ## notices beside TensorFlow's PreemptionCheckpointHandler (6 minutes; long: ARGS=--long)
+	$(BIN)/python -m bench.preempt $(ARGS)
 
 systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 3 minutes)
 	$(BIN)/python -m tests.systemd

@@ -1,6 +1,6 @@
 """What a preemption notice saves and costs: stepkeeper beside TensorFlow's PreemptionCheckpointHandler.
 
-Run with `python -m bench.preempt` (4 minutes; `--long`: every notice in every phase, 1 and 8 jobs, about an hour).
+Run with `python -m bench.preempt` (6 minutes; `--long`: every notice in every phase, 1 and 8 jobs, about an hour).
 Prints a table and writes bench/results/preempt.json.
 
 A case is a host of one or eight jobs, and a notice of so many seconds that comes at a random moment of a phase: import,
