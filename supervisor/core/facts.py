@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Self
 
 from supervisor.core.events import CheckpointSelected
+from supervisor.core.flush import Pause
 from supervisor.core.notices import Notice
 from supervisor.core.patience import Patience
 from supervisor.core.restart import Cause, Failures
@@ -129,15 +130,22 @@ class Facts:
 
     # how long things take, and the host's fate
     steps_s: tuple[float, ...] = ()  # the last few, as the worker told them
+    stepped_at: float | None = None  # monotonic; the last word of a step, of the present attempt
+    pauses: tuple[Pause, ...] = ()  # the longest times without a step, lately
     save_s: float | None = None  # expected of the next save, others saving too
     flushed_s: float | None = None  # from asking to the commit, the last time
     startup_s: float | None = None  # from the spawn to the first step, the last time
     notice: Notice | None = None  # the gravest that holds
     last_flush_asked: bool = False  # the one at the last safe moment before the host goes
+    insured: bool = False  # it was asked for a checkpoint before the time in which a long pause may come
     flush_again_at: float | None = None  # monotonic; a flush for the notice failed and is tried again
     held: bool = False  # in BACKOFF: because of the notice, not of a failure
 
     def copied(self) -> Self:
         """The same, to go back to; what is in it but frozen values is copied too."""
-        failures = replace(self.failures, by_cause=dict(self.failures.by_cause))
-        return replace(self, failures=failures)
+        return replace(
+            self,
+            failures=replace(self.failures, by_cause=dict(self.failures.by_cause)),
+            patience=replace(self.patience, longest=dict(self.patience.longest)),
+            suspects=replace(self.suspects, deaths=list(self.suspects.deaths)),
+        )

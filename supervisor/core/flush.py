@@ -3,7 +3,8 @@
 Where each number comes from: `gone_at` is the notice's deadline; `step_s` is what the worker says in `progress`, the
 slowest of the last few; a save's time is `save_s` of `committed`, from the decision to the last sync, so what it
 measures is this job on this disk; the margin is `notice_margin` of the configuration. Unknown is None, and whoever
-does not know how long a save takes asks at once.
+does not know how long a save takes asks at once. Between two steps a loop may also evaluate or wait for data: its
+pauses are what passes between two words of progress.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 SPREAD = 1.2  # the next save may be slower than the slowest of the last few: page cache, neighbours on the same disk
+PAUSES_S = 3600.0  # for so long a pause is remembered: evaluations come every few minutes, seldom less than hourly
 RECENT = 8  # saves and steps that are remembered: enough to meet a slow one, few enough to follow a job that changes
 
 
@@ -36,6 +38,20 @@ def latest_ask(gone_at: float, step_s: float, save_s: float, margin_s: float) ->
     if min(step_s, save_s, margin_s) < 0:
         raise ValueError(f"cannot plan with a negative time: step {step_s}, save {save_s}, margin {margin_s}")
     return gone_at - margin_s - save_s - step_s
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time without a step: it ended at `ended_at` (monotonic seconds) and took `pause_s`."""
+
+    ended_at: float
+    pause_s: float
+
+
+def with_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
+    """What has to be remembered to know the longest pause of the last hour, at any later time: longest first."""
+    since = pause.ended_at - PAUSES_S
+    return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
 
 
 def alone_s(save: Saved, others: Iterable[Saved]) -> float:

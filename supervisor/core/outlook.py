@@ -38,6 +38,21 @@ def durable_s(facts: Facts) -> float | None:
     return None if save is None else step_s(facts) + save + facts.policy.notice_margin
 
 
+def pause_s(facts: Facts) -> float:
+    """The longest time without a step, lately: an evaluation, say. 0 if there was none."""
+    return max((each.pause_s for each in facts.pauses), default=0.0)
+
+
+def wait_s(facts: Facts) -> float:
+    """How long the last flush has to wait for a step, as it is planned for.
+
+    A pause no longer than a step and a save is planned for: there is no time to save before it. For longer ones there
+    is `insurance_at`.
+    """
+    step, pause = step_s(facts), pause_s(facts)
+    return max(step, pause) if pause <= step + (save_s(facts) or 0.0) else step
+
+
 def last_flush_at(facts: Facts) -> float | None:
     """When the last flush before the host goes is due (monotonic seconds).
 
@@ -46,7 +61,19 @@ def last_flush_at(facts: Facts) -> float | None:
     end, save = gone_at(facts), save_s(facts)
     if end is None or save is None or facts.last_flush_asked or not facts.policy.is_job:
         return None
-    return latest_ask(end, step_s(facts), save, facts.policy.notice_margin)
+    return latest_ask(end, wait_s(facts), save, facts.policy.notice_margin)
+
+
+def insurance_at(facts: Facts) -> float | None:
+    """When a checkpoint more is due (monotonic seconds), because a long pause may begin before the last one is.
+
+    Training goes on after it; if the pause does come, and outlasts the host, what was trained until here is not lost.
+    None: no pause is that long, or it was asked for.
+    """
+    last_at, pause = last_flush_at(facts), pause_s(facts)
+    if last_at is None or facts.insured or pause <= wait_s(facts):
+        return None
+    return last_at + wait_s(facts) - pause
 
 
 def flush_due(facts: Facts, now: float) -> float | None:
@@ -58,6 +85,9 @@ def flush_due(facts: Facts, now: float) -> float | None:
         return again_at
     if last_at is None:  # how long it takes is not known, so there is no time to lose
         return now if again_at is None else again_at
+    insured_at = insurance_at(facts)
+    if insured_at is not None and max(now, insured_at) + step_s(facts) + (save_s(facts) or 0.0) <= last_at:
+        last_at = insured_at
     return last_at if again_at is None else min(last_at, again_at)
 
 

@@ -37,7 +37,7 @@ def notice(deadline_at: float | None = 100.0, certainty: Certainty = Certainty.C
 def noticed(deadline_at: float | None = 100.0, policy=POLICY, **values: Certainty) -> Job:
     """A job that trains since 10 s with steps of 1 s, whose save takes 5 s; told at 20 s."""
     job = running(policy)
-    job.handle(StepsDone(1, 2, 1.0), 20.0)
+    job.handle(StepsDone(1, 11, 1.0), 20.0)
     job.handle(SavesMeasured(5.0), 20.0)
     job.handle(NoticeReceived(notice(deadline_at, **values)), 20.0)
     return job
@@ -57,12 +57,24 @@ def test_a_notice_flushes_at_once_and_training_goes_on():
     assert job.state is State.FLUSHING
 
 
+def test_a_checkpoint_more_is_made_before_a_pause_may_outlast_the_host():
+    job = noticed()
+    committed(job, 26.0)
+    job.handle(StepsDone(1, 12, 1.0), 41.0)  # an evaluation of 20 s
+
+    assert job.deadline() == 100.0 - 2.0 - 5.0 - 21.0
+    (asked,) = job.expire(72.0)
+    assert (asked.then, job.state) == (Then.GO_ON, State.FLUSHING)
+    committed(job, 80.0)
+    assert job.deadline() == 100.0 - 2.0 - 5.0 - 1.0
+
+
 def test_the_last_flush_leaves_margin_save_and_step_and_then_the_worker_leaves():
     job = noticed()
     committed(job, 26.0)
 
     assert job.state is State.RUNNING
-    job.handle(StepsDone(1, 60, 1.0), 80.0)
+    job.handle(StepsDone(1, 71, 1.0), 80.0)
     assert job.deadline() == 100.0 - 2.0 - 5.0 - 1.0
     assert job.expire(92.0) == [RequestFlush(1, 2, "notice", Then.STOP, 8.0)]
 
@@ -70,7 +82,7 @@ def test_the_last_flush_leaves_margin_save_and_step_and_then_the_worker_leaves()
 def test_who_is_to_train_on_is_told_to_go_on_after_the_last_flush():
     job = noticed(policy=TRAIN)
     committed(job, 26.0)
-    job.handle(StepsDone(1, 60, 1.0), 80.0)
+    job.handle(StepsDone(1, 71, 1.0), 80.0)
 
     assert job.expire(92.0) == [RequestFlush(1, 2, "notice", Then.GO_ON, 8.0)]
     committed(job, 97.0)

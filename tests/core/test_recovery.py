@@ -1,5 +1,6 @@
 """An error of our own in the table: nothing has changed, and what follows is defined."""
 
+import dataclasses
 from typing import Any, cast
 
 import pytest
@@ -40,6 +41,16 @@ def test_a_copy_of_the_facts_shares_nothing_that_changes():
 
     assert before.failures.by_cause == {}
     assert job.facts.failures.by_cause != {}
+
+
+def test_a_copy_of_the_facts_has_a_copy_of_every_part_that_can_change():
+    facts = running().facts
+    before = facts.copied()
+
+    for field in dataclasses.fields(facts):
+        mine, copied = getattr(facts, field.name), getattr(before, field.name)
+        if type(mine).__hash__ is None:
+            assert mine is not copied, field.name
 
 
 def test_a_worker_that_ended_is_started_again_after_a_minute():

@@ -6,6 +6,7 @@ Exit status: 0 if all pass, 1 if one does not, 2 if there is no such machine to 
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -65,6 +66,7 @@ def main() -> int:
             -1 if wanted[-1] is ALL[-1] else len(wanted), tensorflow_job.weights_after_a_poweroff_are_bit_equal
         )
         shown |= tensorflow_job.shown()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the machine is cleared away then, too
     folder = Path(tempfile.mkdtemp(prefix="stepkeeper-systemd-"))
     guest: Guest | None = None
     try:

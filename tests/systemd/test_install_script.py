@@ -55,4 +55,5 @@ def test_the_configuration_it_writes_is_good():
 
     assert config.programs == {}
     assert str(config.supervisord.runtime_dir) == "/run/stepkeeper"
+    assert str(config.supervisord.notice_dir) == "/run/stepkeeper/notices", "the folder that stepkeeper.tmpfiles makes"
     assert config.supervisord.logfile is None

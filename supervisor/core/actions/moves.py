@@ -56,8 +56,8 @@ def launch(facts: Facts, now: float) -> Effects:
     facts.attempt += 1
     facts.started_at = facts.progressed_at = now
     facts.moved = facts.done_said = facts.restoring = facts.outdated = False
-    facts.held = facts.last_flush_asked = False
-    facts.flush_again_at = None
+    facts.held = facts.last_flush_asked = facts.insured = False
+    facts.flush_again_at = facts.stepped_at = None
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None
     facts.saved = None
     facts.failed_step = facts.began_at = None

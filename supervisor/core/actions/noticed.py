@@ -16,7 +16,7 @@ REASON = "notice"
 def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """Nothing trains here that could be saved; a start will ask whether there is time."""
     facts.notice = event.notice
-    facts.last_flush_asked = False
+    facts.last_flush_asked = facts.insured = False
     return []
 
 
@@ -59,7 +59,7 @@ def noticed_waiting(facts: Facts, event: NoticeReceived | NoticeChanged, now: fl
 def ended(facts: Facts, event: Event, now: float) -> Effects:
     """Nothing to fear any more."""
     facts.notice = facts.flush_again_at = None
-    facts.last_flush_asked = False
+    facts.last_flush_asked = facts.insured = False
     return []
 
 
@@ -130,8 +130,9 @@ def _goes_on(facts: Facts) -> bool:
 
 def _flush(facts: Facts, now: float) -> Effects:
     """The first flush, or the last one if there is no time for both; then the worker leaves if it is to."""
-    last_at = outlook.last_flush_at(facts)
+    last_at, insured_at = outlook.last_flush_at(facts), outlook.insurance_at(facts)
     if last_at is None or now < last_at:
+        facts.insured = facts.insured or (insured_at is not None and insured_at <= now)
         return ask(facts, REASON, Then.GO_ON, now)
     facts.last_flush_asked = True
     if facts.policy.on_notice is OnNotice.TRAIN or facts.notice is None:

@@ -7,7 +7,7 @@ from supervisor.core.actions.looping import note_failed_step, remember
 from supervisor.core.actions.moves import abort, run, running_deadline, try_flush_again
 from supervisor.core.events import CheckpointCommitted, Event, FailureSaid, SaveFailed, StepsDone
 from supervisor.core.facts import Facts, State
-from supervisor.core.flush import RECENT
+from supervisor.core.flush import RECENT, Pause, with_pause
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
 
@@ -21,6 +21,7 @@ def step_done(facts: Facts, event: StepsDone, now: float) -> Effects:
 
 def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     """A step counts, whatever is going on besides."""
+    before = facts.step
     facts.step = event.step
     facts.progressed_at = now
     facts.moved = facts.ever_moved = True
@@ -29,7 +30,16 @@ def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     facts.patience.passed(event.step)
     if event.step_s is not None and event.step_s >= 0:
         facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT:]
+    _note_pause(facts, before, now)
     return []
+
+
+def _note_pause(facts: Facts, before: int | None, now: float) -> None:
+    """What passed since the last word of a step (of `before`), less what the steps before the last one took."""
+    if facts.stepped_at is not None and facts.step is not None and before is not None:
+        steps_s = max(0, facts.step - before - 1) * min(facts.steps_s, default=0.0)
+        facts.pauses = with_pause(facts.pauses, Pause(now, max(0.0, now - facts.stepped_at - steps_s)))
+    facts.stepped_at = now
 
 
 def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:

@@ -1,0 +1,380 @@
+"""What a preemption notice saves and costs: stepkeeper beside TensorFlow's PreemptionCheckpointHandler.
+
+Run with `python -m bench.preempt` (6 minutes; `--long`: every notice in every phase, 1 and 8 jobs, about an hour).
+Prints a table and writes bench/results/preempt.json.
+
+A case is a host of one or eight jobs, and a notice of so many seconds that comes at a random moment of a phase: import,
+tracing, a step, a save in flight, an evaluation, a stall of the data. stepkeeper reads it from a notice file; for the
+handler SIGTERM goes to PyPI's Supervisor, which passes it on and has all the time of the notice to stop. At the
+deadline everything is killed, and what is on the disk then counts. Figures of each job:
+
+durable   nothing that was trained when the notice came is lost. Asked of a job only where the notice is longer than
+          what remained until it could save at all: the rest of the phase, one step, and a save (the floor).
+given up  seconds of training before the deadline that are not in the last checkpoint: stopped early, or trained in
+          vain. Where training could not have begun by then, none.
+request   seconds from the notice to the first checkpoint that holds all that was trained until it came.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import platform
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import peer, preempt_job
+from supervisor.protocol import durable
+
+ROOT = Path(__file__).resolve().parent.parent
+PHASES = ("import", "tracing", "step", "save", "evaluation", "stall")
+SPAN_S = {"import": 2.0, "tracing": 1.0, "step": 0.02, "save": 0.3, "evaluation": 1.0, "stall": 1.0}
+FIRST_S = 180.0  # eight TensorFlows on two cores
+LOOK_S = 0.005
+STATE_BYTES = 12 * preempt_job.LAYERS * preempt_job.WIDTH * (preempt_job.WIDTH + 1)  # float32, and Adam's two slots
+
+OURS = """
+[supervisord]
+nodaemon = true
+state_dir = {folder}/state
+notices = file
+notice_dir = {folder}/notices
+logfile = {folder}/daemon.log
+[unix_http_server]
+file = {folder}/s.sock
+"""
+OUR_JOB = """
+[program:job{number}]
+command = {python} -m bench.preempt_job {kind} {folder}/job{number} {folder}/job{number}.story
+directory = {root}
+checkpoint_dir = {folder}/job{number}
+checkpoint_interval = {every} steps
+stdout_logfile = {folder}/job{number}.log
+redirect_stderr = true
+"""
+THEIRS = """
+[supervisord]
+nodaemon = true
+logfile = {folder}/daemon.log
+pidfile = {folder}/daemon.pid
+"""
+THEIR_JOB = """
+[program:job{number}]
+command = {python} -m bench.preempt_job handler {folder}/job{number} {folder}/job{number}.story
+directory = {root}
+environment = GCE_METADATA_IP="127.0.0.1:9",GRACE_S="{grace}"
+stopwaitsecs = 600
+autorestart = false
+stdout_logfile = {folder}/job{number}.log
+redirect_stderr = true
+"""
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to survive. `kind`: of job. `is_told`: the handler knows how long the notice is."""
+
+    name: str
+    kind: str
+    is_told: bool = False
+
+    @property
+    def is_ours(self) -> bool:
+        return self.kind != "handler"
+
+
+TENSORFLOW = System("stepkeeper, TensorFlow", "worker")
+PLAIN = System("stepkeeper, plain", "plain")
+HANDLER = System("handler, Supervisor", "handler")
+TOLD = System("handler, Supervisor, grace_period", "handler", is_told=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    system: System
+    jobs: int
+    notice_s: float
+    phase: str
+    fraction: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one job, seconds.
+
+    `could`: it could have been durable in time. `request_s`: None, it never was. `startup_s`: from its first line to
+    its first step, `age_s`: to the notice.
+    """
+
+    could: bool
+    durable: bool
+    given_up_s: float
+    request_s: float | None
+    startup_s: float | None
+    age_s: float
+
+
+@dataclass(frozen=True)
+class Happening:
+    at: float
+    what: str
+    number: int
+
+
+def told(story: Path) -> list[Happening]:
+    """What a job wrote down so far."""
+    if not story.exists():
+        return []
+    lines = (line.split() for line in story.read_text().splitlines() if line.count(" ") == 2)
+    return [Happening(float(at), what, int(number)) for at, what, number in lines]
+
+
+def durable_step(folder: Path, is_ours: bool) -> int:
+    """The step of the newest checkpoint that is whole; 0: there is none."""
+    if is_ours:
+        found = [int(each.parent.name[5:15]) for each in folder.glob("step-*.a*/MANIFEST.json")
+                 if not each.parent.name.endswith(".partial")]  # fmt: skip
+        return max(found, default=0)
+    with contextlib.suppress(OSError):  # as a restore would: TensorFlow believes the file `checkpoint`
+        first = (folder / "checkpoint").read_text().splitlines()[0]
+        return int(first.rpartition("-")[2].rstrip('"'))
+    return 0
+
+
+@contextlib.contextmanager
+def host(case: Case) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """A folder with the jobs of a case, supervised; in the end everything is killed."""
+    with tempfile.TemporaryDirectory(prefix="stepkeeper-bench-") as name:
+        folder = Path(name)
+        head, body = (OURS, OUR_JOB) if case.system.is_ours else (THEIRS, THEIR_JOB)
+        grace = int(case.notice_s) if case.system.is_told else 0
+        text = head.format(folder=folder)
+        for number in range(case.jobs):
+            text += body.format(folder=folder, number=number, python=sys.executable, root=ROOT, kind=case.system.kind,
+                                grace=grace, every=preempt_job.SAVE_EVERY)  # fmt: skip
+        (folder / "bench.conf").write_text(text)
+        (folder / "notices").mkdir(mode=0o700)
+        command = [sys.executable, "-m", "supervisor.daemon"] if case.system.is_ours else [peer_command(), "-n"]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "2", "OMP_NUM_THREADS": "1"}
+        if not case.system.is_ours:
+            del environment["PYTHONPATH"]  # its own package has the name of ours; jobs run in ROOT
+        daemon = subprocess.Popen(
+            [*command, "-c", str(folder / "bench.conf")], cwd=folder, env=environment,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield folder, daemon
+        finally:
+            lose(daemon)
+
+
+def peer_command() -> str:
+    return str(peer.binaries() / "supervisord")
+
+
+def lose(daemon: subprocess.Popen[bytes]) -> None:
+    """The host is gone: everything ends at once."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        mine = psutil.Process(daemon.pid)
+        mine.suspend()  # first, so that nothing is started again
+        everybody = mine.children(recursive=True)
+        for each in [*everybody, mine]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+    daemon.wait(30)
+
+
+def until(look: Callable[[], bool], what: str, limit_s: float = FIRST_S) -> None:
+    end = time.monotonic() + limit_s
+    while not look():
+        if time.monotonic() > end:
+            raise SystemExit(f"waited {limit_s:g} s in vain for {what}")
+        time.sleep(LOOK_S)
+
+
+def reach(case: Case, stories: Sequence[Path]) -> None:
+    """Returns in the wanted phase of the first job, all others training too (where that phase is one of training)."""
+    story = stories[0]
+    if case.phase not in ("import", "tracing"):
+        until(lambda: all(any(each.what == "save" for each in told(one)) for one in stories), "everybody's first save")
+    seen = len([each for each in told(story) if each.what == case.phase])
+    if case.phase in ("import", "tracing"):
+        seen = 0
+    until(lambda: len([each for each in told(story) if each.what == case.phase]) > seen, f"{case.phase} of {story}")
+    time.sleep(case.fraction * SPAN_S[case.phase])
+
+
+def give(case: Case, folder: Path, daemon: subprocess.Popen[bytes]) -> None:
+    """The notice."""
+    if case.system.is_ours:
+        text = json.dumps({"version": 1, "kind": "preemption", "in_s": case.notice_s, "reason": "bench"})
+        (folder / "notices" / ".new").write_text(text)
+        (folder / "notices" / ".new").rename(folder / "notices" / "bench.json")
+    else:
+        daemon.send_signal(signal.SIGTERM)
+
+
+def run(case: Case) -> list[Outcome]:
+    """One case, from the start of its host to its end."""
+    with host(case) as (folder, daemon):
+        stories = [folder / f"job{number}.story" for number in range(case.jobs)]
+        reach(case, stories)
+        noticed_at = time.monotonic()
+        give(case, folder, daemon)
+        deadline_at = noticed_at + case.notice_s
+        trained = [max((each.number for each in told(one) if each.what == "step"), default=0) for one in stories]
+        first: list[float | None] = [None] * case.jobs
+        kept = [0] * case.jobs
+        while time.monotonic() < deadline_at:
+            for number in range(case.jobs):
+                kept[number] = durable_step(folder / f"job{number}", case.system.is_ours)
+                if first[number] is None and kept[number] >= max(trained[number], 1):
+                    first[number] = time.monotonic() - noticed_at
+            time.sleep(min(LOOK_S * case.jobs, max(0.0, deadline_at - time.monotonic())))
+        lose(daemon)
+        kept = [durable_step(folder / f"job{number}", case.system.is_ours) for number in range(case.jobs)]
+        return [
+            judge(case, told(stories[number]), noticed_at, trained[number], kept[number], first[number])
+            for number in range(case.jobs)
+        ]
+
+
+def judge(
+    case: Case, story: Sequence[Happening], noticed_at: float, trained: int, kept: int, request_s: float | None
+) -> Outcome:
+    """What became of one job; what it gave up is corrected by `against` where it never trained."""
+    deadline_at = noticed_at + case.notice_s
+    steps = [each for each in story if each.what == "step"]
+    began_at = story[0].at
+    kept_at = max((each.at for each in steps if each.number <= kept), default=max(noticed_at, began_at))
+    next_s = min((each.at - noticed_at for each in steps if each.at >= noticed_at), default=SPAN_S[case.phase])
+    could = trained > 0 and case.notice_s > next_s + preempt_job.STEP_S + floor_s(case.jobs)
+    startup_s = steps[0].at - began_at if steps else None
+    return Outcome(
+        could, kept >= trained, max(0.0, deadline_at - kept_at), request_s, startup_s, max(0.0, noticed_at - began_at)
+    )
+
+
+def against(startup_s: float, notice_s: float, found: Outcome) -> Outcome:
+    """Who had not begun to train when the notice came gave up only what the rest of the start left of the time."""
+    rest_s = max(0.0, startup_s - found.age_s)
+    return replace(found, given_up_s=min(found.given_up_s, max(0.0, notice_s - rest_s)))
+
+
+@cache
+def floor_s(jobs: int) -> float:
+    """The floor of a save: writing and syncing as many bytes, all jobs at once; the slower of two tries."""
+    content = os.urandom(STATE_BYTES)
+    tries = []
+    with tempfile.TemporaryDirectory(prefix="stepkeeper-bench-") as name, ThreadPoolExecutor(jobs) as pool:
+        for _ in range(2):
+            began = time.monotonic()
+            list(pool.map(lambda number: durable.write_file(Path(name, str(number)), content), range(jobs)))
+            tries.append(time.monotonic() - began)
+    return max(tries)
+
+
+def cases(options: argparse.Namespace) -> list[Case]:
+    """What is run, in an order of chance, the same for every system."""
+    chance = random.Random(options.seed)
+    if options.long:
+        plan = [(system, 1, (2, 5, 30, 120), PHASES) for system in (TENSORFLOW, HANDLER, TOLD)]
+        plan += [(PLAIN, 8, (2, 5, 30, 120), PHASES), (TENSORFLOW, 8, (5, 30), ("step", "save", "evaluation"))]
+    else:
+        plan = [(system, 1, (5,), ("save", "evaluation")) for system in (TENSORFLOW, HANDLER)]
+        plan += [(system, 1, (30,), ("step",)) for system in (TENSORFLOW, HANDLER, TOLD)]
+        plan += [(PLAIN, 8, (2, 5), ("step", "save", "stall"))]
+    fractions: dict[tuple[float, str], float] = {}
+    for notice_s, phase in itertools.product((2, 5, 30, 120), PHASES):
+        fractions[notice_s, phase] = chance.random()
+    wanted = [
+        Case(system, jobs, notice_s, phase, fractions[notice_s, phase])
+        for system, jobs, notices, phases in plan
+        for notice_s, phase in itertools.product(notices, phases)
+        if options.only is None or options.only in f"{system.name} {jobs} {notice_s} {phase}"
+    ]
+    return wanted * options.rounds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--long", action="store_true", help="every notice in every phase (about an hour)")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", metavar="TEXT", help="cases with this in 'SYSTEM JOBS NOTICE PHASE'")
+    options = parser.parse_args()
+    found: list[tuple[Case, list[Outcome]]] = []
+    for case in cases(options):
+        outcomes = run(case)
+        found.append((case, outcomes))
+        lost = sum(each.could and not each.durable for each in outcomes)
+        print(
+            f"{case.system.name}, {case.jobs} job(s), {case.notice_s:g} s in {case.phase}: "
+            f"{sum(each.durable for each in outcomes)} durable, {lost} missed, gave up "
+            f"{spread([each.given_up_s for each in outcomes])} s, request {spread(requests(outcomes))} s",
+            flush=True,
+        )
+    report(corrected(found))
+
+
+def corrected(found: list[tuple[Case, list[Outcome]]]) -> list[tuple[Case, list[Outcome]]]:
+    """With the median start of each system taken into account."""
+    starts: dict[tuple[str, int], list[float]] = {}
+    for case, outcomes in found:
+        key = case.system.name, case.jobs
+        starts.setdefault(key, []).extend(each.startup_s for each in outcomes if each.startup_s is not None)
+    return [
+        (case, [against(statistics.median(starts[case.system.name, case.jobs] or [0.0]), case.notice_s, each)
+                for each in outcomes])
+        for case, outcomes in found
+    ]  # fmt: skip
+
+
+def requests(outcomes: Sequence[Outcome]) -> list[float]:
+    return [each.request_s for each in outcomes if each.request_s is not None]
+
+
+def report(found: list[tuple[Case, list[Outcome]]]) -> None:
+    table = Table("system", "jobs", "notice", "durable", "gave up, s", "request to durable, s")
+    rows: dict[tuple[str, int, float], list[Outcome]] = {}
+    for case, outcomes in found:
+        rows.setdefault((case.system.name, case.jobs, case.notice_s), []).extend(outcomes)
+    for (name, jobs, notice_s), outcomes in rows.items():
+        asked = [each for each in outcomes if each.could]
+        share = f"{sum(each.durable for each in asked)} of {len(asked)}"
+        gave = spread([each.given_up_s for each in outcomes])
+        table.add_row(name, str(jobs), f"{notice_s:g} s", share, gave, spread(requests(outcomes)))
+    Console(width=120).print(table)
+    folder = ROOT / "bench" / "results"
+    folder.mkdir(exist_ok=True)
+    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    content = [{**asdict(case), "outcomes": [asdict(each) for each in outcomes]} for case, outcomes in found]
+    floors = {jobs: floor_s(jobs) for jobs in {case.jobs for case, _ in found}}
+    (folder / "preempt.json").write_text(
+        json.dumps({"machine": machine, "floor_s": floors, "cases": content}, indent=1) + "\n"
+    )
+
+
+def spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()
