@@ -139,7 +139,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     code = match[1]
     if code[:1] == b"x" and len(code) > 1:
         return bytes([int(code[1:], 16)])
-    if code.isdigit():
+    if code.isdigit() and code < b"8":
         return bytes([int(code, 8) & 0xFF])
     return _PLAIN.get(code, code)
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as some
 
 from supervisor.protocol import checkpoints, durable, foreign, layout, manifest, tensorbundle
@@ -199,6 +199,7 @@ def test_step_comes_from_the_surest_source(found: tensorbundle.Bundle, step: int
 
 @pytest.mark.fuzz
 @cases(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(content=rb'model_checkpoint_path: "\8 \18 \08"')
 @given(
     content=some.binary(max_size=200)
     | some.lists(some.binary(max_size=30)).map(
