@@ -267,6 +267,7 @@ def _sources(settings: SupervisordConfig) -> tuple[Source, ...]:
     """Where notices of this host come from. Raises UnknownSourceError."""
     told = NoticeSettings(
         notice_dir=settings.notice_dir,
+        owner_uids=settings.notice_owners,
         azure_acknowledge=settings.azure_acknowledge,
         google_preemption_notice_s=settings.google_preemption_notice,
     )

@@ -128,6 +128,11 @@ class SupervisordConfig(HookKeys):
         "that back, with a file.",
         shown="`notices` in state_dir",
     )
+    notice_owners: Annotated[frozenset[int], from_text(values.users)] = key(
+        frozenset(),
+        "Users, separated by commas, whose files in notice_dir count besides root's and the daemon's own.",
+        shown="none",
+    )
     azure_acknowledge: Boolean = key(
         False,
         "Whether Azure is told that it need not wait once all is on the disk. Off, as it then takes the host at once.",

@@ -295,6 +295,11 @@ def user(text: str) -> str:
     return text
 
 
+def users(text: str) -> frozenset[int]:
+    """Users that exist, by name or number, separated by commas; as numbers."""
+    return frozenset(_entry_of_user(name.strip()).pw_uid for name in text.split(",") if name.strip())
+
+
 def owner(text: str) -> tuple[int, int]:
     """`user` or `user:group` as numbers; the group is -1, leave it as it is, if none is named."""
     name, colon, group = text.partition(":")

@@ -345,3 +345,10 @@ def test_a_wrong_tcp_server_is_refused(complaints, lines, text):
 )
 def test_a_loopback_address_needs_no_password(read, port, address):
     assert read(f"{DAEMON}[inet_http_server]\nport = {port}\n").inet_http_server.address == address
+
+
+def test_owners_of_notices_are_users_that_exist(read, complaints):
+    found = read(f"{DAEMON}notice_owners = root, 0\n").supervisord.notice_owners
+
+    assert found == frozenset({0})
+    assert "names the user 'nobody-here'" in complaints(f"{DAEMON}notice_owners = root, nobody-here\n")[0]
