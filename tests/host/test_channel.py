@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host import channel as channel_module
-from supervisor.host.channel import Channel
+from supervisor.host.channel import ITEMS_A_TURN, Channel
 from supervisor.protocol import layout
 from supervisor.protocol.codec import MAX_LINE_BYTES, encode
 from supervisor.protocol.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
@@ -170,12 +170,15 @@ async def test_a_worker_that_never_reads_holds_nobody_and_hears_all_that_was_acc
 
 
 async def test_much_at_once_is_heard_in_several_turns(tmp_path: Path) -> None:
+    lines = [encode(Progress(1, step)) for step in range(ITEMS_A_TURN * 2)]
     async with heard(tmp_path / "a1") as end:
-        os.write(end.says, b"".join(encode(Progress(1, step)) for step in range(400)))
+        assert sum(map(len, lines)) < 65536, "more than the pipe holds"
+        os.write(end.says, b"".join(lines))
 
         first = len(await end.count(1))
-        assert first < 400
-        assert [message.step for message in await end.count(400) if isinstance(message, Progress)] == list(range(400))
+        assert first < len(lines)
+        steps = [each.step for each in await end.count(len(lines)) if isinstance(each, Progress)]
+        assert steps == list(range(len(lines)))
 
 
 async def test_a_flood_leaves_everybody_else_their_turn(tmp_path: Path) -> None:

@@ -95,11 +95,17 @@ def test_idle_daemon_sleeps(tmp_path: Path):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         assert daemon.process is not None
-        before = switches(daemon.process.pid)
+        pid = daemon.process.pid
 
-        signal.sigtimedwait([], 2)  # two seconds in which nobody asks anything
+        # what polls wakes up in every window; what is seldom (the log keeper's heartbeat) spares one of them
+        assert min(wakeups(pid) for _ in range(3)) <= 1
 
-        assert switches(daemon.process.pid) - before <= 2
+
+def wakeups(pid: int) -> int:
+    """How often it woke up in two seconds in which nobody asks anything."""
+    before = switches(pid)
+    signal.sigtimedwait([], 2)
+    return switches(pid) - before
 
 
 def switches(pid: int) -> int:
