@@ -62,8 +62,6 @@ def test_ansible_understands_the_playbook():
 
 def test_the_role_passes_only_options_that_the_installer_has():
     installer = DEPLOY / "install.sh"
-    if not installer.exists():
-        pytest.skip("deploy/install.sh is not in this tree")
     used = set(re.findall(r"(?<=\")--[a-z-]+", (ANSIBLE / "roles/stepkeeper/tasks/release.yml").read_text()))
 
     assert used
