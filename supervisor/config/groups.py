@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 from supervisor.config.check import Checked
-from supervisor.config.model import GroupConfig
 from supervisor.config.program import Group, check_name
+from supervisor.config.program_keys import GroupConfig
 from supervisor.ini.problems import nearest
 
 

@@ -9,16 +9,12 @@ from typing import TypeVar
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.check import Checked
+from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.groups import build_groups
-from supervisor.config.model import (
-    Config,
-    CtlConfig,
-    InetServerConfig,
-    ProgramConfig,
-    SupervisordConfig,
-    UnixServerConfig,
-)
+from supervisor.config.model import Config
 from supervisor.config.program import Group, Surroundings, build_processes
+from supervisor.config.program_keys import ProgramConfig
+from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.values import environment as parse_environment
 from supervisor.ini.expand import names
 from supervisor.ini.problems import ConfigError, Place, Problem, nearest

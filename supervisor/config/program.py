@@ -9,7 +9,9 @@ from typing import Any
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.check import Checked
-from supervisor.config.model import JOB_STARTRETRIES, JobConfig, ProcessesConfig, ProgramConfig, SupervisordConfig
+from supervisor.config.daemon_keys import SupervisordConfig
+from supervisor.config.job_keys import JobConfig
+from supervisor.config.program_keys import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
 from supervisor.config.values import TRUE
 from supervisor.config.values import environment as parse_environment
 from supervisor.ini.expand import names, program_names

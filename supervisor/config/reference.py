@@ -4,17 +4,11 @@ A test holds the page to them.
 """
 
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.model import (
-    CtlConfig,
-    GroupConfig,
-    InetServerConfig,
-    JobConfig,
-    ProcessesConfig,
-    ProgramConfig,
-    SupervisordConfig,
-    UnixServerConfig,
-)
+from supervisor.config.daemon_keys import SupervisordConfig
+from supervisor.config.job_keys import JobConfig
+from supervisor.config.program_keys import GroupConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.section import Section
+from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 
 TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[supervisord]", SupervisordConfig),

@@ -6,7 +6,9 @@ import pwd
 from collections.abc import Mapping
 
 from supervisor.config.check import Checked
-from supervisor.config.model import InetServerConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.daemon_keys import SupervisordConfig
+from supervisor.config.program_keys import ProgramConfig
+from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
 from supervisor.core import dependencies
 from supervisor.ini.problems import nearest
 

@@ -9,14 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import Config, ConfigError, load
-from supervisor.config.model import (
-    CtlConfig,
-    JobConfig,
-    ProcessesConfig,
-    ProgramConfig,
-    SupervisordConfig,
-    UnixServerConfig,
-)
+from supervisor.config.daemon_keys import SupervisordConfig
+from supervisor.config.job_keys import JobConfig
+from supervisor.config.program_keys import ProcessesConfig, ProgramConfig
+from supervisor.config.server_keys import CtlConfig, UnixServerConfig
 from tests.fuzzing import cases
 
 KEYS = sorted(

@@ -9,8 +9,10 @@ import pytest
 
 from bench import peer
 from supervisor.config import ConfigError, load
+from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.migrate import CHANGED, UNSET, Fate, judge
-from supervisor.config.model import InetServerConfig, ProgramConfig, SupervisordConfig, UnixServerConfig
+from supervisor.config.program_keys import ProgramConfig
+from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
 
 OLD = """[supervisord]
 logfile = /tmp/d.log

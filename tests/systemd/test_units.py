@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from supervisor import daemon
-from supervisor.config.model import JobConfig, ProgramConfig
+from supervisor.config.job_keys import JobConfig
+from supervisor.config.program_keys import ProgramConfig
 from supervisor.host import service_end
 
 SYSTEMD = Path(__file__).parent.parent.parent / "systemd"

@@ -1,0 +1,275 @@
+"""One run of the daemon: puts the parts together and lives until it is told to leave."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
+
+import structlog
+
+from supervisor import __version__
+from supervisor.config import Config, ConfigError, SupervisordConfig
+from supervisor.control.asked import Daemon
+from supervisor.control.doors import open_doors
+from supervisor.control.server import serve
+from supervisor.core.finishing import ExitOn, Finish, finish
+from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.host import orphans
+from supervisor.host.background import Background, Foreground
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.daemon_log import DaemonLog
+from supervisor.host.hooks import Hooks
+from supervisor.host.ledger import Ledger
+from supervisor.host.ledger_pruning import Pruning
+from supervisor.host.logs import LogPump
+from supervisor.host.notices.choose import sources
+from supervisor.host.notices.drill import Drills
+from supervisor.host.notices.settings import NoticeSettings
+from supervisor.host.notices.source import Source
+from supervisor.host.systemd import Systemd, without_notify
+from supervisor.runner.acts import Services
+from supervisor.runner.noticing import Noticing
+from supervisor.runner.programs import Programs
+from supervisor.runner.standing import standing
+from supervisor.runner.watching import Watching
+
+EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
+
+STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
+HOOKS_PATIENCE_S = 5.0  # what was told last gets out on a good day; a slow command must not keep the daemon
+EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
+
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2, signal.SIGPWR})
+
+log = structlog.get_logger()
+
+
+class Supervisord:
+    """One run of the daemon, from the ledger's opening to the last process's end."""
+
+    def __init__(
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        background: Background | Foreground,
+        daemon_log: DaemonLog,
+    ) -> None:
+        self._config = config
+        self._daemon_log = daemon_log
+        self._read = read
+        self._background = background
+        self._systemd = Systemd(os.environ)
+        self._leave = asyncio.Event()
+        self._reload = False
+        self._status = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int | None:
+        """Supervises until told to leave; its exit status, or None if a fresh daemon is to take over (reload)."""
+        settings = self._config.supervisord
+        pruning = Pruning(settings.history_attempts, settings.history_days)
+        ledger = Ledger(settings.state_dir / "ledger.sqlite3", pruning)
+        if ledger.set_aside is not None:
+            log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
+        logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()
+        logs.start()
+        services = Services(
+            ledger=ledger,
+            logs=logs,
+            checkpoints=checkpoints,
+            state_dir=settings.state_dir,
+            runtime_dir=settings.runtime_dir,
+            environment={**without_notify(os.environ), **settings.environment},
+            server_url=self._server_url(),
+            notice_grace=settings.notice_grace,
+            hooks=Hooks(settings.hook_timeout),
+            hook_commands=settings.hooks(),
+        )
+        programs = Programs(self._config, self._read, services)
+        services.saves.learn(ledger)
+        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners)
+        programs.on_new = noticing.meet
+        self._trap_signals(programs, logs, noticing)
+        daemon = Daemon(
+            programs,
+            ledger,
+            logs,
+            checkpoints,
+            shut_down=self._leave.set,
+            reload=self._ask_reload,
+            settings=settings,
+            is_reloading=lambda: self._reload,
+            noticing=noticing,
+            hooks=services.hooks,
+            drills=Drills(noticing.received, noticing.withdrawn),
+        )
+        try:
+            async with self._listening(daemon):
+                self._background.ready()
+                self._stay_alive()
+                noticing.begin(notice_sources(settings))
+                with orphans.reaped(programs.has_worker):
+                    await self._supervise(programs, services.environment)
+        finally:
+            await noticing.end()
+            if self._reload:
+                logs.detach()
+            else:
+                logs.close()
+            ledger.close()
+            await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
+        return None if self._reload else self._status
+
+    async def _supervise(self, programs: Programs, environment: Mapping[str, str]) -> None:
+        """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
+        begin = asyncio.create_task(programs.begin())
+        leave = asyncio.create_task(self._leave.wait())
+        watching = Watching(lambda: programs.runners, environment)
+        watch = asyncio.create_task(watching.watch())
+        try:
+            while not (begin.done() or leave.done()):
+                self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
+                await asyncio.wait({begin, leave}, timeout=EXTEND_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            if begin.done():
+                begin.result()
+                log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
+                self._systemd.ready(standing(programs.runners.values()))
+                self._tell_standing(programs)
+                programs.on_change = partial(self._programs_changed, programs, watching)
+                programs.on_change()
+            await leave
+        finally:
+            leave.cancel()
+            watch.cancel()
+            await self._end(programs)
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon hears them
+            begin.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await begin
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    def _programs_changed(self, programs: Programs, watching: Watching) -> None:
+        watching.changed()
+        self._leave_if_finished(programs)
+
+    def _leave_if_finished(self, programs: Programs) -> None:
+        """Leaves by itself if `exit_on` says that there is nothing left to live for."""
+        exit_on = [ExitOn(each) for each in self._config.supervisord.exit_on]
+        if not exit_on or self._leave.is_set() or (how := finish(exit_on, programs.endings())) is None:
+            return
+        self._status = 0 if how is Finish.DONE else EXIT_FATAL
+        log.warning("daemon.finished", how=how.value, exit_status=self._status)
+        self._leave.set()
+
+    async def _end(self, programs: Programs) -> None:
+        """Flushes and stops everything, and has systemd wait for it: every program's own limits bound how long."""
+        log.info("daemon.leaving", programs=len(programs.runners), reload=self._reload)
+        if self._reload:  # the workers don't notice: the next daemon takes them over
+            programs.hand_over()
+            return
+        self._systemd.stopping("flushing and stopping all programs")
+        leaving = asyncio.create_task(programs.leave())
+        while not leaving.done():
+            self._systemd.extend(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
+            await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S)
+        await leaving
+
+    def _stay_alive(self) -> None:
+        """Feeds systemd's watchdog from the supervising loop, at half its period, as sd_watchdog_enabled(3) asks."""
+        if self._systemd.watchdog_s is not None:
+            self._systemd.alive()
+            asyncio.get_running_loop().call_later(self._systemd.watchdog_s / 2, self._stay_alive)
+
+    def _tell_standing(self, programs: Programs) -> None:
+        """Tells systemd where training stands, at a low rate, until the daemon leaves."""
+        if self._systemd.listens and not self._leave.is_set():
+            self._systemd.status(standing(programs.runners.values()))
+            asyncio.get_running_loop().call_later(STATUS_EVERY_S, self._tell_standing, programs)
+
+    @contextlib.asynccontextmanager
+    async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:
+        with open_doors(self._config) as doors:
+            if not doors:
+                reason = (
+                    "there is no [unix_http_server] and no [inet_http_server]; supervisorctl can't reach this daemon"
+                )
+                log.warning("control.off", reason=reason)
+            server = await serve(doors, daemon)
+            try:
+                yield
+            finally:
+                await server.cleanup()
+
+    def _server_url(self) -> str | None:
+        if self._config.unix_http_server is not None:
+            return f"unix://{self._config.unix_http_server.file}"
+        inet = self._config.inet_http_server
+        return f"http://{inet.address[0] or 'localhost'}:{inet.address[1]}" if inet else None
+
+    def _trap_signals(self, programs: Programs, logs: LogPump, noticing: Noticing) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, partial(self._asked_to_leave, number, programs))
+        loop.add_signal_handler(signal.SIGPWR, self._power_fails, programs, noticing)
+        loop.add_signal_handler(signal.SIGHUP, self._start_update, programs)
+        loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs, logs)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
+        again = self._leave.is_set()
+        log.warning("daemon.signalled", signal=number.name, effect="hurry" if again else "flush and stop")
+        if again:
+            programs.hurry()
+        self._leave.set()
+
+    def _power_fails(self, programs: Programs, noticing: Noticing) -> None:
+        """SIGPWR: everything is to be on the disk within power_timeout, and the daemon leaves."""
+        loop = asyncio.get_running_loop()
+        gone_at = loop.time() + self._config.supervisord.power_timeout
+        noticing.received(
+            Notice("signal", "SIGPWR", Kind.SHUTDOWN, Certainty.CERTAIN, gone_at, is_cancellable=False, text="SIGPWR")
+        )
+        self._asked_to_leave(signal.SIGPWR, programs)
+        loop.call_at(gone_at, programs.hurry)
+
+    def _ask_reload(self) -> None:
+        self._reload = True
+        self._leave.set()
+
+    def _reopen_logs(self, logs: LogPump) -> None:
+        logs.reopen()
+        self._daemon_log.reopen()
+
+    def _start_update(self, programs: Programs) -> None:
+        task = asyncio.create_task(_update(programs, self._systemd))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def notice_sources(settings: SupervisordConfig) -> tuple[Source, ...]:
+    """Where notices of this host come from. Raises UnknownSourceError."""
+    told = NoticeSettings(
+        notice_dir=settings.notice_dir,
+        owner_uids=settings.notice_owners,
+        azure_acknowledge=settings.azure_acknowledge,
+        google_preemption_notice_s=settings.google_preemption_notice,
+    )
+    return sources(settings.notices, told)
+
+
+async def _update(programs: Programs, systemd: Systemd) -> None:
+    """SIGHUP: the configuration is read again, and what differs is changed; an unusable one changes nothing."""
+    if programs.closing:
+        return
+    systemd.reloading("reading the configuration again")
+    try:
+        await programs.reread()
+        actions = await programs.update()
+        log.info("configuration.updated", actions=[f"{name}: {action}" for name, action in actions])
+    except ConfigError as error:
+        log.error("configuration.refused", error=str(error), kept="the one before")
+    finally:
+        systemd.ready(standing(programs.runners.values()))
