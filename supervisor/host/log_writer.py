@@ -17,7 +17,7 @@ Act = Callable[[LogFile], None]
 
 
 class Writer:
-    """Takes pieces and acts from one thread and does them, in their order, in its own, which is there while there are any.
+    """Takes pieces and acts from one thread and does them, in their order, in its own: there is one while it has work.
 
     Lives until `release`; `hold` prolongs that. `ring` is called, from the writer's thread, whenever the other should
     look again: after its end, when `trouble` has changed, and after each piece while `watched` is set.
