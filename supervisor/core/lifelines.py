@@ -42,13 +42,14 @@ class Lifeline:
         words, for watchers, as is `reason`.
         """
         again = to is self.state is WireState.STARTING and self._pid != 0 and self._attempt != attempt
-        self._attempt, self._pid = attempt, self._pid if pid is None else pid
+        was, self._attempt = self._attempt or attempt, attempt
+        self._pid = self._pid if pid is None else pid
         if to is self.state and not again:
             return []
         between = _BETWEEN.get((self.state, to))
-        facts = {"attempt": attempt, "reason": reason}
-        first = [] if between is None else [self._pass(between, expected, {**facts, "state": between.name})]
-        return [*first, self._pass(to, expected, {**facts, "state": state})]
+        first: dict[str, Fact] = {"attempt": was, "reason": reason}
+        then: dict[str, Fact] = {"attempt": attempt, "reason": reason, "state": state}
+        return [*([] if between is None else [self._pass(between, expected, first)]), self._pass(to, expected, then)]
 
     def _pass(self, to: WireState, expected: bool, facts: Mapping[str, Fact]) -> Occurrence:
         said: dict[str, Fact] = {}
