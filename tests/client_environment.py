@@ -12,6 +12,7 @@ REQUIREMENTS = (
     "superlance==2.0.0",
     "supervisor_checks==0.8.1",
     "superfsmon==1.2.3",
+    "watchdog==3.0.0",  # superfsmon hears of nothing with 7.1: its handlers are no longer called
     "supervisor-wildcards==0.1.3",
     "mr.laforge==0.9",
     "aiosmtpd==1.4.6",  # somebody else's mail server, to mail to
@@ -27,11 +28,11 @@ class NotInstalled(Exception):
 
 def binaries() -> Path:
     """The folder with their commands. Raises NotInstalled."""
-    folder, done = ENVIRONMENT / "bin", ENVIRONMENT / ".installed"
-    if not done.exists() or done.read_text().split() != sorted("".join(REQUIREMENTS).split()):
+    folder, done, wanted = ENVIRONMENT / "bin", ENVIRONMENT / ".installed", "\n".join(REQUIREMENTS)
+    if not done.exists() or done.read_text() != wanted:
         _do(sys.executable, "-m", "venv", str(ENVIRONMENT))
         _do(str(folder / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS)
-        done.write_text("".join(REQUIREMENTS))
+        done.write_text(wanted)
     return folder
 
 

@@ -120,26 +120,24 @@ class _Reading:
         surroundings = Surroundings(daemon, self.environment)
         sections = self._named("program")
         groups = build_groups(self._named("group"), sections.keys(), self._names())
+        for name, checked in sections.items():
+            self._take(built, build_processes(name, groups.get(name, Group(name)), checked, surroundings), checked)
         taken = {*sections, *(group.name for group in groups.values())}
-        pools = self._named("eventlistener")
-        for name, checked in [*sections.items(), *pools.items()]:
-            if pools.get(name) is checked:
-                if name in taken:
-                    checked.complain(
-                        f"has the name of another group, [program:{name}] or [group:{name}]; choose another"
-                    )
-                group = Group(name, None if "priority" in checked else LISTENER_PRIORITY, is_pool=True)
-            else:
-                group = groups.get(name, Group(name))
-            for process in build_processes(name, group, checked, surroundings):
-                if process.name in built:
-                    other = self.programs[process.name].written.name
-                    checked.complain(
-                        f"has a process {process.name}, and so has [{other}]; give it another process_name"
-                    )
-                self.programs[process.name] = checked
-                built[process.name] = process
+        for name, checked in self._named("eventlistener").items():
+            if name in taken:
+                checked.complain(f"has the name of another group, [program:{name}] or [group:{name}]; choose another")
+                continue
+            pool = Group(name, None if "priority" in checked else LISTENER_PRIORITY, is_pool=True)
+            self._take(built, build_processes(name, pool, checked, surroundings), checked)
         return built
+
+    def _take(self, built: dict[str, ProgramConfig], processes: list[ProgramConfig], checked: Checked) -> None:
+        for process in processes:
+            if process.name in built:
+                other = self.programs[process.name].written.name
+                checked.complain(f"has a process {process.name}, and so has [{other}]; give it another process_name")
+            self.programs[process.name] = checked
+            built[process.name] = process
 
     def _named(self, kind: str) -> dict[str, Checked]:
         """The sections [kind:NAME] by their names."""

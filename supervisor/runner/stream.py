@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from supervisor.core.occurrences import Fact, Occurrence
 
 KEPT = 10_000  # some 5 MB; a watcher that is away for longer is told how many it missed
+MAX_BYTES = 16 << 20  # of what clients sent (REMOTE_COMMUNICATION), which may be a megabyte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Stream:
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(4)
-        self._entries: deque[Entry] = deque(maxlen=KEPT)
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
         self._serial = 0
         self._more = asyncio.Event()
 
@@ -51,6 +53,9 @@ class Stream:
         """Takes one in; watchers wake up."""
         entry = Entry(self.take_serial(), time.time(), occurrence)
         self._entries.append(entry)
+        self._bytes += _size(entry)
+        while len(self._entries) > KEPT or (self._bytes > MAX_BYTES and len(self._entries) > 1):
+            self._bytes -= _size(self._entries.popleft())
         self._more.set()
         self._more = asyncio.Event()
         return entry
@@ -70,3 +75,7 @@ class Stream:
     async def more(self) -> None:
         """Waits for the next one."""
         await self._more.wait()
+
+
+def _size(entry: Entry) -> int:
+    return len(entry.occurrence.payload or "")

@@ -127,9 +127,7 @@ def test_fatalmailbatch_mails_what_was_given_up(clients: Path, tmp_path: Path):
 
 def test_supervisor_checks_restarts_what_does_not_listen(clients: Path, tmp_path: Path):
     check = f"{clients}/supervisor_tcp_check -n deaf_check -N deaf -p {free_port()} -r 1 -t 1"
-    with daemon(
-        tmp_path, "[program:deaf]\ncommand=/bin/sleep 1000\n" + listener("check", check, "TICK_5")
-    ) as running:
+    with daemon(tmp_path, "[program:deaf]\ncommand=/bin/sleep 1000\n" + listener("check", check, "TICK_5")) as running:
         first = running.until_state("deaf", "RUNNING")["pid"]
 
         running.until(
