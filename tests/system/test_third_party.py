@@ -11,6 +11,7 @@ import pytest
 
 from tests import client_environment
 from tests.system.harness import Daemon
+from tests.system.test_listeners import tell
 
 pytestmark = pytest.mark.slow  # may have to install them first; ticks come every 5 s
 TICK_PATIENCE_S = 40.0
@@ -46,7 +47,7 @@ def sendmail(folder: Path) -> tuple[Path, Path]:
 
 
 def text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return path.read_text(errors="replace") if path.exists() else ""
 
 
 def free_port() -> int:
@@ -70,6 +71,29 @@ def test_crashmail_mails_an_unexpected_end_and_no_other(clients: Path, tmp_path:
     assert mail.count(MAIL) == 1
     assert "Process crasher in group crasher exited unexpectedly (pid " in mail
     assert "from state RUNNING" in mail
+
+
+CHILDUTILS = """
+import sys
+from supervisor import childutils
+while True:
+    headers, payload = childutils.listener.wait(sys.stdin, sys.stdout)
+    with open(sys.argv[1], "a", encoding=sys.stdin.encoding) as file:
+        file.write(payload + "|")
+    childutils.listener.ok(sys.stdout)
+"""
+
+
+def test_childutils_keeps_step_with_other_alphabets_where_a_character_is_a_byte(clients: Path, tmp_path: Path):
+    script, heard = tmp_path / "ear.py", tmp_path / "heard"
+    script.write_text(CHILDUTILS)
+    ear = f"[eventlistener:ear]\ncommand={clients}/python {script} {heard}\nevents=REMOTE_COMMUNICATION\n"
+    with daemon(tmp_path, ear + 'environment=PYTHONPATH="",PYTHONIOENCODING="latin-1"\n') as running:
+        tell(running, "häß", "日本語", "end")
+
+        running.until(lambda: "type:t\nend" in text(heard), "all of it is heard")
+
+    assert heard.read_bytes().decode() == "type:t\nhäß|type:t\n日本語|type:t\nend|"
 
 
 def test_memmon_restarts_what_takes_too_much(clients: Path, tmp_path: Path):
