@@ -41,6 +41,16 @@ class ListenerStanding:
         return ", ".join(said)
 
 
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """How many events wait in a pool now, and what became of those before, since the daemon's start."""
+
+    waiting: int
+    accepted: int
+    refused: int
+    dropped: int
+
+
 @dataclass(slots=True)
 class _Desk:
     """A pool, what it subscribes to, and how its listeners are written to."""
@@ -141,6 +151,11 @@ class Listening:
             desk.pool.accepted,
             desk.pool.refused,
         )
+
+    def counts(self) -> dict[str, PoolCounts]:
+        """How each pool does."""
+        pools = [desk.pool for desk in self._desks.values()]
+        return {each.name: PoolCounts(each.waiting, each.accepted, each.refused, each.dropped) for each in pools}
 
     async def heard_out(self, patience_s: float) -> None:
         """Waits until the listeners that work have answered all that happened, for so long at most."""

@@ -49,6 +49,10 @@ def test_tries_count_failed_starts_and_begin_anew_when_it_runs():
     assert again[-2:] == ["EXITED from_state:RUNNING expected:0 pid:8", "BACKOFF from_state:EXITED tries:1"]
 
 
+def test_a_process_that_is_gone_has_no_pid_any_more():
+    assert walk((STARTING, 1, 7), (BACKOFF, 1, None), (STOPPED, 1, None))[-1] == "STOPPED from_state:BACKOFF pid:0"
+
+
 @pytest.mark.parametrize(
     ("before", "to", "told"),
     [

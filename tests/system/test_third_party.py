@@ -179,6 +179,20 @@ def test_superfsmon_restarts_a_program_when_its_files_change(clients: Path, tmp_
         assert running.status("other")["pid"] == before["other"]
 
 
+def test_dependent_startup_starts_programs_in_the_order_of_its_own_file(clients: Path, tmp_path: Path):
+    wishes = tmp_path / "wishes.conf"
+    wishes.write_text(
+        "[program:db]\ncommand=x\nautostart=false\ndependent_startup=true\n"
+        "[program:web]\ncommand=x\nautostart=false\ndependent_startup=true\ndependent_startup_wait_for=db:running\n"
+    )
+    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 1000\nautostart=false\n" for name in ("web", "db"))
+    command = f"{clients}/supervisord-dependent-startup -c {wishes}"
+    with daemon(tmp_path, programs + listener("order", command, "PROCESS_STATE")) as running:
+        web = running.until_state("web", "RUNNING")
+
+        assert running.status("db")["started_wall_at"] + 1.0 <= web["started_wall_at"]  # its startsecs
+
+
 def test_the_stock_client_s_wildcards_plugin_stops_and_starts_what_matches(clients: Path, tmp_path: Path):
     programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 1000\n" for name in ("web1", "web2", "db"))
     with daemon(tmp_path, programs) as running:
