@@ -115,9 +115,9 @@ class Supervisord:
                 noticing.begin(notice_sources(settings))
                 with orphans.reaped(programs.has_worker):
                     await self._supervise(programs, services.environment)
+                services.listening.close()
         finally:
             await noticing.end()
-            services.listening.close()
             if self._reload:
                 logs.detach()
             else:

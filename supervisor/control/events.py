@@ -68,7 +68,7 @@ async def _write(response: web.StreamResponse, stream: Stream, begin: int, wante
             lost, place = stream.first_serial - place, stream.first_serial
             await response.write(_line(missed(stream, place, lost)))
         entries = stream.after(place, AT_ONCE)
-        if not entries and end is not None:
+        if not entries and (end is not None or stream.is_over):
             return
         if not entries:
             await stream.more()

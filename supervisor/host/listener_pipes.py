@@ -6,19 +6,21 @@ import os
 from collections.abc import Callable
 
 READ_BYTES = 64 * 1024  # a pipe's default capacity
+DEAF_AFTER_S = 0.5  # a process that dies closes its pipes a moment before its end is seen
 
 
 class ListenerPipes:
     """The daemon's ends, in the running loop; `stdin` and `stdout` are the listener's, until `handed_over`.
 
-    `heard` gets what it writes, `deaf` is called when it reads no more. `copy`: a descriptor that gets all it writes
-    too, as far as there is room; it is closed with the pipes. They end with the daemon: nobody else holds its ends.
+    `heard` gets what it writes; `deaf` is called when it lives and reads no more. `copy`: a descriptor that gets all it
+    writes too, as far as there is room; it is closed with the pipes. They end with the daemon: nobody else has its ends.
     """
 
     def __init__(self, heard: Callable[[bytes], None], deaf: Callable[[], None], copy: int | None = None) -> None:
         self._heard, self._deaf, self._copy = heard, deaf, copy
         self._loop = asyncio.get_running_loop()
         self._unsent = b""
+        self._is_closed = False
         self.stdin, self._writing = os.pipe2(os.O_CLOEXEC)
         try:
             self._reading, self.stdout = os.pipe2(os.O_CLOEXEC)
@@ -45,6 +47,7 @@ class ListenerPipes:
 
     def close(self) -> None:
         """Reads what it wrote last, then closes everything."""
+        self._is_closed = True
         if self._reading >= 0:
             for _ in range(16):  # 1 MiB; a child that it left behind may print for ever
                 if self._reading < 0 or not self._readable():
@@ -78,12 +81,16 @@ class ListenerPipes:
             pass
         except OSError:  # it has closed its standard input, or is gone
             self._stop_writing()
-            self._loop.call_soon(self._deaf)
+            self._loop.call_later(DEAF_AFTER_S, self._tell_deaf)
             return
         if self._unsent:
             self._loop.add_writer(self._writing, self._writable)
         else:
             self._loop.remove_writer(self._writing)
+
+    def _tell_deaf(self) -> None:
+        if not self._is_closed:
+            self._deaf()
 
     def _stop_reading(self) -> None:
         if self._reading >= 0:

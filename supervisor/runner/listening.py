@@ -166,7 +166,11 @@ class Listening:
                     await self._changed.wait()
 
     def close(self) -> None:
-        """No more ticks."""
+        """Nothing more happens."""
+        self.stream.end()
+        self._stop_ticks()
+
+    def _stop_ticks(self) -> None:
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
@@ -219,7 +223,7 @@ class Listening:
         if is_wanted and self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         elif not is_wanted:
-            self.close()
+            self._stop_ticks()
 
     async def _tick(self) -> None:
         """Ticks are for listeners only: for watchers they would push out what matters."""

@@ -38,6 +38,8 @@ class Stream:
         self._bytes = 0
         self._serial = 0
         self._more = asyncio.Event()
+        self.is_over = False
+        """Whether no more will come."""
 
     @property
     def next_serial(self) -> int:
@@ -73,8 +75,14 @@ class Stream:
         return list(itertools.islice(self._entries, start, start + most))
 
     async def more(self) -> None:
-        """Waits for the next one."""
-        await self._more.wait()
+        """Waits for the next one, or the end."""
+        if not self.is_over:
+            await self._more.wait()
+
+    def end(self) -> None:
+        """No more will come: watchers leave."""
+        self.is_over = True
+        self._more.set()
 
 
 def _size(entry: Entry) -> int:

@@ -50,6 +50,18 @@ def test_what_clients_send_is_bounded_in_bytes():
     assert serials(stream, 0) == [2]
 
 
+def test_watchers_do_not_wait_for_what_will_not_come():
+    async def watch() -> bool:
+        stream = Stream()
+        waiting = asyncio.create_task(stream.more())
+        await asyncio.sleep(0)
+        stream.end()
+        await asyncio.wait_for(asyncio.gather(waiting, stream.more()), 5)
+        return stream.is_over
+
+    assert asyncio.run(watch())
+
+
 def test_who_waits_is_woken_by_the_next():
     async def watch() -> list[int]:
         stream = Stream()

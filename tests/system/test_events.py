@@ -150,6 +150,7 @@ def test_supervisorctl_shows_them_and_goes_on_with_the_next_daemon(daemon: Daemo
         _, told = client.communicate(timeout=30)
 
     assert client.returncode == 0
+    assert first["schema"] == 1
     assert "trying again" in told
     assert again["pid"] == first["pid"]  # it was taken over
     assert again["cursor"].partition("-")[0] != first["cursor"].partition("-")[0]

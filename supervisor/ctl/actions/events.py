@@ -9,7 +9,7 @@ from typing import Any
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.client import Unreachable
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import SCHEMA, Status, Terminal
 
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
 START = "start"
@@ -36,7 +36,7 @@ def events(terminal: Terminal, arguments: Arguments) -> Status:
     try:
         for event in _watched(terminal, wanted):
             if terminal.as_json:
-                print(json.dumps(event), file=terminal.out, flush=True)
+                print(json.dumps({"schema": SCHEMA, **event}), file=terminal.out, flush=True)
             else:
                 terminal.say(line(event))
     except KeyboardInterrupt:
