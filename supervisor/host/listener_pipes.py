@@ -13,7 +13,7 @@ class ListenerPipes:
     """The daemon's ends, in the running loop; `stdin` and `stdout` are the listener's, until `handed_over`.
 
     `heard` gets what it writes; `deaf` is called when it lives and reads no more. `copy`: a descriptor that gets all it
-    writes too, as far as there is room; it is closed with the pipes. They end with the daemon: nobody else has its ends.
+    writes too, as far as there is room; it is closed with the pipes. They end with the daemon: only it has its ends.
     """
 
     def __init__(self, heard: Callable[[bytes], None], deaf: Callable[[], None], copy: int | None = None) -> None:
