@@ -30,6 +30,7 @@ from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.acts import Services
+from supervisor.runner.listening import Listening
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.standing import standing
@@ -86,6 +87,7 @@ class Supervisord:
             notice_grace=settings.notice_grace,
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
+            listening=Listening(settings.identifier),
         )
         programs = Programs(self._config, self._read, services)
         services.saves.learn(ledger)
@@ -104,6 +106,7 @@ class Supervisord:
             noticing=noticing,
             hooks=services.hooks,
             drills=Drills(noticing.received, noticing.withdrawn),
+            listening=services.listening,
         )
         try:
             async with self._listening(daemon):
@@ -112,6 +115,7 @@ class Supervisord:
                 noticing.begin(notice_sources(settings))
                 with orphans.reaped(programs.has_worker):
                     await self._supervise(programs, services.environment)
+                services.listening.close()
         finally:
             await noticing.end()
             if self._reload:
