@@ -26,6 +26,7 @@ from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.choose import sources
 from supervisor.host.notices.drill import Drills
+from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 from supervisor.host.systemd import Systemd, without_notify
@@ -89,7 +90,8 @@ class Supervisord:
         )
         programs = Programs(self._config, self._read, services)
         services.saves.learn(ledger)
-        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners)
+        memory = NoticeMemory(settings.runtime_dir)
+        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners, memory)
         programs.on_new = noticing.meet
         self._trap_signals(programs, logs, noticing)
         daemon = Daemon(

@@ -211,9 +211,13 @@ class AttemptLost:
 
 @dataclass(frozen=True, slots=True)
 class NoticeReceived:
-    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds."""
+    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds.
+
+    `again`: an earlier daemon had told it, and everybody has saved for it.
+    """
 
     notice: Notice
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,6 +136,7 @@ class Facts:
     flushed_s: float | None = None  # from asking to the commit, the last time
     startup_s: float | None = None  # from the spawn to the first step, the last time
     notice: Notice | None = None  # the gravest that holds
+    heard_again: bool = False  # an earlier daemon had it saved when the notice came
     last_flush_asked: bool = False  # the one at the last safe moment before the host goes
     insured: bool = False  # it was asked for a checkpoint before the time in which a long pause may come
     flush_again_at: float | None = None  # monotonic; a flush for the notice failed and is tried again

@@ -387,3 +387,33 @@ def facts_at(stage: str) -> Job:
 )
 def test_the_host_may_go_once_the_last_checkpoint_is_on_the_disk_and_the_worker_did_what_it_is_to_do(stage, ready):
     assert outlook.has_nothing_to_lose(facts_at(stage).facts) is ready
+
+
+def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint_only():
+    job = running(POLICY)
+    job.handle(StepsDone(1, 11, 1.0), 20.0)
+    job.handle(SavesMeasured(5.0), 20.0)
+
+    assert job.handle(NoticeReceived(notice(), again=True), 20.0) == []
+
+    assert job.state is State.RUNNING
+    job.facts.progressed_at = 80.0
+    (asked,) = job.handle(StepsDone(1, 90, 1.0), 91.9) + job.expire(92.0)
+    assert (asked.then, asked.reason) == (Then.STOP, "notice")
+
+
+def test_a_notice_that_is_past_and_was_heard_before_costs_no_other_stop():
+    job = running(POLICY)
+    job.handle(SavesMeasured(5.0), 20.0)
+
+    assert job.handle(NoticeReceived(notice(15.0), again=True), 20.0) == []
+    assert job.expire(job.deadline() or 0.0)[0] == Abort(1, POLICY.stop_timeout), "only a hang is waited for"
+
+
+def test_another_notice_after_one_that_was_heard_before_makes_it_save():
+    job = running(POLICY)
+    job.handle(NoticeReceived(notice(), again=True), 20.0)
+
+    (asked,) = job.handle(NoticeReceived(notice(60.0)), 21.0)
+
+    assert isinstance(asked, RequestFlush)

@@ -26,7 +26,7 @@ from supervisor.core.events import (
     WorkerIdentified,
 )
 from supervisor.core.facts import Facts, Flush, State
-from supervisor.core.outlook import cause_of_stop
+from supervisor.core.outlook import cause_of_stop, is_going
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Phase, Then
 
@@ -160,7 +160,8 @@ def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effect
 
 def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
     """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
-    facts.ending = (Cause.STOPPED, "stopped (told so before this daemon came)")
+    cause = Cause.PREEMPTION if is_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
+    facts.ending = (cause, "stopped (told so before this daemon came)")
     if event.flush is None:
         enter(facts, State.STOPPING, now + facts.policy.flush_timeout)
         return []

@@ -17,6 +17,10 @@ def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Eff
     """Nothing trains here that could be saved; a start will ask whether there is time."""
     facts.notice = event.notice
     facts.last_flush_asked = facts.insured = False
+    if isinstance(event, NoticeReceived):
+        facts.heard_again = event.again
+        end = outlook.gone_at(facts)
+        facts.last_flush_asked = event.again and end is not None and end <= now  # it was due before that
     return []
 
 
@@ -28,8 +32,8 @@ def received_running(facts: Facts, event: NoticeReceived, now: float) -> Effects
 
 
 def flush_for_notice(facts: Facts, now: float) -> Effects:
-    """A checkpoint now if a notice holds, and there is something to save."""
-    if facts.notice is None or not facts.policy.is_job or facts.done_said:
+    """A checkpoint now if a notice holds for which none was written yet, and there is something to save."""
+    if facts.notice is None or facts.heard_again or not facts.policy.is_job or facts.done_said:
         return []
     return _flush(facts, now)
 
@@ -59,7 +63,7 @@ def noticed_waiting(facts: Facts, event: NoticeReceived | NoticeChanged, now: fl
 def ended(facts: Facts, event: Event, now: float) -> Effects:
     """Nothing to fear any more."""
     facts.notice = facts.flush_again_at = None
-    facts.last_flush_asked = facts.insured = False
+    facts.heard_again = facts.last_flush_asked = facts.insured = False
     return []
 
 
