@@ -26,10 +26,12 @@ class StopRequested:
 class Closed:
     """Nobody here will run the program any more: the daemon leaves, or the program's configuration is another one.
 
-    It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in one word.
+    It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in a word or two.
+    `host_leaves`: the daemon leaves because the host shuts down; told a second time if that is known only later.
     """
 
     reason: str
+    host_leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,13 @@ class WorkerUnfit:
 
 
 @dataclass(frozen=True, slots=True)
+class HostStood:
+    """Nothing ran here for `still_s` seconds, until now: the host was frozen, or the daemon was."""
+
+    still_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """The state's one deadline went by."""
 
@@ -279,5 +288,6 @@ Event = (
     | NoticeEnded
     | SavesMeasured
     | WorkerUnfit
+    | HostStood
     | DeadlinePassed
 )

@@ -43,10 +43,12 @@ class Noticing:
         grace_s: float,
         runners: Callable[[], Mapping[str, Runner]],
         memory: NoticeMemory | None = None,
+        tells_all_s: float = TELLS_ALL_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._board = Board(grace_s)
         self._memory = memory
+        self._tells_all_s = tells_all_s
         self._confirming: dict[str, asyncio.TimerHandle] = {}
         self._saves = saves
         self._runners = runners
@@ -164,7 +166,7 @@ class Noticing:
         """A source can't be asked at present; None: it works (again)."""
         if error is None:
             if source not in self._confirming and self._board.unconfirmed(source):
-                self._confirming[source] = self._loop.call_later(TELLS_ALL_S, self._confirm, source)
+                self._confirming[source] = self._loop.call_later(self._tells_all_s, self._confirm, source)
             if self._troubles.pop(source, None) is not None:
                 log.info("notices.source_recovered", source=source)
         elif self._troubles.get(source) != error:
@@ -172,6 +174,9 @@ class Noticing:
             log.warning("notices.source_troubled", source=source, error=error)
 
     def _confirm(self, source: str) -> None:
+        del self._confirming[source]
+        if source in self._troubles:  # one of its questions is open; the answer to that begins this anew
+            return
         before = self._fears()
         self._after(before, self._board.confirm(source), keeps=True)
 

@@ -186,7 +186,11 @@ def test_only_notices_of_the_sources_that_are_asked_are_kept():
 TOLD = st.tuples(st.sampled_from("ab"), st.none() | st.floats(0, 300), st.sampled_from(Certainty), st.booleans())
 
 
-@given(st.lists(st.tuples(st.sampled_from(["receive", "withdraw", "expire", "restart"]), TOLD, st.floats(0, 50)), max_size=30))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["receive", "withdraw", "expire", "restart"]), TOLD, st.floats(0, 50)), max_size=30
+    )
+)
 def test_each_notice_is_received_once_before_it_ends_whatever_sources_say(story):
     made, now, holding = Board(20.0), 0.0, set()
     for what, (id, deadline_at, certainty, cancellable), pause in story:

@@ -21,6 +21,7 @@ from supervisor.core.events import (
     WorkerExited,
 )
 from supervisor.core.facts import OnNotice, State
+from supervisor.core.flush import Pause
 from supervisor.core.job import Job
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.protocol.messages import Then
@@ -55,6 +56,14 @@ def test_a_notice_flushes_at_once_and_training_goes_on():
 
     assert effects == [RequestFlush(1, 1, "notice", Then.GO_ON, 80.0)]
     assert job.state is State.FLUSHING
+
+
+@pytest.mark.parametrize(("pause_s", "last_at"), [(1.5, 92.0), (3.0, 92.0), (5.0, 90.0)])
+def test_a_short_pause_takes_of_the_margin_first_and_of_training_what_is_left(pause_s, last_at):
+    job = noticed()
+    job.facts.pauses = (Pause(15.0, pause_s),)
+
+    assert outlook.last_flush_at(job.facts) == last_at, "100 s less margin 2, save 5, and step 1 or what is left of it"
 
 
 def test_a_checkpoint_more_is_made_before_a_pause_may_outlast_the_host():
@@ -417,3 +426,36 @@ def test_another_notice_after_one_that_was_heard_before_makes_it_save():
     (asked,) = job.handle(NoticeReceived(notice(60.0)), 21.0)
 
     assert isinstance(asked, RequestFlush)
+
+
+def test_a_host_that_shuts_down_without_a_notice_books_a_preemption_and_wants_the_job_again():
+    job = running(POLICY)
+
+    job.handle(Closed("host shutdown", host_leaves=True), 21.0)
+    committed(job, 22.0)
+    (record,) = die(job, 22.5, code=143)
+
+    assert record == RecordEnd(1, "preemption", "stopped (host shutdown)")
+    assert job.facts.wanted
+
+
+def test_that_the_host_shuts_down_may_be_known_only_after_the_flush_was_asked_for():
+    job = running(POLICY)
+    job.handle(Closed("shutdown"), 21.0)
+
+    assert job.handle(Closed("host shutdown", host_leaves=True), 21.5) == []
+
+    committed(job, 22.0)
+    assert die(job, 22.5, code=143)[0] == RecordEnd(1, "preemption", "stopped (host shutdown)")
+
+
+def test_what_an_operator_stopped_before_the_host_shuts_down_stays_stopped():
+    job = running(POLICY)
+    job.handle(StopRequested(), 20.0)
+    job.handle(Closed("host shutdown", host_leaves=True), 21.0)
+    committed(job, 22.0)
+
+    (record,) = die(job, 22.5, code=143)
+
+    assert record == RecordEnd(1, "stopped", "stopped (stop)")
+    assert not job.facts.wanted

@@ -329,7 +329,14 @@ def test_a_source_that_does_not_exist_is_refused_at_the_start(tmp_path: Path):
     assert "did you mean 'aws'?" in str(refused.value)
 
 
-NONSENSE = ({}, {"in_s": 0}, {"in_s": True}, {"in_s": 5, "kind": "flood"}, {"in_s": 5, "certainty": "sure"})
+NONSENSE = (
+    {},
+    {"in_s": 0},
+    {"in_s": True},
+    {"in_s": 5, "kind": "flood"},
+    {"in_s": 5, "certainty": "sure"},
+    {"in_s": 5, "kind": "freeze", "certainty": "certain"},
+)
 
 
 def test_a_drill_that_makes_no_sense_is_refused(tmp_path: Path):

@@ -14,7 +14,7 @@ from supervisor.core.actions.moves import (
 from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
-from supervisor.core.actions.wishes import unwant
+from supervisor.core.actions.wishes import close, unwant
 from supervisor.core.effects import Identify, RecordEnd, SelectCheckpoint
 from supervisor.core.events import (
     AttemptFound,
@@ -107,7 +107,7 @@ def stop_unidentified(facts: Facts, event: Event, now: float) -> Effects:
 
 def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
     """As above, and it stays wanted."""
-    facts.closing = True
+    close(facts, event, now)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 

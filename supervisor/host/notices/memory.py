@@ -1,13 +1,12 @@
 """Which notices this daemon heard, kept for the next one: a small file in runtime_dir that holds for one boot.
 
-The times in it are of the running clock, which begins anew with each boot, and so does the host's fate: what was kept in
-another boot is forgotten. It is replaced in one step and not synced, because what has to be survived is the daemon's
+The times in it are of the running clock, which begins anew with each boot, and so does the host's fate: what was kept
+in another boot is forgotten. It is replaced in one step and not synced, because what has to be survived is the daemon's
 end and not the host's.
 """
 
 import json
 import math
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ class NoticeMemory:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             new.write_bytes(written(memories, self._boot))
-            os.replace(new, self._path)
+            new.replace(self._path)
         except OSError as error:
             raise KeepingError(f"cannot write {self._path}: {error.strerror}") from error
 
