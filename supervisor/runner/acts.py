@@ -405,7 +405,8 @@ class Acts:
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:
             now = asyncio.get_running_loop().time()
-            self._services.saves.note(self._config.name, self._config.job.checkpoint_dir, message.save_s, now)
+            saves, job = self._services.saves, self._config.job
+            saves.note(self._config.name, message.attempt, job.checkpoint_dir, message.save_s, now)
         book(message, self._config.name, self._services.ledger, self._log)
         event = event_of(message, self.answers)
         if event is not None:

@@ -49,6 +49,7 @@ class Programs:
             name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
         }
         self.closing = False
+        self._host_leaves = False
         self.on_new: Callable[[Runner], None] = lambda runner: None
         """Called with every program that an update takes into use, before it starts."""
         self.on_change: Callable[[], None] = lambda: None
@@ -218,9 +219,19 @@ class Programs:
                 await self._or_hurry(asyncio.gather(*(each.wait() for each in before)))
             if runner.config.listener is not None:
                 await self._or_hurry(asyncio.ensure_future(self._services.listening.heard_out(LAST_EVENTS_S)))
-            await runner.retire("shutdown")
+            await runner.retire(*self._why())
         finally:
             gone.set()
+
+    def host_leaves(self) -> None:
+        """The daemon leaves, or is about to, because the host shuts down; told late, it still counts."""
+        self._host_leaves = True
+        for runner in self.runners.values():
+            if self.closing and runner.facts.closing:
+                runner.post(fact.Closed(*self._why()))
+
+    def _why(self) -> tuple[str, bool]:
+        return ("host shutdown" if self._host_leaves else "shutdown"), self._host_leaves
 
     async def _or_hurry(self, others: asyncio.Future[Any]) -> None:
         hurry = asyncio.ensure_future(self._hurried.wait())

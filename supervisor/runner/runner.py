@@ -67,6 +67,7 @@ class Runner:
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._watchers: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._log = structlog.get_logger().bind(program=config.name)
@@ -232,10 +233,10 @@ class Runner:
         self._aside(self._announce, None)
         self._wake()
 
-    async def retire(self, reason: str) -> None:
+    async def retire(self, reason: str, host_leaves: bool = False) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
-        self.post(fact.Closed(reason))
+        self.post(fact.Closed(reason, host_leaves))
         await self.until(lambda: True if self.state not in ALIVE and self.state is not State.BACKOFF else None)
 
     def post(self, event: fact.Event) -> None:
@@ -268,7 +269,7 @@ class Runner:
 
     def _expire(self) -> None:
         self._timer = None
-        self._do(lambda: self._handle(fact.DeadlinePassed(), self._job.expire))
+        self._do(lambda: self._handle(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at)))
 
     def _do(self, first: Callable[[], None]) -> None:
         """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
@@ -376,6 +377,7 @@ class Runner:
             self._timer = None
         if self._timer is None and deadline_at is not None:
             self._timer = self._loop.call_at(deadline_at, self._expire)
+            self._due_at = max(deadline_at, self._loop.time())
 
     def _tell_state(self, before: State) -> None:
         state, facts = self.state, self._job.facts
