@@ -32,7 +32,7 @@ def hidden_variables(checkpoint: tf.train.Checkpoint) -> Hidden:
     """Finds them in all Keras layers that `checkpoint` tracks. Call it after the models are built."""
     seeds: list[Any] = []
     copies: list[tf.Variable] = []
-    for variable in _own_variables(checkpoint):
+    for variable in own_variables(checkpoint):
         if variable.name == "seed_generator_state":
             seeds.append(variable)
         elif not variable.trainable:
@@ -40,7 +40,7 @@ def hidden_variables(checkpoint: tf.train.Checkpoint) -> Hidden:
     return Hidden(tuple(seeds), tuple(copies))
 
 
-def _own_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
+def own_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
     """Each Keras variable of each tracked layer, once."""
     seen: set[int] = set()
     for layer in tracked(checkpoint, tf.keras.layers.Layer):
