@@ -17,6 +17,7 @@ import tensorflow as tf
 from worker.data import Examples, source_of
 from worker.run import Run
 from worker.state import Position
+from worker.tensorboard import EVERY
 
 _SCALARS = (bool, int, float, str, type(None), np.generic)
 
@@ -30,11 +31,14 @@ def fit(
     strategy: tf.distribute.Strategy | None = None,
     directory: str | Path | None = None,
     interval: str | None = None,
+    summaries: str | Path | None = None,
+    summary_every: int = EVERY,
     **options: Any,
 ) -> Any:
     """Trains a built and compiled model as `model.fit` does and gives its History, however often it was interrupted.
 
-    `data`: what `Run.batches` takes, of (inputs, labels) pairs. `directory` and `interval` as for `worker.Run`.
+    `data`: what `Run.batches` takes, of (inputs, labels) pairs. `directory`, `interval`, `summaries` and
+    `summary_every` as for `worker.Run`.
     `options`: `validation_data`, `verbose` and what else `model.fit` takes besides its data and epochs. A callback's
     numbers, texts and lists of arrays that change while it trains are its state, and come back.
     Raises ValueError for what can't be resumed exactly.
@@ -44,7 +48,8 @@ def fit(
     tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer, fit=state)
     per_epoch = data.per_epoch if isinstance(data, Examples) else None
     total_steps = per_epoch * epochs if per_epoch is not None else None
-    run = _FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval)
+    run = _FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval,
+                  summaries=summaries, summary_every=summary_every)  # fmt: skip
     with run:
         verbose = options.pop("verbose", "auto")
         listed = tf.keras.callbacks.CallbackList(
