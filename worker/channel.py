@@ -20,6 +20,8 @@ from supervisor.protocol.messages import (
     PROTOCOL,
     Committed,
     Done,
+    Export,
+    Exported,
     Failed,
     Flush,
     Flushing,
@@ -193,8 +195,17 @@ class Channel:
             case Flush():
                 self.say(Flushing(self.attempt, message.id, self._requests.step))
                 self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
+            case Export():
+                self._take_export(message)
             case Identify():
                 self._identify()
+
+    def _take_export(self, message: Export) -> None:
+        if self._requests.can_export:
+            self._requests.exports.append(message.id)
+        else:
+            error = "cannot export: this program trains without worker.Run, or is not that far yet"
+            self.say(Exported(self.attempt, message.id, self._requests.step, error=error))
 
     def _identify(self) -> None:
         """All that a daemon which has just begun needs to know; the newest of each kind stands for those before."""

@@ -51,8 +51,8 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
     return final
 
 
-def at_end(tracked: tf.train.Checkpoint, directory: Path, step: int) -> Path:
-    """Exports the one model that a run trains. Raises ExportError, also if there is not exactly one."""
+def of_run(tracked: tf.train.Checkpoint, directory: Path, step: int) -> Path:
+    """Exports the one model that a run trains, as it is now. Raises ExportError, also if there is not exactly one."""
     models = outermost(exact.tracked(tracked, tf.keras.Model))
     if len(models) != 1:
         raise ExportError(

@@ -1,4 +1,4 @@
-"""Flushes that were asked for and are not served yet."""
+"""Flushes and exports that were asked for and are not served yet."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -28,6 +28,10 @@ class Requests:
         self.last_flush = 0
         self.stops = False
         """Whether somebody wants this process to save and leave."""
+        self.exports: deque[int] = deque()
+        """Ids of exports that were asked for."""
+        self.can_export = False
+        """Whether there is a loop that takes exports from here."""
 
     def ask(self, asked: Asked) -> None:
         """Remembers a request until the loop takes it."""

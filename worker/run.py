@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -11,12 +12,12 @@ import tensorflow as tf
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
-from supervisor.protocol.messages import Done
+from supervisor.protocol.messages import Done, Exported
 from worker import exact, gang, members
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
 from worker.divergence import Trouble, Watch, in_short, in_words, leave_out, left_out
-from worker.export import ExportError, at_end
+from worker.export import ExportError, of_run
 from worker.figures import by_replica, numbers
 from worker.keeper import Keeper
 from worker.microbatch import parts_of
@@ -110,6 +111,7 @@ class Run(Steps):
             self._metrics = found.metrics
         self._left_out = self._read_left_out()
         self._attempt.requests.step = self.step
+        self._attempt.requests.can_export = True
         self._stop.install()
         return self
 
@@ -178,9 +180,12 @@ class Run(Steps):
         self._write_summary()
         if self._tell_progress(self.epoch, self._numbers, self._keeper.interval_s, self._keeper.stalled_s):
             self._look()
-        saves = self._keeper.may_save(self.step)
+        exports = bool(self._attempt.requests.exports)
+        saves = self._keeper.may_save(self.step) or exports
         if saves:
             self._tell_section("save")
+        if exports:
+            self._keeper.stalled_s += self._export_asked()
         self._keeper.serve(self.step, self._figures)
         if saves:
             self._tell_section(None)
@@ -282,8 +287,29 @@ class Run(Steps):
     def _finish(self) -> None:
         self._keeper.save_last(self._figures())
         self._export()
+        self._export_asked()
         results = numbers({**self._metrics, **self._summary})
         self._attempt.reporter.say(Done(self._attempt.number, self.step, results))
+
+    def _export_asked(self) -> float:
+        """Serves the exports that were asked for, all with one; how many seconds that took."""
+        began_at, waiting = time.monotonic(), self._attempt.requests.exports
+        path = error = None
+        while waiting:
+            if path is None and error is None:
+                path, error = self._try_to_export()
+            self._attempt.reporter.say(Exported(self._attempt.number, waiting.popleft(), self.step, path, error))
+        return time.monotonic() - began_at
+
+    def _try_to_export(self) -> tuple[str | None, str | None]:
+        """The export's path, or why there is none."""
+        folder = self._attempt.launch.export_dir
+        if folder is None:
+            return None, "cannot export: the job has no export_dir"
+        try:
+            return str(of_run(self._tracked, folder, self.step)), None
+        except ExportError as error:
+            return None, str(error)
 
     def _export(self) -> None:
         """The trained model, where the job is told to. Leaves with SAVE_FAILED if it can't."""
@@ -291,7 +317,7 @@ class Run(Steps):
         if folder is None:  # so it is for all workers but the first
             return
         try:
-            at_end(self._tracked, folder, self.step)
+            of_run(self._tracked, folder, self.step)
         except ExportError as error:
             self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
 

@@ -30,7 +30,8 @@ class JobConfig(Section):
     export_dir: FilePath | None = key(
         None,
         "Folder for the trained model as a SavedModel: at the end of training it is written to `export_dir/STEP/`, as "
-        "TensorFlow Serving wants it. An export is for serving; training goes on from checkpoints only.",
+        "TensorFlow Serving wants it; before, with `supervisorctl export`. An export is for serving; training goes on "
+        "from checkpoints only.",
         shown="none: no export",
     )
     entrypoint: Annotated[str, from_text(values.entrypoint)] | None = key(

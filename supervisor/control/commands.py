@@ -137,6 +137,19 @@ async def checkpoint(daemon: Daemon, arguments: Arguments) -> Result:
     }
 
 
+async def export(daemon: Daemon, arguments: Arguments) -> Result:
+    """Has a job export its model, as it is now, to export_dir and train on; returns when it is there."""
+    runner = program_in(daemon, arguments)
+    if runner.config.job is None or runner.config.job.export_dir is None:
+        raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no export_dir, so there is nowhere to export to; set it")
+    answer = await runner.acts.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
+    if answer is None:
+        raise CommandError(Code.NOT_RUNNING, f"{runner.name} does not train now (it is {runner.state})")
+    if answer.path is None:
+        raise CommandError(Code.FAILED, answer.error or "the worker gave no reason")
+    return {"path": answer.path, "step": answer.step}
+
+
 async def checkpoints(daemon: Daemon, arguments: Arguments) -> Result:
     """A job's checkpoints, newest first, each proven whole or not (`verify`, the default); then those set aside."""
     runner = program_in(daemon, arguments)
@@ -270,6 +283,7 @@ TABLE: Mapping[str, Command] = {
     "checkpoints": Command(checkpoints, changes=False),
     "clear": Command(clear, changes=True),
     "drill": Command(noticed.drill, changes=True),
+    "export": Command(export, changes=True),
     "goodput": Command(accounts.report, changes=False),
     "history": Command(history, changes=False),
     "notices": Command(noticed.notices, changes=False),

@@ -183,6 +183,7 @@ SHAPES: Mapping[str, Shape] = {
         certainty={**_word(Certainty), "default": str(Certainty.CERTAIN)},
         withdraw={**FLAG, "default": False},
     ),
+    "export": _named(_object(path=TEXT, step=WHOLE)),
     "goodput": _named(
         _object(
             name=TEXT,

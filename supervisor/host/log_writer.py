@@ -9,6 +9,7 @@ from supervisor.host.log_file import LogFile
 
 FULL_BYTES = 256 * 1024  # waiting to be written: the program's pipe is not read until it is less
 HELD_BYTES = 1024 * 1024  # kept for a disk that hangs; what is printed beyond it is dropped, so that programs go on
+REST_S = 10.0  # without anything to write the thread ends: programs are silent for long, and there may be thousands
 STUCK_S = 10.0  # a busy disk may take seconds for one write
 
 Act = Callable[[LogFile], None]
@@ -16,7 +17,7 @@ Act = Callable[[LogFile], None]
 
 
 class Writer:
-    """Takes pieces and acts from one thread and does them, in their order, in its own.
+    """Takes pieces and acts from one thread and does them, in their order, in its own: there is one while it has work.
 
     Lives until `release`; `hold` prolongs that. `ring` is called, from the writer's thread, whenever the other should
     look again: after its end, when `trouble` has changed, and after each piece while `watched` is set.
@@ -26,7 +27,7 @@ class Writer:
         self.watched = False
         self.has_ended = False
         self._file = file
-        self._trouble = ""
+        self._trouble = self._told = ""
         self._ring = ring
         self._changed = threading.Condition()
         self._tasks: list[bytes | Act] = []
@@ -34,8 +35,7 @@ class Writer:
         self._lost = 0
         self._busy_since: float | None = None
         self._is_held = True
-        self._thread = threading.Thread(target=self._run, name=file.path.name, daemon=True)
-        self._thread.start()
+        self._has_thread = False
 
     @property
     def is_idle(self) -> bool:
@@ -65,7 +65,7 @@ class Writer:
         )
 
     def hold(self, maxbytes: int, backups: int) -> bool:
-        """One more pipe leads here, with these limits; False if the thread has ended already."""
+        """One more pipe leads here, with these limits; False if this has ended already."""
         with self._changed:
             if self.has_ended:
                 return False
@@ -75,10 +75,10 @@ class Writer:
         return True
 
     def release(self) -> None:
-        """No pipe leads here any more: the thread ends once everything is written."""
+        """No pipe leads here any more: this ends once everything is written."""
         with self._changed:
             self._is_held = False
-            self._changed.notify()
+            self._wake()
 
     def put(self, data: bytes) -> None:
         """Has a piece written; drops it if the disk hangs and too much waits already."""
@@ -88,32 +88,41 @@ class Writer:
                 return
             self._tasks.append(data)
             self._backlog += len(data)
-            self._changed.notify()
+            self._wake()
 
     def act(self, act: Act) -> bool:
-        """Has something done after all that was put before it; False if the thread has ended already."""
+        """Has something done after all that was put before it; False if this has ended already."""
         with self._changed:
             if self.has_ended:
                 return False
             self._tasks.append(act)
-            self._changed.notify()
+            self._wake()
             return True
+
+    def _wake(self) -> None:
+        """Has the thread look, with the lock held; there is one from now on until it has nothing to do for a while."""
+        if self._has_thread:
+            self._changed.notify()
+            return
+        threading.Thread(target=self._run, name=self._file.path.name, daemon=True).start()
+        self._has_thread = True
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        told = ""
         while self._work():
-            if self.watched or self._trouble != told:
-                told = self._trouble
+            if self.watched or self._trouble != self._told:
+                self._told = self._trouble
                 self._ring()
-        self._ring()
+        if self.has_ended:
+            self._ring()
 
     def _work(self) -> bool:
-        """Waits for something and does it; False at the end."""
+        """Waits for something and does it; False at the end, or if nothing came."""
         with self._changed:
-            while not self._tasks and not self._lost and self._is_held:
-                self._changed.wait()
+            if not self._changed.wait_for(lambda: self._tasks or self._lost or not self._is_held, REST_S):
+                self._has_thread = False
+                return False
             tasks, self._tasks = self._tasks, []
             size, lost, self._lost = self._backlog, self._lost, 0
             is_through = not tasks and not lost

@@ -57,6 +57,14 @@ class Identify:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Write the model as it is now to the job's export_dir, between two steps, and train on."""
+
+    attempt: int
+    id: int
+
+
 # --- worker to daemon -------------------------------------------------------------------------------------------
 
 
@@ -148,6 +156,17 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class Exported:
+    """What became of an `export`: the absolute `path` of the SavedModel, or the `error`."""
+
+    attempt: int
+    id: int
+    step: int
+    path: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """Training is complete and its last checkpoint is committed."""
 
@@ -190,13 +209,14 @@ class Standing:
     then: Then = Then.GO_ON
 
 
-ToWorker = Go | Flush | Identify
-FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Done | Failed | Standing
+ToWorker = Go | Flush | Export | Identify
+FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | Standing
 Message = ToWorker | FromWorker
 
 TYPES: Mapping[str, type[Message]] = {
     "go": Go,
     "flush": Flush,
+    "export": Export,
     "identify": Identify,
     "hello": Hello,
     "restored": Restored,
@@ -204,6 +224,7 @@ TYPES: Mapping[str, type[Message]] = {
     "flushing": Flushing,
     "committed": Committed,
     "save-failed": SaveFailed,
+    "exported": Exported,
     "done": Done,
     "failed": Failed,
     "standing": Standing,

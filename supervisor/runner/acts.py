@@ -31,6 +31,7 @@ from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
+from supervisor.runner.exports import Exports
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import check_of, owner_of, spawn_request
 from supervisor.runner.saves import Saves
@@ -40,6 +41,7 @@ from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
 STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
+EXPORT_PATIENCE_S = 1800.0  # tracing and writing a large model take minutes; who asked may leave before
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
 
 
@@ -81,6 +83,7 @@ class Acts:
         self.books = Books(config.name, services.ledger)
         self.on_refused: Callable[[str, str], None] = lambda checkpoint, reason: None
         """Called with every checkpoint that is found damaged, and why."""
+        self.exports = Exports()
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
         self.started_wall_at: float | None = None
@@ -105,6 +108,12 @@ class Acts:
     def send_signal(self, number: int) -> bool:
         """Sends a signal to the worker (not to its group); False if there is none."""
         return self._attempt is not None and self._attempt.process.send(number, group=False)
+
+    async def export(self) -> messages.Exported | None:
+        """Has the worker export its model as it is now, and waits for that; None if there is no worker."""
+        if self._attempt is None:
+            return None
+        return await self.exports.ask(self._attempt.number, self._say, EXPORT_PATIENCE_S)
 
     def take_over(self, found: LeftWorker) -> bool:
         """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
@@ -325,6 +334,7 @@ class Acts:
             for message in words if not self._spoke_last else ():
                 self._heard(message)
         self._attempt = None
+        self.exports.over(number)
         now = time.time()
         self.last_exit, self.ended_wall_at = exit_, now
         self._log.warning(
@@ -358,6 +368,8 @@ class Acts:
         self.books.heard(message, time.monotonic())
         if self._attempt is not None:
             self._attempt.memory.lives(time.monotonic(), moved=isinstance(message, messages.Hello))
+        if isinstance(message, messages.Exported):
+            self.exports.heard(message)
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:

@@ -1,10 +1,11 @@
 """A job without TensorFlow: counts steps, checkpoints the count, speaks the control pipe. For tests of the daemon.
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
-FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
-"ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save", each a
-way to hang; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
-at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches),
+FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
+"exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
+"save", each a way to hang; "no-export": an export is never answered; "dies-from-20": at the first step after the
+restore of step 20; "dies-at-27": at that step; "nan": diverges at step NAN_AT until that is skipped, "memory": takes
+more than there is at step 5, unless it divides its batches),
 GRANDCHILD (start one that ignores SIGTERM and leaves the session).
 """
 
@@ -25,6 +26,8 @@ from supervisor.protocol.messages import (
     PROTOCOL,
     Committed,
     Done,
+    Export,
+    Exported,
     Failed,
     Flush,
     Flushing,
@@ -93,9 +96,19 @@ class Pipes:
                 self._flushes.append(each)
                 self._last_flush = max(self._last_flush, each.id)
                 self.say(Flushing(self.attempt, each.id, 0))
+            elif isinstance(each, Export):
+                self._export(each.id)
             elif not isinstance(each, ValueError):
                 others.append(each)
         return others
+
+    def _export(self, id: int) -> None:
+        progress = self._newest.get(Progress)
+        step = progress.step if isinstance(progress, Progress) else 0
+        folder = Path(os.environ["STEPKEEPER_EXPORT_DIR"]) / ("asked" if FAIL == "no-export" else str(step))
+        folder.mkdir(parents=True, exist_ok=True)
+        if FAIL != "no-export":
+            self.say(Exported(self.attempt, id, step, str(folder)))
 
     def take(self) -> list[Flush]:
         self.asked, self._flushes = self._flushes, []

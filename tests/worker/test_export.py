@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Done, Failed, Go
+from supervisor.protocol.messages import Committed, Done, Export, Exported, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker.export import RECORD, ExportError, export, verify
@@ -82,6 +82,55 @@ def test_job_that_cannot_export_is_not_done(
     assert "training is complete, but cannot export step 0" in daemon.wait_for(Failed).error
     assert daemon.wait_for(Committed).step == 0
     assert not daemon.all_of(Done)
+
+
+def trained(two_replicas: Any, launch: Launch, begin: Callable[[Launch], None], daemon: DaemonEnd | None) -> Any:
+    """The values after eight steps; an export is asked for, if there is a daemon, after the third."""
+    begin(launch)
+    tf.keras.utils.set_random_seed(5)
+    tracked = training.build(two_replicas)
+    step = training.step_of(tracked, two_replicas)
+    with worker.Run(tracked, strategy=two_replicas, total_steps=8) as run:
+        for images, labels in run.batches(training.data()):
+            run.step_done(loss=step(images, labels))
+            if daemon is not None and run.step == 3:
+                daemon.send(Export(1, 7))
+                while not run._attempt.requests.exports:
+                    pass
+    return training.all_values(tracked)
+
+
+def test_export_asked_for_in_mid_training_is_whole_and_changes_nothing(
+    two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
+) -> None:
+    alone = trained(two_replicas, Launch(checkpoint_dir=tmp_path / "a"), begin, None)
+    daemon.send(Go(1, restore=None))
+    told = Launch(control=daemon.control(), checkpoint_dir=tmp_path / "b", export_dir=tmp_path / "export")
+    asked = trained(two_replicas, told, begin, daemon)
+
+    answer = daemon.wait_for(Exported)
+    assert answer == Exported(1, 7, 4, path=str(tmp_path / "export" / "4"))
+    assert verify(tmp_path / "export" / "4")["step"] == 4
+    assert all(np.array_equal(one, other) for one, other in zip(alone, asked, strict=True))
+
+
+def test_export_that_fails_is_answered_and_training_goes_on(
+    two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
+) -> None:
+    daemon.send(Go(1, restore=None))
+    trained(two_replicas, Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c"), begin, daemon)
+
+    assert daemon.wait_for(Exported) == Exported(1, 7, 4, error="cannot export: the job has no export_dir")
+    assert daemon.wait_for(Done).step == 8
+
+
+def test_program_without_a_run_says_that_it_can_not_export(
+    tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
+    daemon.send(Export(1, 7))
+
+    assert "without worker.Run" in (daemon.wait_for(Exported).error or "")
 
 
 def small(weight: float) -> tf.Module:

@@ -18,11 +18,10 @@ Begin = Callable[[Launch], None]
 class Number:
     """A state of one number."""
 
-    versions: dict[str, str] = {}
-    topology: dict[str, str | int | bool] = {}
-
     def __init__(self) -> None:
         self.value = 0.0
+        self.versions: dict[str, str] = {}
+        self.topology: dict[str, str | int | bool] = {}
 
     def write(self, folder: Path) -> None:
         (folder / "number").write_text(repr(self.value))

@@ -94,6 +94,14 @@ def checkpoint(terminal: Terminal, arguments: Arguments) -> Status:
     return give(terminal, Order("checkpoint", _saved), names)
 
 
+def export(terminal: Terminal, arguments: Arguments) -> Status:
+    """Has each job export its model as it is now and train on."""
+    if not arguments:
+        raise Usage("Error: export requires a process name")
+    names = _expanded(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
+    return give(terminal, Order("export", lambda outcome: f"exported to {outcome.result['path']}"), names)
+
+
 def _saved(outcome: Outcome) -> str:
     done = outcome.result
     return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s)"

@@ -72,6 +72,14 @@ TABLE: Mapping[str, Action] = {
         ),
         names=True,
     ),
+    "export": Action(
+        running.export,
+        (
+            ("export NAME ...", "Have jobs write their models, as they are now, to export_dir as SavedModels."),
+            ("export all", "The same for all jobs that train."),
+        ),
+        names=True,
+    ),
     "goodput": Action(
         accounts.goodput,
         (
