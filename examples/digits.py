@@ -7,11 +7,12 @@
 The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
 """
 
+import os
 import sys
 
 import worker
 
-TOTAL_STEPS = 1500
+TOTAL_STEPS = int(os.environ.get("STEPS", "1500"))
 BATCH_SIZE = 128  # over all replicas
 
 strategy = worker.strategy(replicas=2)

@@ -5,9 +5,10 @@ its end. A step counts as done when the next one begins, or the epoch's end is o
 so that no checkpoint lies between an epoch's last batch and what belongs to it.
 """
 
+import contextlib
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,15 +61,12 @@ def fit(
         state.begin(listed.callbacks)
         stopped = state.stopped
         while run.position.epoch < epochs and not stopped:
-            epoch = run.position.epoch
-            dataset = _rest_of_epoch(data, run.position)
-            inner = _OneEpoch(listed.callbacks, run, state, data)
-            model.fit(
-                dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options
-            )
+            if _is_over(data, run.position):
+                _end_epoch(model, listed, run, state, options)
+            else:
+                _train_epoch(model, data, _OneEpoch(listed.callbacks, run, state, data), options)
             stopped = model.stop_training
-            if inner.steps == 0:
-                raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
+        model.optimizer.finalize_variable_values(model.trainable_variables)
         listed.on_train_end(state.last_logs)
     return model.history
 
@@ -82,12 +80,65 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
         )
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
-    if model.steps_per_execution != 1:
-        raise ValueError("cannot fit with steps_per_execution above 1: a checkpoint lies between two steps")
-    if getattr(model.optimizer, "use_ema", False):
+
+
+def _train_epoch(model: Any, data: Any, inner: "_OneEpoch", options: Mapping[str, Any]) -> None:
+    """One call of `model.fit`, for what is left of the epoch."""
+    epoch = inner.begun.epoch
+    dataset = _rest_of_epoch(data, inner.begun)
+    inner.batches = _batches_in(dataset)
+    if model.steps_per_execution > 1 and inner.batches is None:
         raise ValueError(
-            "cannot fit with use_ema: Keras overwrites weights at the end of each fit; write the loop with worker.Run"
+            "cannot fit with steps_per_execution above 1 where nobody knows how many batches an epoch has; give `data` "
+            "as worker.Examples, or as a dataset with a cardinality (tf.data.experimental.assert_cardinality)"
         )
+    with _unfinished(model.optimizer):
+        model.fit(dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options)
+    if inner.steps == 0:
+        raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
+
+
+@contextlib.contextmanager
+def _unfinished(optimizer: Any) -> Iterator[None]:
+    """Keras overwrites the weights with their moving averages (`use_ema`) at the end of each `fit`; here one call of it
+    is an epoch, and training goes on with the weights."""
+    object.__setattr__(optimizer, "finalize_variable_values", lambda variables: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "finalize_variable_values")
+
+
+def _is_over(data: Any, position: Position) -> bool:
+    """Whether an epoch was begun with smaller batches, and what is left of it makes no whole one now."""
+    return isinstance(data, Examples) and data.consumed(position) > 0 and data.is_over(position)
+
+
+def _end_epoch(model: Any, listed: Any, run: "_FitRun", state: "_FitState", options: Mapping[str, Any]) -> None:
+    """What belongs to the end of an epoch that has no batch left: its figures, validation, callbacks."""
+    epoch = run.position.epoch
+    state.fill_metrics()
+    logs = {name: float(value) for name, value in model.get_metrics_result().items()}
+    if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
+        inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
+        found = model.evaluate(
+            inputs, labels, sample_weight=weights, verbose=0, return_dict=True, steps=options.get("validation_steps"),
+            batch_size=options.get("validation_batch_size"),
+        )  # fmt: skip
+        logs |= {f"val_{name}": value for name, value in found.items()}
+    listed.on_epoch_end(epoch, logs)
+    state.last_logs = logs
+    run.pass_to(Position(epoch + 1))
+
+
+def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:
+    return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
+
+
+def _batches_in(dataset: Any) -> int | None:
+    """How many, if the dataset knows."""
+    count = int(tf.data.experimental.cardinality(dataset)) if isinstance(dataset, tf.data.Dataset) else -1
+    return count if count >= 0 else None
 
 
 def _rest_of_epoch(data: Any, position: Position) -> Any:
@@ -118,10 +169,15 @@ class _FitRun(Run):
         """Where the data go on."""
         return self._position
 
-    def done(self, position: Position, logs: Mapping[str, Any]) -> None:
-        """One step is complete; the data go on at `position`."""
+    def done(self, position: Position, logs: Mapping[str, Any], steps: int) -> None:
+        """So many steps are complete; the data go on at `position`."""
         self._position = position
+        self.step += steps - 1
         self.step_done(**logs)
+
+    def pass_to(self, position: Position) -> None:
+        """The data go on there, and no step was needed."""
+        self._position = position
 
 
 class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
@@ -130,11 +186,14 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     def __init__(self, callbacks: list[Any], run: _FitRun, state: "_FitState", data: Any) -> None:
         super().__init__(callbacks, model=None)
         self.steps = 0
+        self.batches: int | None = None
+        """How many there are; None: not known."""
+        self.begun = run.position
         self._run = run
         self._state = state
         self._data = data
-        self._begun = run.position
         self._begun_at = run.position.batch
+        self._ended = 0  # batches of this call, of which the last was computed
         self._logs: Mapping[str, Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -152,11 +211,13 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The step before is done."""
-        self._count(_after(self._begun, batch, self._data))
+        self._count(_after(self.begun, batch, self._data))
         super().on_train_batch_begin(self._begun_at + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The step is computed."""
+        """The step is computed; or several, with `steps_per_execution`, of which it is told the last as if the last
+        few were as many as the others."""
+        self._ended = batch + 1 if self.batches is None else min(batch + 1, self.batches)
         super().on_train_batch_end(self._begun_at + batch, logs)
         self._logs = dict(logs or {})
 
@@ -168,9 +229,9 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def _count(self, position: Position) -> None:
         if self._logs is not None:
-            self.steps += 1
+            steps, self.steps = self._ended - self.steps, self._ended
             logs, self._logs = self._logs, None
-            self._run.done(position, logs)
+            self._run.done(position, logs, steps)
 
 
 class _FitState(tf.train.experimental.PythonState):  # type: ignore[misc]

@@ -33,11 +33,14 @@ class Board:
         self._every = every
         self._reporter = reporter
         self._file: EventFile | None = None
+        self._seen = 0
         self._before: tuple[int, float] | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether a summary of this step is wanted."""
-        return self._file is not None and step % self._every == 0
+        """Whether a summary of this step is wanted. Ask once for each that the loop counts, which may be every few."""
+        due = self._file is not None and step // self._every > self._seen // self._every
+        self._seen = step
+        return due
 
     def step(
         self,
@@ -90,6 +93,7 @@ class Board:
 
     def _begin(self, restored: Restored) -> None:
         attempt, step = restored.attempt, restored.step
+        self._seen = step
         try:
             self._file = EventFile(self._folder, attempt)
         except OSError as error:
