@@ -257,7 +257,9 @@ class _FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         self._fresh = [dict(_scalars(each)) for each in callbacks]
         for number, values in enumerate(self._restored.get("callbacks", ())):
             if number < len(callbacks) and values["class"] == type(callbacks[number]).__name__:
-                vars(callbacks[number]).update(values["scalars"])
+                derived = _derived(callbacks[number])
+                scalars = {name: value for name, value in values["scalars"].items() if name not in derived}
+                vars(callbacks[number]).update(scalars)
                 for name, count in values["lists"].items():
                     arrays = [self._arrays[f"{number}/{name}/{place}"] for place in range(count)]
                     setattr(callbacks[number], name, arrays)
@@ -306,11 +308,19 @@ class _FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
 
 
 _NEW = object()
+_DERIVED = ("min_delta",)
+"""What Keras' callbacks that watch a figure work out at their first epoch's end, in each process anew: it is given
+another sign there, and restored it would be given it twice."""
+
+
+def _derived(callback: Any) -> tuple[str, ...]:
+    return _DERIVED if hasattr(callback, "_set_monitor_op") else ()
 
 
 def _scalars(callback: Any) -> Iterable[tuple[str, Any]]:
+    derived = _derived(callback)
     for name, value in vars(callback).items():
-        if isinstance(value, _SCALARS):
+        if isinstance(value, _SCALARS) and name not in derived:
             yield name, value.item() if isinstance(value, np.generic) else value
 
 

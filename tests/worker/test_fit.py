@@ -117,6 +117,21 @@ def test_interrupted_epoch_goes_on_at_its_batch_with_history_and_state(two_repli
     assert len(history.history["accuracy"]) == 2
 
 
+def test_what_callbacks_work_out_anew_in_each_process_is_not_restored(two_replicas: Any, tmp_path: Path) -> None:
+    def train(plateau: Any, step: int) -> None:
+        fit(
+            compiled(two_replicas), training.data(), epochs=3, callbacks=[plateau, StopsAt(step)],
+            strategy=two_replicas, verbose=0, directory=tmp_path, interval="4 steps",
+        )  # fmt: skip
+
+    first, second = (tf.keras.callbacks.ReduceLROnPlateau("loss", min_delta=0.25) for _ in range(2))
+    with pytest.raises(LookupError):
+        train(first, 9)
+    train(second, -1)
+
+    assert first.min_delta == second.min_delta == -0.25, "Keras turns the sign, once"
+
+
 def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Path) -> None:
     def train() -> tuple[Seen, Any]:
         seen = Seen()
