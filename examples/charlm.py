@@ -6,6 +6,7 @@ The text is the source of this interpreter's standard library, so it is on every
 rises for the first steps and then falls along a cosine; both positions come back after a restart.
 """
 
+import os
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +16,8 @@ import tensorflow as tf
 
 import worker
 
-TOTAL_STEPS = 600
+TOTAL_STEPS = int(os.environ.get("STEPS", "600"))
+WARMUP_STEPS = TOTAL_STEPS // 10
 BATCH_SIZE = 32  # windows, over all replicas
 WINDOW = 96  # characters
 WIDTH = 96
@@ -78,7 +80,7 @@ def training() -> worker.Training:
     """What `python -m worker` trains; called inside the strategy's scope."""
     inputs, labels = windows()
     schedule = tf.keras.optimizers.schedules.CosineDecay(
-        initial_learning_rate=0.0, decay_steps=TOTAL_STEPS - 60, warmup_target=3e-3, warmup_steps=60
+        initial_learning_rate=0.0, decay_steps=TOTAL_STEPS - WARMUP_STEPS, warmup_target=3e-3, warmup_steps=WARMUP_STEPS
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 

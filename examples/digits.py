@@ -1,14 +1,18 @@
 """Handwritten digits: a small convolutional network, mirrored over two devices, with a training loop of its own.
 
     python examples/digits.py              trains, and goes on from its last checkpoint when it is started again
+    python examples/digits.py --board      the same, with curves for TensorBoard in runs/digits/board
     supervisord -n -c examples/digits.conf the same, kept running
 
 The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
 """
 
+import os
+import sys
+
 import worker
 
-TOTAL_STEPS = 1500
+TOTAL_STEPS = int(os.environ.get("STEPS", "1500"))
 BATCH_SIZE = 128  # over all replicas
 
 strategy = worker.strategy(replicas=2)
@@ -73,8 +77,9 @@ def main() -> None:
     data = worker.Examples(*training, batch_size=BATCH_SIZE, seed=1)
     tracked = tf.train.Checkpoint(model=model, optimizer=optimizer)
     with worker.Run(
-        tracked, strategy=strategy, total_steps=TOTAL_STEPS, directory="runs/digits", interval="200 steps"
-    ) as run:
+        tracked, strategy=strategy, total_steps=TOTAL_STEPS, directory="runs/digits", interval="200 steps",
+        summaries="runs/digits/board" if "--board" in sys.argv else None,
+    ) as run:  # fmt: skip
         for images, labels in run.batches(data):
             run.step_done(loss=train_step(images, labels))
         predicted = np.argmax(model(test[0], training=False), axis=1)

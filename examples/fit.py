@@ -6,9 +6,11 @@
 The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
 """
 
+import os
+
 import worker
 
-EPOCHS = 20
+EPOCHS = int(os.environ.get("EPOCHS", "20"))
 BATCH_SIZE = 64
 
 strategy = worker.strategy()

@@ -6,6 +6,8 @@
 The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
 """
 
+import os
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
@@ -13,7 +15,7 @@ from torch import nn
 
 from worker import torch as stepkeeper
 
-TOTAL_STEPS = 400
+TOTAL_STEPS = int(os.environ.get("STEPS", "400"))
 BATCH_SIZE = 64
 
 

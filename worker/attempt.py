@@ -6,7 +6,7 @@ import io
 import os
 import sys
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NoReturn, Protocol
 
@@ -68,6 +68,14 @@ class Attempt:
         self.reporter.drain(DRAIN_TIMEOUT_S)
         raise Leaving(int(WorkerExit.DIVERGED))
 
+    def failed_by_member(self, what: str, words: Failed | None) -> None:
+        """Says once that a process which trains together with this one is gone, in its own words if it had any."""
+        if words is None:
+            self._say(Failed(self.number, None, what))
+        else:
+            self._say(replace(words, attempt=self.number, error=f"{what}: {words.error}"[:MAX_ERROR]))
+        self.reporter.drain(DRAIN_TIMEOUT_S)
+
     def _say(self, words: Failed) -> None:
         if not self.failed:
             self.failed = True
@@ -123,8 +131,16 @@ def begin() -> Attempt:
         _refuse(
             f"cannot open the control pipe {error.filename}: {error.strerror}; is the daemon's runtime folder there?"
         )
+    if told.member is not None:
+        from worker.members import MemberEnd  # it reads this module
+
+        _current = Attempt(told, requests, MemberEnd(told.member))
+        _hide_launch()
+        _report_uncaught(_current)
+        return _current
     if channel is None:
         _current = Attempt(told, requests, Terminal())
+        _start_others(told)
         return _current
     _current = Attempt(told, requests, channel, channel, number=channel.attempt)
     _hide_launch()
@@ -139,7 +155,19 @@ def begin() -> Attempt:
         stacks.register(channel.pipes)
     except OSError as error:
         _current.reporter.remark(f"cannot leave stacks for a hang: {error}; they go to stderr alone")
+    _start_others(told)
     return _current
+
+
+def _start_others(told: Launch) -> None:
+    """Those that train together with this process, at once: so all import TensorFlow at the same time."""
+    if told.strategy == "multiworker" and told.workers is not None and told.workers > 1:
+        from worker import members  # it reads this module
+
+        try:
+            members.start(told.workers)
+        except OSError as error:
+            this().give_up(WorkerExit.USER_ERROR, f"cannot start {told.workers - 1} more workers: {error}")
 
 
 def this() -> Attempt:

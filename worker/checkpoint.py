@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tensorflow as tf
@@ -27,6 +27,7 @@ from worker import exact, finite, snapshot
 from worker.lock import Overtaken
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
+from worker.tpu import on_host
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
@@ -68,6 +69,7 @@ class Taken:
     name: CheckpointName
     host: State
     bundles: Mapping[str, Snapshot] | None
+    parts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class CheckpointWriter:
@@ -87,10 +89,12 @@ class CheckpointWriter:
         make_room: bool = False,
         check: Callable[[], None] = lambda: None,
         must_be_finite: bool = False,
+        parts: Callable[[], Mapping[str, bytes]] = dict,
     ) -> None:
         """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
-        `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now."""
+        `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now.
+        `parts`: called between steps, for more files of each checkpoint: their names and contents."""
         self._makes_room = make_room
         self._directory = directory
         self._origin = origin
@@ -98,6 +102,7 @@ class CheckpointWriter:
         self._replicas = replicas
         self._check = check
         self._own = own
+        self._parts = parts
         self._hidden = exact.hidden_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
@@ -123,14 +128,16 @@ class CheckpointWriter:
             replicas=self._replicas,
             copies=len(self._hidden.copies),
         )
+        parts = self._parts()
         if not self._can_snapshot:
-            return Taken(name, host, None)
+            return Taken(name, host, None, parts)
         try:
-            return Taken(name, host, {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()})
+            bundles = {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()}
+            return Taken(name, host, bundles, parts)
         except CannotSnapshot as error:
             self._can_snapshot = False
             sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {error}\n")
-            return Taken(name, host, None)
+            return Taken(name, host, None, parts)
         except tf.errors.OpError as error:
             raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
 
@@ -194,10 +201,12 @@ class CheckpointWriter:
     def _fill(self, folder: NewFolder, taken: Taken) -> None:
         for prefix, bundle in self._bundles.items():
             if taken.bundles is None:
-                bundle.write(str(folder.path / prefix))
+                bundle.write(str(folder.path / prefix), options=on_host())
                 snapshot.adopt(folder, prefix)
             else:
                 taken.bundles[prefix].write(folder, prefix)
+        for name, content in taken.parts.items():
+            folder.add(name, content)
         folder.add(layout.STATE, taken.host.to_bytes())
 
     def _proof(self, folder: NewFolder, taken: Taken) -> Manifest:

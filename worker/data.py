@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from worker import gang
 from worker.state import Position
 
 Batch = Any
@@ -182,6 +183,8 @@ class Feed:
         self._strategy = strategy
         self._left_out = left_out
         self._handed_out: list[tuple[int, int]] = []
+        self.rows: int | None = None
+        """How many examples the last batch held; None: not known."""
         self._iterator: Iterator[Batch] | None = None
         self._fresh = position.batch == 0
 
@@ -196,7 +199,8 @@ class Feed:
                 self._end_epoch()
                 return
             this = self.position.epoch, self.position.batch
-            self._count(rows_of(batch))
+            self.rows = self._rows(batch)
+            self._count(self.rows)
             if this in self._left_out:
                 continue
             self._handed_out.append(this)
@@ -228,9 +232,15 @@ class Feed:
             return self._strategy.experimental_distribute_dataset(dataset)
         return dataset
 
-    def _count(self, rows: int) -> None:
+    def _rows(self, batch: Batch) -> int | None:
+        """How many examples a global batch holds; None where this process sees only its part of it, and can't know."""
+        if gang.size_of(self._strategy) == 1:
+            return rows_of(batch)
+        return self._source.batch_size if isinstance(self._source, Examples) else None
+
+    def _count(self, rows: int | None) -> None:
         before = self.position
-        consumed = None if before.examples is None else before.examples + rows
+        consumed = None if before.examples is None or rows is None else before.examples + rows
         self.position = Position(before.epoch, before.batch + 1, consumed)
         if self._source.is_over(self.position):
             self.position = Position(before.epoch + 1)

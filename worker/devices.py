@@ -1,11 +1,13 @@
 """The distribution strategy, and the settings that must come before TensorFlow starts its devices."""
 
+import os
 import sys
 from pathlib import Path
 
 import tensorflow as tf
 
-from worker import attempt, conditions
+from supervisor.protocol.launch import STRATEGIES
+from worker import attempt, conditions, members, tpu
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
 
@@ -14,30 +16,67 @@ def strategy(
     name: str | None = None,
     replicas: int | None = None,
     *,
+    workers: int | None = None,
     deterministic: bool = False,
     directory: str | Path | None = None,
 ) -> tf.distribute.Strategy:
-    """Where training runs: `mirrored` (the default) or `one-device`. The job's configuration overrides the script.
+    """Where training runs: `mirrored` (the default), `one-device`, `multiworker` or `tpu`. The job's configuration
+    overrides the script.
 
     mirrored: over the GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical
-    CPU devices (1 if not said). one-device: the first GPU, or the CPU. Call it before anything else makes TensorFlow
-    start its devices, and before the model is built.
+    CPU devices (1 if not said). one-device: the first GPU, or the CPU. multiworker: over `workers` processes of this
+    host, each with its share of the GPUs, of which this call starts all but the first; or over the hosts that TF_CONFIG
+    names. tpu: the one that TPU_NAME names, else this host's. Call it before anything else makes TensorFlow start its
+    devices, and before the model is built.
     deterministic: it also seeds all generators, makes TensorFlow's operations deterministic and fixes the number of
     intra-op threads, on which sums depend: to what the script or TF_NUM_INTRAOP_THREADS says, else to what the job
     trained with before, else to the cores this process may use. `directory`: where the job's checkpoints are, as for
     `worker.Run`, to know what it trained with.
-    Raises ValueError for another name, RuntimeError if TensorFlow's devices are already started.
+    Raises ValueError for another name or a number that doesn't go with it, RuntimeError if TensorFlow's devices are
+    already started or there is no TPU.
     """
     told = attempt.this().launch
     name, replicas = told.strategy or name or "mirrored", told.replicas or replicas
     if told.deterministic or deterministic:
         _make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
+    workers = told.workers or workers
+    if workers is not None and name != "multiworker":
+        raise ValueError(f"cannot use {workers} workers with strategy {name!r}; they go with multiworker")
+    if name == "multiworker":
+        return _multiworker(workers)
+    if name == "tpu":
+        return tpu.strategy()
     gpus = tf.config.list_physical_devices("GPU")
     if name == "one-device":
         return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
     if name != "mirrored":
-        raise ValueError(f"cannot use strategy {name!r}; it can be mirrored or one-device")
+        raise ValueError(f"cannot use strategy {name!r}; it can be {', '.join(STRATEGIES)}")
     return tf.distribute.MirroredStrategy(_gpu_names(len(gpus), replicas) if gpus else _cpu_names(replicas or 1))
+
+
+def _multiworker(workers: int | None) -> tf.distribute.Strategy:
+    """This process's end of it. The first process of a host starts the others."""
+    member = attempt.this().launch.member
+    rank = 0 if member is None else member.rank
+    if workers is not None and workers > 1:
+        if member is None and members.started() is None and members.CLUSTER in os.environ:
+            raise ValueError(
+                f"cannot start {workers} workers: {members.CLUSTER} names some already; take one of them out"
+            )
+        gpus = tf.config.list_physical_devices("GPU")
+        if gpus and len(gpus) < workers:
+            raise ValueError(
+                f"cannot train with {workers} workers on {len(gpus)} GPUs; use as many as there are, at most"
+            )
+        tf.config.set_visible_devices(gpus[rank::workers], "GPU")
+        if member is None:
+            members.start(workers)
+    elif members.CLUSTER not in os.environ:
+        raise ValueError(
+            "cannot train with strategy multiworker: nothing says who trains together; set workers=2 or more for "
+            "processes of this host, or TF_CONFIG for several hosts"
+        )
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def _gpu_names(there: int, wanted: int | None) -> list[str]:

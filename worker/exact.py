@@ -11,6 +11,9 @@ import tensorflow as tf
 from keras.src.backend.common import global_state  # Keras has no public way to its global generator
 from keras.src.random import seed_generator
 
+from worker import generators as global_generators
+from worker.generators import as_json, from_json, read_python, write_python
+
 Own = Any
 """A generator of the script's own: a Keras SeedGenerator, a numpy.random.Generator or a random.Random."""
 
@@ -32,7 +35,7 @@ def hidden_variables(checkpoint: tf.train.Checkpoint) -> Hidden:
     """Finds them in all Keras layers that `checkpoint` tracks. Call it after the models are built."""
     seeds: list[Any] = []
     copies: list[tf.Variable] = []
-    for variable in _own_variables(checkpoint):
+    for variable in own_variables(checkpoint):
         if variable.name == "seed_generator_state":
             seeds.append(variable)
         elif not variable.trainable:
@@ -40,7 +43,7 @@ def hidden_variables(checkpoint: tf.train.Checkpoint) -> Hidden:
     return Hidden(tuple(seeds), tuple(copies))
 
 
-def _own_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
+def own_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
     """Each Keras variable of each tracked layer, once."""
     seen: set[int] = set()
     for layer in tracked(checkpoint, tf.keras.layers.Layer):
@@ -104,8 +107,7 @@ def read_generators(own: Sequence[Own] = ()) -> dict[str, Any]:
     """State of the global generators (Python, NumPy, Keras) and of the script's own, as JSON holds it without loss."""
     keras = _global_seed()
     return {
-        "python": _read_python(random),
-        "numpy": _as_json(np.random.get_state(legacy=False)),
+        **global_generators.read(),
         "keras": None if keras is None else _read_seed(keras.state),
         "own": [_read_own(each) for each in own],
     }
@@ -119,8 +121,7 @@ def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None
             f"the checkpoint holds the state of {len(stored)} generators of the script's own, worker.Run was given "
             f"{len(own)} (generators=)"
         )
-    _write_python(random, states["python"])
-    np.random.set_state(_from_json(states["numpy"]))
+    global_generators.write(states)
     keras = _global_seed()
     if keras is not None and states.get("keras") is not None:
         keras.state.assign(states["keras"])
@@ -130,47 +131,18 @@ def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None
 
 def _read_own(own: Own) -> Any:
     if isinstance(own, random.Random):
-        return _read_python(own)
-    return _as_json(own.bit_generator.state) if isinstance(own, np.random.Generator) else _read_seed(own.state)
+        return read_python(own)
+    return as_json(own.bit_generator.state) if isinstance(own, np.random.Generator) else _read_seed(own.state)
 
 
 def _write_own(own: Own, state: Any) -> None:
     if isinstance(own, random.Random):
-        _write_python(own, state)
+        write_python(own, state)
     elif isinstance(own, np.random.Generator):
-        own.bit_generator.state = _from_json(state)
+        own.bit_generator.state = from_json(state)
     else:
         own.state.assign(state)
 
 
 def _read_seed(state: Any) -> list[int]:
     return [int(number) for number in state.numpy().tolist()]
-
-
-def _read_python(generator: Any) -> dict[str, Any]:
-    version, words, gauss = generator.getstate()
-    return {"version": version, "words": list(words), "gauss": gauss}
-
-
-def _write_python(generator: Any, state: Mapping[str, Any]) -> None:
-    generator.setstate((state["version"], tuple(state["words"]), state["gauss"]))
-
-
-def _as_json(value: Any) -> Any:
-    """NumPy's generator states hold arrays of unsigned numbers, at any depth; each kind has others."""
-    if isinstance(value, Mapping):
-        return {key: _as_json(each) for key, each in value.items()}
-    if isinstance(value, np.ndarray):
-        return {_ARRAY: str(value.dtype), "values": value.tolist()}
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _from_json(value: Any) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    if _ARRAY in value:
-        return np.array(value["values"], dtype=value[_ARRAY])
-    return {key: _from_json(each) for key, each in value.items()}
-
-
-_ARRAY = "array"

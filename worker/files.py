@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 import numpy as np
@@ -24,18 +23,18 @@ from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest, ManifestError
-from supervisor.protocol.messages import Committed, Done, Progress, Restored, SaveFailed
+from supervisor.protocol.messages import Committed, Done, Restored, SaveFailed
 from supervisor.protocol.retention import Kept
 from worker import attempt, generators
-from worker.attempt import DRAIN_TIMEOUT_S, Leaving
+from worker.attempt import Leaving
 from worker.cadence import Cadence, auto_of
 from worker.divergence import Watch
 from worker.lock import Overtaken
 from worker.opening import Opened, open_directory
-from worker.signals import PoliteStop
+from worker.steps import Steps
+from worker.tensorboard import EVERY
 
 FORMAT = 1
-PROGRESS_S = 0.1  # between two progress messages
 LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a full disk may be freed by somebody's clean-up
 
 
@@ -61,7 +60,7 @@ class Files(Protocol):
         """Takes another program's TensorFlow checkpoint as a start, gives its step. Raises Unfit if it can't."""
 
 
-class FilesRun:
+class FilesRun(Steps):
     """One training run around a loop of the script's own, as a context manager.
 
     A stop leaves `step_done` as SystemExit with status 143, after the save. Training stands still for a save.
@@ -74,15 +73,19 @@ class FilesRun:
         total_steps: int | None = None,
         directory: str | Path | None = None,
         interval: str | None = None,
+        summaries: str | Path | None = None,
+        summary_every: int = EVERY,
     ) -> None:
-        """`directory` and `interval` (as "500 steps", or "auto") hold where the job's configuration says nothing."""
-        self.step = 0
+        """`directory` and `interval` (as "500 steps", or "auto") hold where the job's configuration says nothing.
+
+        `summaries`: a folder for TensorBoard, which gets the figures of each step that is a multiple of
+        `summary_every`.
+        """
+        super().__init__(total_steps, summaries, summary_every)
         self.epoch = 0
         self.batch = 0
         """The data go on with this batch of that epoch, both from 0."""
-        self.total_steps = total_steps
         self._files = files
-        self._attempt = attempt.this()
         told = self._attempt.launch
         given = told.checkpoint_dir or (Path(directory) if directory is not None else None)
         if given is None:
@@ -90,12 +93,11 @@ class FilesRun:
         self._directory = given
         wanted = told.interval or (parse_interval(interval) if interval not in (None, "auto") else None)
         self._cadence = Cadence(wanted, 0, time.monotonic(), auto_of(told))
-        self._stop = PoliteStop(self._attempt.requests)
         self._opened: Opened | None = None
         self._last: Committed | None = None
         self._metrics: Mapping[str, float] = {}
         self._watch = Watch(told.loss_spike)
-        self._told: tuple[float, int] | None = None
+        self._stalled_s = 0.0
 
     def __enter__(self) -> Self:
         opened = self._opened = open_directory(self._attempt, self._directory)
@@ -113,24 +115,9 @@ class FilesRun:
         self._stop.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._finish()
-            elif not isinstance(error, Leaving):
-                self._attempt.excepted(error, self.step)
-        finally:
-            self._stop.remove()
-            if self._opened is not None:
-                self._opened.lock.release()
-            self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
-
-    @property
-    def reached(self) -> bool:
-        """Whether all steps are done."""
-        return self.total_steps is not None and self.step >= self.total_steps
+    def _release(self) -> None:
+        if self._opened is not None:
+            self._opened.lock.release()
 
     def step_done(self, *, epoch: int, batch: int, **metrics: float) -> None:
         """One step is complete, and the data go on with `batch` of `epoch`. Saves if it is time; may leave."""
@@ -138,7 +125,9 @@ class FilesRun:
         self._look(metrics)
         self._metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}
         self._attempt.requests.step = self.step
-        self._tell_progress()
+        if self._board is not None and self._board.is_due(self.step):
+            self._board.step(self.step, self._metrics, {}, self._stalled_s)
+        self._tell_progress(self.epoch, lambda: self._metrics, self._cadence.chosen_s, self._stalled_s)
         asked = self._attempt.requests.take()
         if asked is None:
             if self._cadence.is_due(self.step, time.monotonic()):
@@ -194,6 +183,14 @@ class FilesRun:
     def _save(self, flushes: tuple[int, ...]) -> str | None:
         """Commits this step, unless a checkpoint holds it already, and has it answered; the error if it failed."""
         started = time.monotonic()
+        self._tell_section("save")
+        try:
+            return self._save_at(started, flushes)
+        finally:
+            self._stalled_s += time.monotonic() - started
+            self._tell_section(None)
+
+    def _save_at(self, started: float, flushes: tuple[int, ...]) -> str | None:
         is_new = self._last is None or self._last.step != self.step
         if is_new:
             name = CheckpointName(self.step, self._attempt.number)
@@ -257,14 +254,3 @@ class FilesRun:
                 checkpoints.delete(self._directory, name)
         except OSError as error:
             sys.stderr.write(f"stepkeeper: cannot delete old checkpoints in {self._directory}: {error}\n")
-
-    def _tell_progress(self) -> None:
-        now = time.monotonic()
-        if self._told is not None and now - self._told[0] < PROGRESS_S and not self.reached:
-            return
-        step_s = None if self._told is None else (now - self._told[0]) / (self.step - self._told[1])
-        self._told = now, self.step
-        said = Progress(
-            self._attempt.number, self.step, self.epoch, self.total_steps, step_s, self._metrics, self._cadence.chosen_s
-        )
-        self._attempt.reporter.progress(said)

@@ -1,7 +1,7 @@
 """Keeps the checkpoints of one run: restores at its start, saves when due or asked, and answers for it."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
@@ -178,7 +178,7 @@ class Keeper:
         )
 
     def _open_and_restore(self, directory: Path) -> Found | None:
-        opened = self._opened = open_directory(self._attempt, directory)
+        opened = self._opened = self._open(directory)
         _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
         found = self._restore(opened.restore) if opened.restore is not None else None
         versions = conditions.versions()
@@ -194,8 +194,16 @@ class Keeper:
             self._attempt.launch.make_room,
             opened.lock.check,
             must_be_finite=self._diverged is not None,
+            parts=self._parts,
         )
         return found
+
+    def _open(self, directory: Path) -> Opened:
+        return open_directory(self._attempt, directory)
+
+    def _parts(self) -> Mapping[str, bytes]:
+        """More files for the checkpoint that is being taken: by name, their contents."""
+        return {}
 
     def _compare(self, present: conditions.Conditions, opened: Opened) -> None:
         """Notes what differs from the conditions trained under before; those of a first start are written down."""

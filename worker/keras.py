@@ -5,20 +5,18 @@ its end. A step counts as done when the next one begins, or the epoch's end is o
 so that no checkpoint lies between an epoch's last batch and what belongs to it.
 """
 
-import io
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from worker.data import Examples, source_of
+from worker.keras_state import FitState
 from worker.run import Run
 from worker.state import Position
-
-_SCALARS = (bool, int, float, str, type(None), np.generic)
+from worker.tensorboard import EVERY
 
 
 def fit(
@@ -30,21 +28,25 @@ def fit(
     strategy: tf.distribute.Strategy | None = None,
     directory: str | Path | None = None,
     interval: str | None = None,
+    summaries: str | Path | None = None,
+    summary_every: int = EVERY,
     **options: Any,
 ) -> Any:
     """Trains a built and compiled model as `model.fit` does and gives its History, however often it was interrupted.
 
-    `data`: what `Run.batches` takes, of (inputs, labels) pairs. `directory` and `interval` as for `worker.Run`.
+    `data`: what `Run.batches` takes, of (inputs, labels) pairs. `directory`, `interval`, `summaries` and
+    `summary_every` as for `worker.Run`.
     `options`: `validation_data`, `verbose` and what else `model.fit` takes besides its data and epochs. A callback's
     numbers, texts and lists of arrays that change while it trains are its state, and come back.
     Raises ValueError for what can't be resumed exactly.
     """
     _check(model, options)
-    state = _FitState(model)
+    state = FitState(model)
     tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer, fit=state)
     per_epoch = data.per_epoch if isinstance(data, Examples) else None
     total_steps = per_epoch * epochs if per_epoch is not None else None
-    run = _FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval)
+    run = _FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval,
+                  summaries=summaries, summary_every=summary_every)  # fmt: skip
     with run:
         verbose = options.pop("verbose", "auto")
         listed = tf.keras.callbacks.CallbackList(
@@ -55,15 +57,12 @@ def fit(
         state.begin(listed.callbacks)
         stopped = state.stopped
         while run.position.epoch < epochs and not stopped:
-            epoch = run.position.epoch
-            dataset = _rest_of_epoch(data, run.position)
-            inner = _OneEpoch(listed.callbacks, run, state, data)
-            model.fit(
-                dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options
-            )
+            if _is_over(data, run.position):
+                _end_epoch(model, listed, run, state, options)
+            else:
+                _train_epoch(model, data, _OneEpoch(listed.callbacks, run, state, data), options)
             stopped = model.stop_training
-            if inner.steps == 0:
-                raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
+        model.optimizer.finalize_variable_values(model.trainable_variables)
         listed.on_train_end(state.last_logs)
     return model.history
 
@@ -77,12 +76,65 @@ def _check(model: Any, options: Mapping[str, Any]) -> None:
         )
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
-    if model.steps_per_execution != 1:
-        raise ValueError("cannot fit with steps_per_execution above 1: a checkpoint lies between two steps")
-    if getattr(model.optimizer, "use_ema", False):
+
+
+def _train_epoch(model: Any, data: Any, inner: "_OneEpoch", options: Mapping[str, Any]) -> None:
+    """One call of `model.fit`, for what is left of the epoch."""
+    epoch = inner.begun.epoch
+    dataset = _rest_of_epoch(data, inner.begun)
+    inner.batches = _batches_in(dataset)
+    if model.steps_per_execution > 1 and inner.batches is None:
         raise ValueError(
-            "cannot fit with use_ema: Keras overwrites weights at the end of each fit; write the loop with worker.Run"
+            "cannot fit with steps_per_execution above 1 where nobody knows how many batches an epoch has; give `data` "
+            "as worker.Examples, or as a dataset with a cardinality (tf.data.experimental.assert_cardinality)"
         )
+    with _unfinished(model.optimizer):
+        model.fit(dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options)
+    if inner.steps == 0:
+        raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
+
+
+@contextlib.contextmanager
+def _unfinished(optimizer: Any) -> Iterator[None]:
+    """Keras overwrites the weights with their moving averages (`use_ema`) at the end of each `fit`; here one call of it
+    is an epoch, and training goes on with the weights."""
+    object.__setattr__(optimizer, "finalize_variable_values", lambda variables: None)
+    try:
+        yield
+    finally:
+        object.__delattr__(optimizer, "finalize_variable_values")
+
+
+def _is_over(data: Any, position: Position) -> bool:
+    """Whether an epoch was begun with smaller batches, and what is left of it makes no whole one now."""
+    return isinstance(data, Examples) and data.consumed(position) > 0 and data.is_over(position)
+
+
+def _end_epoch(model: Any, listed: Any, run: "_FitRun", state: "FitState", options: Mapping[str, Any]) -> None:
+    """What belongs to the end of an epoch that has no batch left: its figures, validation, callbacks."""
+    epoch = run.position.epoch
+    state.fill_metrics()
+    logs = {name: float(value) for name, value in model.get_metrics_result().items()}
+    if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
+        inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
+        found = model.evaluate(
+            inputs, labels, sample_weight=weights, verbose=0, return_dict=True, steps=options.get("validation_steps"),
+            batch_size=options.get("validation_batch_size"),
+        )  # fmt: skip
+        logs |= {f"val_{name}": value for name, value in found.items()}
+    listed.on_epoch_end(epoch, logs)
+    state.last_logs = logs
+    run.pass_to(Position(epoch + 1))
+
+
+def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:
+    return (epoch + 1) % frequency == 0 if isinstance(frequency, int) else epoch + 1 in frequency
+
+
+def _batches_in(dataset: Any) -> int | None:
+    """How many, if the dataset knows."""
+    count = int(tf.data.experimental.cardinality(dataset)) if isinstance(dataset, tf.data.Dataset) else -1
+    return count if count >= 0 else None
 
 
 def _rest_of_epoch(data: Any, position: Position) -> Any:
@@ -113,23 +165,31 @@ class _FitRun(Run):
         """Where the data go on."""
         return self._position
 
-    def done(self, position: Position, logs: Mapping[str, Any]) -> None:
-        """One step is complete; the data go on at `position`."""
+    def done(self, position: Position, logs: Mapping[str, Any], steps: int) -> None:
+        """So many steps are complete; the data go on at `position`."""
         self._position = position
+        self.step += steps - 1
         self.step_done(**logs)
+
+    def pass_to(self, position: Position) -> None:
+        """The data go on there, and no step was needed."""
+        self._position = position
 
 
 class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     """The callbacks, in one of the calls of `model.fit` that make up a training."""
 
-    def __init__(self, callbacks: list[Any], run: _FitRun, state: "_FitState", data: Any) -> None:
+    def __init__(self, callbacks: list[Any], run: _FitRun, state: "FitState", data: Any) -> None:
         super().__init__(callbacks, model=None)
         self.steps = 0
+        self.batches: int | None = None
+        """How many there are; None: not known."""
+        self.begun = run.position
         self._run = run
         self._state = state
         self._data = data
-        self._begun = run.position
         self._begun_at = run.position.batch
+        self._ended = 0  # batches of this call, of which the last was computed
         self._logs: Mapping[str, Any] | None = None
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -147,11 +207,13 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """The step before is done."""
-        self._count(_after(self._begun, batch, self._data))
+        self._count(_after(self.begun, batch, self._data))
         super().on_train_batch_begin(self._begun_at + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """The step is computed."""
+        """The step is computed; or several, with `steps_per_execution`, of which it is told the last as if the last
+        few were as many as the others."""
+        self._ended = batch + 1 if self.batches is None else min(batch + 1, self.batches)
         super().on_train_batch_end(self._begun_at + batch, logs)
         self._logs = dict(logs or {})
 
@@ -163,101 +225,6 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def _count(self, position: Position) -> None:
         if self._logs is not None:
-            self.steps += 1
+            steps, self.steps = self._ended - self.steps, self._ended
             logs, self._logs = self._logs, None
-            self._run.done(position, logs)
-
-
-class _FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """What neither weights nor optimizer hold: history, callbacks, the metrics of a half-done epoch."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.last_logs: dict[str, Any] = {}
-        self._model = model
-        self._callbacks: list[Any] = []
-        self._fresh: list[dict[str, Any]] = []
-        self._restored: dict[str, Any] = {}
-        self._arrays: dict[str, np.ndarray[Any, Any]] = {}
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a callback had ended the training that was restored."""
-        return bool(self._restored.get("stopped", False))
-
-    def begin(self, callbacks: list[Any]) -> None:
-        """Training begins, or goes on: callbacks get back what changed since they heard of its beginning."""
-        self._callbacks = callbacks
-        self._fresh = [dict(_scalars(each)) for each in callbacks]
-        for number, values in enumerate(self._restored.get("callbacks", ())):
-            if number < len(callbacks) and values["class"] == type(callbacks[number]).__name__:
-                vars(callbacks[number]).update(values["scalars"])
-                for name, count in values["lists"].items():
-                    arrays = [self._arrays[f"{number}/{name}/{place}"] for place in range(count)]
-                    setattr(callbacks[number], name, arrays)
-        if self._restored:
-            self.last_logs = self._restored["last_logs"]
-            self._model.history.history = self._restored["history"]
-            self._model.history.epoch = self._restored["epochs"]
-
-    def fill_metrics(self) -> None:
-        """Gives the metrics of an epoch that was interrupted what they had gathered, on every replica."""
-        for number, copy in enumerate(_metric_values(self._model)):
-            copy.assign(self._arrays[f"metric/{number}"])
-
-    def serialize(self) -> bytes:
-        """Called by TensorFlow for each checkpoint."""
-        arrays = {f"metric/{number}": copy.numpy() for number, copy in enumerate(_metric_values(self._model))}
-        callbacks = []
-        for number, (each, fresh) in enumerate(zip(self._callbacks, self._fresh, strict=True)):
-            lists = _lists(each)
-            arrays |= {f"{number}/{name}/{at}": one for name, many in lists.items() for at, one in enumerate(many)}
-            callbacks.append(
-                {
-                    "class": type(each).__name__,
-                    "scalars": {name: value for name, value in _scalars(each) if fresh.get(name, _NEW) != value},
-                    "lists": {name: len(many) for name, many in lists.items()},
-                }
-            )
-        history = getattr(self._model, "history", None)
-        body = {
-            "callbacks": callbacks,
-            "history": getattr(history, "history", {}),
-            "epochs": getattr(history, "epoch", []),
-            "last_logs": self.last_logs,
-            "stopped": bool(getattr(self._model, "stop_training", False)),
-        }
-        text = np.frombuffer(json.dumps(body, default=float).encode(), dtype=np.uint8)
-        buffer = io.BytesIO()
-        np.savez(buffer, body=text, **arrays)
-        return buffer.getvalue()
-
-    def deserialize(self, string_value: bytes) -> None:
-        """Called by TensorFlow when a checkpoint is restored."""
-        with np.load(io.BytesIO(string_value), allow_pickle=False) as found:
-            self._arrays = {name: found[name] for name in found.files}
-        self._restored = json.loads(self._arrays.pop("body").tobytes())
-
-
-_NEW = object()
-
-
-def _scalars(callback: Any) -> Iterable[tuple[str, Any]]:
-    for name, value in vars(callback).items():
-        if isinstance(value, _SCALARS):
-            yield name, value.item() if isinstance(value, np.generic) else value
-
-
-def _lists(callback: Any) -> dict[str, list[Any]]:
-    """Arrays that a callback keeps, such as the best weights so far."""
-    return {
-        name: value
-        for name, value in vars(callback).items()
-        if isinstance(value, list) and value and all(isinstance(one, np.ndarray) for one in value)
-    }
-
-
-def _metric_values(model: Any) -> list[Any]:
-    """Every replica's own value of every variable of the metrics."""
-    variables = [variable for metric in model.metrics for variable in metric.variables]
-    return [copy for variable in variables for copy in getattr(variable.value, "values", (variable.value,))]
+            self._run.done(position, logs, steps)

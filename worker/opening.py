@@ -2,12 +2,23 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from supervisor.protocol import checkpoints, durable, layout
 from supervisor.protocol.checkpoints import NoValidCheckpoint
 from supervisor.protocol.exitcodes import WorkerExit
 from worker.attempt import Attempt
 from worker.lock import DirectoryLock, Locked
+
+
+class Lock(Protocol):
+    """What keeps others from writing into a directory."""
+
+    def check(self) -> None:
+        """Raises Overtaken where a newer attempt has begun."""
+
+    def release(self) -> None:
+        """Lets the next one in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +29,7 @@ class Opened:
     """
 
     directory: Path
-    lock: DirectoryLock
+    lock: Lock
     restore: Path | None
 
 

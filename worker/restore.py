@@ -13,6 +13,7 @@ from supervisor.protocol import layout, manifest
 from worker import exact, state
 from worker.checkpoint import COPIES
 from worker.state import State
+from worker.tpu import on_host
 
 MAX_NAMED = 50  # names listed in a message; more help nobody
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -94,7 +95,7 @@ _REMEDY = "restore it with the program that wrote it, or give this one a checkpo
 def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
     prefix = str(folder / layout.PREFIX)
     try:
-        status = tracked.read(prefix)
+        status = tracked.read(prefix, options=on_host())
         status.assert_existing_objects_matched()
     except (ValueError, AssertionError) as error:
         cause = differences(tracked, prefix).in_words() or " ".join(str(error).split())[:500]
@@ -113,7 +114,7 @@ def _restore_copies(hidden: exact.Hidden, host: State, folder: Path, replicas: i
     if host.copies != len(hidden.copies):
         return [f"per-replica values ({host.copies} in the checkpoint, {len(hidden.copies)} in the program)"]
     if hidden.copies:
-        tf.train.Checkpoint(copies=list(hidden.copies)).read(str(folder / COPIES)).assert_consumed()
+        tf.train.Checkpoint(copies=list(hidden.copies)).read(str(folder / COPIES), options=on_host()).assert_consumed()
     return []
 
 

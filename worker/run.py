@@ -4,9 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import tensorflow as tf
@@ -14,9 +12,8 @@ import tensorflow as tf
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
-from supervisor.protocol.messages import Done, Exported, Progress
-from worker import attempt, exact
-from worker.attempt import DRAIN_TIMEOUT_S, Leaving
+from supervisor.protocol.messages import Done, Exported
+from worker import exact, gang, members
 from worker.checkpoint import Figures
 from worker.data import Batch, Feed
 from worker.divergence import Trouble, Watch, in_short, in_words, leave_out, left_out
@@ -24,13 +21,13 @@ from worker.export import ExportError, of_run
 from worker.figures import by_replica, numbers
 from worker.keeper import Keeper
 from worker.microbatch import parts_of
-from worker.signals import PoliteStop
+from worker.multiworker import GangKeeper
 from worker.state import Position
+from worker.steps import PROGRESS_S, Steps
+from worker.tensorboard import EVERY
 
-PROGRESS_S = 0.1  # between two progress messages; each costs a wait for the step's figures
 
-
-class Run:
+class Run(Steps):
     """One training run around a loop of the script's own, as a context manager.
 
     Entering restores `checkpoint` (from what the daemon chose, or else the newest whole one) or begins at step 0.
@@ -51,6 +48,8 @@ class Run:
         leave_out: Iterable[Any] = (),
         strict: bool = False,
         on_nan: str | None = None,
+        summaries: str | Path | None = None,
+        summary_every: int = EVERY,
     ) -> None:
         """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes";
         "auto" or None: what saves cost decides) hold where the job's configuration says nothing.
@@ -58,23 +57,23 @@ class Run:
         NumPy's, Python's), always in the same order; the global ones and those of Keras layers are kept anyway.
         After the first step a warning names each variable that the loop can reach and no checkpoint would hold, but for
         those of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what follows when training
-        diverges, as the key of that name, where the configuration doesn't say. Raises TypeError or ValueError for what
-        can't be used.
+        diverges, as the key of that name, where the configuration doesn't say. `summaries`: a folder for TensorBoard,
+        which gets the figures of each step that is a multiple of `summary_every`. Raises TypeError or ValueError for
+        what can't be used.
         """
         if not isinstance(checkpoint, tf.train.Checkpoint):
             raise TypeError(
                 f"worker.Run needs a tf.train.Checkpoint(model=..., optimizer=...), not a {type(checkpoint).__name__}"
             )
+        together = gang.of(strategy)
+        super().__init__(total_steps, summaries if together is None or together.is_chief else None, summary_every)
         self.strategy = strategy
-        self.total_steps = total_steps
-        self.step = 0
         if on_nan is not None and on_nan not in ON_NAN:
             raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
-        self._attempt = attempt.this()
-        self._stop = PoliteStop(self._attempt.requests)
         told = self._attempt.launch
         self._tracked = checkpoint
-        self._keeper = Keeper(
+        self._keeper = _keeper_of(
+            together,
             checkpoint,
             strategy,
             self._attempt,
@@ -95,9 +94,6 @@ class Run:
         self._in_step = False  # a batch was handed out, and its step is not done
         self._metrics: Mapping[str, Any] = {}
         self._summary: dict[str, Any] = {}
-        self._told_at: float | None = None  # monotonic, less the time that saves took
-        self._told_step = 0
-        self._told: Progress | None = None  # the last
 
     @property
     def epoch(self) -> int:
@@ -119,20 +115,15 @@ class Run:
         self._stop.install()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._finish()
-            elif not isinstance(error, Leaving):
-                self._attempt.excepted(error, self.step)
-        finally:
-            if self._feed is not None:
-                self._feed.abandon()
-            self._stop.remove()
-            self._keeper.release()
-            self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
+    def _failed(self, error: BaseException) -> None:
+        if (others := members.started()) is not None and isinstance(error, tf.errors.OpError):
+            others.await_cause()
+        super()._failed(error)
+
+    def _release(self) -> None:
+        if self._feed is not None:
+            self._feed.abandon()
+        self._keeper.release()
 
     def batches(self, source: Any) -> Iterator[Batch]:
         """The batches that are left, from the exact position of the restored checkpoint on.
@@ -143,13 +134,13 @@ class Run:
         A batch counts as consumed at the next `step_done`; of a step that takes several, all are taken again.
         """
         feed = self._feed_of(source)
-        while not self._reached():
+        while not self.reached:
             for batch in self._awaited(feed.rest_of_epoch()):
                 if not self._in_step:
                     self._keeper.serve(self.step, self._figures)
                 self._in_step = True
                 yield batch
-                if self._reached():
+                if self.reached:
                     break
             else:
                 self._position = feed.position
@@ -186,7 +177,9 @@ class Run:
             self._checked = True
             self._keeper.check(sys._getframe(1), self._leave_out, self._strict, self.step)
             self._check_divides()
-        self._tell_progress()
+        self._write_summary()
+        if self._tell_progress(self.epoch, self._numbers, self._keeper.interval_s, self._keeper.stalled_s):
+            self._look()
         exports = bool(self._attempt.requests.exports)
         saves = self._keeper.may_save(self.step) or exports
         if saves:
@@ -232,38 +225,22 @@ class Run:
             self._feed = Feed(source, self.strategy, self._position, self._left_out)
         return self._feed
 
-    def _reached(self) -> bool:
-        return self.total_steps is not None and self.step >= self.total_steps
-
     def _figures(self) -> Figures:
         self._look()
         return Figures(self.step, self._position, numbers(self._metrics), by_replica(self._metrics))
 
-    def _tell_progress(self) -> None:
-        now = time.monotonic() - self._keeper.stalled_s
-        since = None if self._told_at is None else now - self._told_at
-        if since is not None and since < PROGRESS_S and not self._reached():
-            return
-        step_s = None if since is None else since / (self.step - self._told_step)
-        self._told_at, self._told_step = now, self.step
-        self._told = Progress(
-            self._attempt.number,
-            self.step,
-            self.epoch,
-            self.total_steps,
-            step_s,
-            numbers(self._metrics),
-            self._keeper.interval_s,
-            saving_s=self._keeper.saving_s,
-        )
-        self._attempt.reporter.progress(self._told)
-        self._look()
+    @property
+    def _saving_s(self) -> float | None:
+        return self._keeper.saving_s
 
-    def _tell_section(self, section: str | None) -> None:
-        """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
-        if self._told is not None:
-            self._told = replace(self._told, section=section, saving_s=self._keeper.saving_s)
-            self._attempt.reporter.progress(self._told)
+    def _numbers(self) -> Mapping[str, float]:
+        return numbers(self._metrics)
+
+    def _write_summary(self) -> None:
+        if self._board is not None and self._board.is_due(self.step):
+            rows = self._feed.rows if self._feed is not None else None
+            replicas = by_replica(self._metrics)
+            self._board.step(self.step, numbers(self._metrics), replicas, self._keeper.stalled_s, rows)
 
     def _look(self) -> None:
         """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""
@@ -337,9 +314,14 @@ class Run:
     def _export(self) -> None:
         """The trained model, where the job is told to. Leaves with SAVE_FAILED if it can't."""
         folder = self._attempt.launch.export_dir
-        if folder is None:
+        if folder is None:  # so it is for all workers but the first
             return
         try:
             of_run(self._tracked, folder, self.step)
         except ExportError as error:
             self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
+
+
+def _keeper_of(together: gang.Gang | None, *given: Any) -> Keeper:
+    """One that agrees with the other workers, where there are others."""
+    return Keeper(*given) if together is None else GangKeeper(together, *given)

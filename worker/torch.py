@@ -17,6 +17,7 @@ from supervisor.protocol import checkpoints, manifest
 from supervisor.protocol.manifest import ManifestError
 from worker import attempt
 from worker.files import FilesRun, Unfit
+from worker.tensorboard import EVERY
 
 STATE = "torch.pt"
 SEED = 1
@@ -55,13 +56,15 @@ class Run(FilesRun):
 
     def __init__(self, *, total_steps: int | None = None, directory: str | Path | None = None,
                  interval: str | None = None, generators: Mapping[str, torch.Generator] | None = None,
+                 summaries: str | Path | None = None, summary_every: int = EVERY,
                  **parts: Any) -> None:  # fmt: skip
         """`parts`: whatever has a `state_dict`, by name: model=, optimizer=, scheduler=, scaler=, ema=, ...
 
         `generators`: torch generators of your own; the global ones are kept anyway.
         """
         files = _TorchFiles(parts, dict(generators or {}))
-        super().__init__(files, total_steps=total_steps, directory=directory, interval=interval)
+        super().__init__(files, total_steps=total_steps, directory=directory, interval=interval,
+                         summaries=summaries, summary_every=summary_every)  # fmt: skip
         self._following = (0, 0)
 
     def batches(self, dataset: Any, *, batch_size: int, seed: int = 0, **options: Any) -> Iterator[Any]:

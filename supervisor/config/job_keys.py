@@ -8,6 +8,9 @@ from supervisor.config.section import INTERPRETER, Section, from_text, key, requ
 from supervisor.config.types import Boolean, FilePath, Positive, Seconds, Timeout
 from supervisor.protocol.launch import Interval
 
+MAX_WORKERS = 64
+"""More than GPUs in any host; each is a process with its own TensorFlow."""
+
 
 class JobConfig(Section):
     """What makes a program a training job. The keys stand in the program's own section."""
@@ -44,12 +47,20 @@ class JobConfig(Section):
         shown="the daemon's interpreter",
     )
     strategy: Annotated[str, from_text(values.strategy)] | None = key(
-        None, "What `worker.strategy()` gives: mirrored or one-device.", shown="what the script asks for"
+        None,
+        "What `worker.strategy()` gives: mirrored, one-device, multiworker or tpu (docs/strategies.md).",
+        shown="what the script asks for",
     )
     replicas: Positive | None = key(
         None,
         "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
         shown="every GPU, or one CPU device",
+    )
+    workers: Annotated[int, from_text(lambda text: values.whole(text, 2, MAX_WORKERS))] | None = key(
+        None,
+        "How many processes train together on this host under `strategy = multiworker`, 2 or more. The job's process "
+        "is the first of them and starts the others; they live and end together (docs/strategies.md).",
+        shown="one; `TF_CONFIG` says which one of how many hosts'",
     )
     deterministic: Boolean = key(
         False,

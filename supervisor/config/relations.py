@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from supervisor.config.check import Checked
 from supervisor.config.daemon_keys import SupervisordConfig
+from supervisor.config.job_keys import JobConfig
 from supervisor.config.program_keys import ProgramConfig
 from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
 from supervisor.core import dependencies
@@ -41,12 +42,9 @@ def of_program(program: ProgramConfig, checked: Checked) -> None:
             "set killasgroup = true"
         )
         checked.complain(text, "killasgroup")
-    if program.job is not None and program.job.strategy == "one-device" and (program.job.replicas or 1) > 1:
-        text = (
-            f"replicas is {program.job.replicas} but strategy is one-device; take one out, or use strategy = mirrored"
-        )
-        checked.complain(text, "replicas")
     job = program.job
+    if job is not None:
+        _check_strategy(job, program, checked)
     if job is not None and job.checkpoint_interval_min > job.checkpoint_interval_max:
         text = (
             f"checkpoint_interval_min is {job.checkpoint_interval_min:g} s but checkpoint_interval_max "
@@ -55,6 +53,21 @@ def of_program(program: ProgramConfig, checked: Checked) -> None:
         checked.complain(text, "checkpoint_interval_min")
     for channel in ("stdout", "stderr"):
         _check_log(program, checked, channel)
+
+
+def _check_strategy(job: JobConfig, program: ProgramConfig, checked: Checked) -> None:
+    """Each way to train on several devices has its own number."""
+    if job.strategy == "one-device" and (job.replicas or 1) > 1:
+        text = f"replicas is {job.replicas} but strategy is one-device; take one out, or use strategy = mirrored"
+        checked.complain(text, "replicas")
+    elif job.strategy in ("multiworker", "tpu") and job.replicas is not None:
+        remedy = "say how many processes with workers" if job.strategy == "multiworker" else "the TPU has what it has"
+        checked.complain(f"replicas has no meaning with strategy = {job.strategy}; take it out ({remedy})", "replicas")
+    if job.workers is not None and job.strategy not in (None, "multiworker"):
+        checked.complain(f"workers goes with strategy = multiworker, which is {job.strategy}; take one out", "workers")
+    if job.workers is not None and "TF_CONFIG" in program.environment:
+        text = "workers starts processes on this host and TF_CONFIG names those of several; take one of them out"
+        checked.complain(text, "workers")
 
 
 def _check_log(program: ProgramConfig, checked: Checked, channel: str) -> None:

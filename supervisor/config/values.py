@@ -252,7 +252,7 @@ def strategy(text: str) -> str:
     if text not in STRATEGIES:
         meant = nearest(text, STRATEGIES)
         hint = f"; did you mean {meant!r}?" if meant else ""
-        raise ValueError(f"is {text!r:.80}; it can be {' or '.join(STRATEGIES)}{hint}")
+        raise ValueError(f"is {text!r:.80}; it can be {', '.join(STRATEGIES)}{hint}")
     return text
 
 

@@ -39,7 +39,8 @@ class AttemptRecord:
 
     `restored`: name of the checkpoint it began from, None at step 0. `lost_steps`: how far behind `to_step` the next
     attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
-    its start. `checkpoints`: how many it committed.
+    its start. `checkpoints`: how many it committed. `changed`: what the bits depend on and is another than when the job
+    trained last, in words.
     """
 
     attempt: int
@@ -55,6 +56,7 @@ class AttemptRecord:
     lost_steps: int | None
     refused: tuple[tuple[str, str], ...]
     checkpoints: int
+    changed: tuple[str, ...] = ()
 
 
 class Ledger:
@@ -117,14 +119,17 @@ class Ledger:
             split,
         )
 
-    def attempt_restored(self, program: str, attempt: int, checkpoint: str | None, step: int) -> None:
-        """Training begins at `step`, from `checkpoint`, or from nothing."""
+    def attempt_restored(
+        self, program: str, attempt: int, checkpoint: str | None, step: int, changed: tuple[str, ...] = ()
+    ) -> None:
+        """Training begins at `step`, from `checkpoint`, or from nothing, under conditions of which these `changed`."""
         self._writer.put(
-            "UPDATE attempts SET restored = ?, from_step = ?, to_step = max(coalesce(to_step, 0), ?)"
+            "UPDATE attempts SET restored = ?, from_step = ?, to_step = max(coalesce(to_step, 0), ?), changed = ?"
             " WHERE program = ? AND attempt = ?",
             checkpoint,
             step,
             step,
+            "\n".join(changed) or None,
             program,
             attempt,
         )
@@ -279,6 +284,7 @@ class Ledger:
         """The last `limit` attempts, newest last."""
         rows = self._select(
             "SELECT attempt, started_at, ended_at, restored, from_step, to_step, cause, text, exit_code, signal,"
+            " changed,"
             " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
             " + checkpoints_pruned AS checkpoints"
             " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",
@@ -297,7 +303,9 @@ class Ledger:
         resumed_at: int | None = None  # where the next later attempt that trained began
         for row in rows:
             lost = None if resumed_at is None or row["to_step"] is None else max(0, row["to_step"] - resumed_at)
-            records.append(AttemptRecord(**dict(row), lost_steps=lost, refused=tuple(refused.get(row["attempt"], ()))))
+            refusals = tuple(refused.get(row["attempt"], ()))
+            changed = tuple((row["changed"] or "").splitlines())
+            records.append(AttemptRecord(**{**dict(row), "changed": changed}, lost_steps=lost, refused=refusals))
             resumed_at = resumed_at if row["from_step"] is None else row["from_step"]
         return records[::-1]
 

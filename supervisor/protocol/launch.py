@@ -13,7 +13,7 @@ from typing import Final
 from supervisor.protocol.messages import PROTOCOL
 from supervisor.protocol.retention import RetentionPolicy
 
-STRATEGIES = ("mirrored", "one-device")
+STRATEGIES = ("mirrored", "one-device", "multiworker", "tpu")
 ON_NAN = ("stop", "rollback", "skip", "off")
 UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.0, "min": 60.0, "m": 60.0,
          "hours": 3600.0, "hour": 3600.0, "h": 3600.0}  # fmt: skip
@@ -21,6 +21,7 @@ UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.
 _PREFIX: Final = "STEPKEEPER_"
 _AMOUNT = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,3})?)\s*([a-z]+)\s*", re.IGNORECASE)
 _WHOLE = re.compile(r"0*[1-9][0-9]{0,17}")
+_MEMBER = re.compile(r"([1-9][0-9]{0,5}) ([0-9]{1,7})")
 _BEST = re.compile(r"\s*(min|max)\s+([^\s]+)\s*")
 
 
@@ -85,13 +86,23 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """What only a process has that the job's first process started to train beside it: its rank, from 1, and the
+    descriptor of the socket between the two."""
+
+    rank: int
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """All a worker is told at its start. None: not said, the script's own value or the default holds.
 
     `interval_min_s`, `interval_max_s`: bounds of an interval that the worker chooses itself; `between_failures_s`: the
     mean time between this job's failures, for that choice. `make_room`: whether older checkpoints may be deleted
     before their time where a save finds the disk full. `on_nan`: what is done when training diverges; `loss_spike`: how
-    far off a loss counts as that; `split`: into how many parts each batch is divided.
+    far off a loss counts as that; `split`: into how many parts each batch is divided. `workers`: how many processes of
+    this host train together, this one among them.
     """
 
     job: str = "job"
@@ -101,6 +112,8 @@ class Launch:
     export_dir: Path | None = None
     strategy: str | None = None
     replicas: int | None = None
+    workers: int | None = None
+    member: Member | None = None
     deterministic: bool = False
     strict: bool = False
     interval: Interval | None = None
@@ -125,6 +138,8 @@ class Launch:
             "EXPORT_DIR": self.export_dir,
             "STRATEGY": self.strategy,
             "REPLICAS": self.replicas,
+            "WORKERS": self.workers,
+            "MEMBER": self.member and f"{self.member.rank} {self.member.link}",
             "DETERMINISTIC": "true" if self.deterministic else None,
             "STRICT": "true" if self.strict else None,
             "CHECKPOINT_INTERVAL": self.interval,
@@ -162,6 +177,8 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
         export_dir=Path(export) if (export := environment.get(f"{_PREFIX}EXPORT_DIR")) else None,
         strategy=_strategy(environment),
         replicas=_whole(environment, "REPLICAS"),
+        workers=_whole(environment, "WORKERS"),
+        member=_member(environment),
         deterministic=_flag(environment, "DETERMINISTIC"),
         strict=_flag(environment, "STRICT"),
         interval=_interval(environment),
@@ -202,6 +219,16 @@ def _whole(environment: Mapping[str, str], key: str) -> int | None:
     return int(text)
 
 
+def _member(environment: Mapping[str, str]) -> Member | None:
+    text = environment.get(f"{_PREFIX}MEMBER")
+    if text is None:
+        return None
+    match = _MEMBER.fullmatch(text)
+    if match is None:
+        raise LaunchError(f"{_PREFIX}MEMBER is {text!r}, not a rank of at least 1 and a descriptor")
+    return Member(int(match[1]), int(match[2]))
+
+
 def _flag(environment: Mapping[str, str], key: str) -> bool:
     text = environment.get(_PREFIX + key, "false")
     if text not in ("true", "false"):
@@ -212,7 +239,7 @@ def _flag(environment: Mapping[str, str], key: str) -> bool:
 def _strategy(environment: Mapping[str, str]) -> str | None:
     text = environment.get(f"{_PREFIX}STRATEGY")
     if text is not None and text not in STRATEGIES:
-        raise LaunchError(f"{_PREFIX}STRATEGY is {text!r}; it can be {' or '.join(STRATEGIES)}")
+        raise LaunchError(f"{_PREFIX}STRATEGY is {text!r}; it can be {', '.join(STRATEGIES)}")
     return text
 
 

@@ -52,7 +52,7 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
         case messages.Hello():
             log.debug("worker.met", attempt=attempt, pid=message.pid, version=message.version)
         case messages.Restored():
-            ledger.attempt_restored(program, attempt, message.checkpoint, message.step)
+            ledger.attempt_restored(program, attempt, message.checkpoint, message.step, message.changed)
             tell = log.warning if message.unmatched or message.changed else log.info
             tell(
                 "worker.restored",

@@ -133,6 +133,7 @@ def _launch_variables(
         export_dir=job.export_dir,
         strategy=job.strategy,
         replicas=job.replicas,
+        workers=job.workers,
         deterministic=job.deterministic,
         strict=job.strict,
         interval=job.checkpoint_interval,

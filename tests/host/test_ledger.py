@@ -50,7 +50,7 @@ def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
     ledger.attempt_started("digits", 3, 4242, 77, 1000.0)
     ledger.checkpoint_refused("digits", 3, "step-0000000200.a2", "ckpt.index is missing", 1001.0)
     ledger.checkpoint_refused("digits", 3, "step-0000000150.a2", "is not JSON", 1001.5)
-    ledger.attempt_restored("digits", 3, "step-0000000100.a2", 100)
+    ledger.attempt_restored("digits", 3, "step-0000000100.a2", 100, ("cores is 1, was 2", "xla is , was --x"))
     ledger.checkpoint_committed("digits", 3, "step-0000000110.a3", 110, 4096, 0.5, 0.1, 1002.0)
     ledger.checkpoint_committed("digits", 3, "step-0000000120.a3", 120, 4096, 0.5, 0.1, 1003.0)
     ledger.attempt_ended("digits", 3, "crash", "killed by SIGKILL", None, 9, 127, 1004.0)
@@ -70,6 +70,7 @@ def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
             lost_steps=None,
             refused=(("step-0000000200.a2", "ckpt.index is missing"), ("step-0000000150.a2", "is not JSON")),
             checkpoints=2,
+            changed=("cores is 1, was 2", "xla is , was --x"),
         )
     ]
 
@@ -166,6 +167,7 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
         shell.execute("DROP TABLE silences")
         shell.execute("DROP TABLE out_of_use")
         shell.execute("ALTER TABLE attempts DROP COLUMN split")
+        shell.execute("ALTER TABLE attempts DROP COLUMN changed")
         shell.execute("PRAGMA user_version = 1")
 
     with closing(Ledger(path)) as later:

@@ -29,5 +29,8 @@ def test_status_says_what_keeps_training_from_being_exact(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STEPS=1_000_000, EVERY=5, FAIL="elsewhere")) as daemon:
         found = daemon.until(lambda: (found := daemon.status("digits"))["job"]["left_out"] and found, "it was told")
 
+        (attempt,) = daemon.call("history", name="digits")["attempts"]
+
     assert "trains under other conditions: cores is 1, was 2" in found["description"]
+    assert attempt["changed"] == ["cores is 1, was 2"]
     assert "not in its checkpoints: teacher/kernel" in found["description"]

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+import worker
 from supervisor.protocol import checkpoints
 from supervisor.protocol.launch import Interval, Launch
 from tests.worker import training
@@ -115,6 +117,21 @@ def test_interrupted_epoch_goes_on_at_its_batch_with_history_and_state(two_repli
     assert len(history.history["accuracy"]) == 2
 
 
+def test_what_callbacks_work_out_anew_in_each_process_is_not_restored(two_replicas: Any, tmp_path: Path) -> None:
+    def train(plateau: Any, step: int) -> None:
+        fit(
+            compiled(two_replicas), training.data(), epochs=3, callbacks=[plateau, StopsAt(step)],
+            strategy=two_replicas, verbose=0, directory=tmp_path, interval="4 steps",
+        )  # fmt: skip
+
+    first, second = (tf.keras.callbacks.ReduceLROnPlateau("loss", min_delta=0.25) for _ in range(2))
+    with pytest.raises(LookupError):
+        train(first, 9)
+    train(second, -1)
+
+    assert first.min_delta == second.min_delta == -0.25, "Keras turns the sign, once"
+
+
 def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Path) -> None:
     def train() -> tuple[Seen, Any]:
         seen = Seen()
@@ -132,10 +149,15 @@ def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Pat
     assert [name.step for name in checkpoints.committed(tmp_path)] == [6]
 
 
+def untuned() -> tf.data.Options:
+    """An iterator's end waits for the tuning."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return options
+
+
 def test_a_tf_dataset_is_one_epoch(two_replicas: Any) -> None:
-    untuned = tf.data.Options()
-    untuned.autotune.enabled = False  # an iterator's end waits for the tuning
-    dataset = training.data().open(Position()).take(3).with_options(untuned)
+    dataset = training.data().open(Position()).take(3).with_options(untuned())
     history = fit(compiled(two_replicas), dataset, epochs=2, strategy=two_replicas, verbose=0)
 
     assert history.epoch == [0, 1]
@@ -156,12 +178,96 @@ def test_what_can_not_be_resumed_is_refused(
         fit(make(compiled(two_replicas)), training.data(), epochs=1, **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [({"adam": {"use_ema": True}}, "use_ema"), ({"steps_per_execution": 2}, "_execution")],
-)
-def test_models_whose_steps_can_not_be_told_apart_are_refused(
-    options: dict[str, Any], words: str, two_replicas: Any
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        fit(compiled(two_replicas, **options), training.data(), epochs=1)
+def test_steps_done_at_once_are_counted_one_by_one_and_end_with_the_same_bits(tmp_path: Path) -> None:
+    strategy = tf.distribute.get_strategy()
+
+    def fitted(folder: str, stop: tuple[Any, ...] = ()) -> Any:
+        tf.keras.utils.set_random_seed(1)
+        model = compiled(strategy, steps_per_execution=4)  # of 6 steps an epoch: the last two are fewer
+        fit(
+            model, training.data(), epochs=3, callbacks=stop, strategy=strategy, verbose=0, directory=tmp_path / folder,
+            interval="2 steps",
+        )  # fmt: skip
+        return model
+
+    undisturbed = fitted("calm")
+    with pytest.raises(LookupError):
+        fitted("rough", (StopsAt(10),))
+    half_way = checkpoints.committed(tmp_path / "rough")[0].step
+    disturbed = fitted("rough")
+
+    assert checkpoints.committed(tmp_path / "calm")[0].step == 18
+    assert half_way == 10, "after the first four steps of the second epoch"
+    assert undisturbed.history.history == disturbed.history.history
+    assert same_weights(undisturbed, disturbed)
+
+
+def test_weights_are_replaced_by_their_averages_at_the_end_only(tmp_path: Path) -> None:
+    strategy = tf.distribute.get_strategy()
+    adam = {"use_ema": True, "ema_momentum": 0.5}
+
+    def fitted(folder: str, stop: tuple[Any, ...] = ()) -> Any:
+        tf.keras.utils.set_random_seed(1)
+        model = compiled(strategy, adam=adam)
+        fit(
+            model, training.data(), epochs=3, callbacks=stop, strategy=strategy, verbose=0, directory=tmp_path / folder,
+            interval="2 steps",
+        )  # fmt: skip
+        return model
+
+    undisturbed = fitted("calm")
+    with pytest.raises(LookupError):
+        fitted("rough", (StopsAt(9),))
+    disturbed = fitted("rough")
+    again = fitted("rough")
+    tf.keras.utils.set_random_seed(1)
+    by_keras = compiled(strategy, adam=adam)
+    by_keras.fit(
+        training.data().open(Position()).take(18).with_options(untuned()),
+        epochs=3,
+        steps_per_epoch=6,
+        verbose=0,
+        shuffle=False,
+    )
+
+    assert same_weights(undisturbed, disturbed)
+    assert same_weights(undisturbed, again), "a restart after the end averages nothing twice"
+    assert same_weights(undisturbed, by_keras)
+    assert any(
+        (variable.numpy() != average.numpy()).any()
+        for variable, average in zip(
+            compiled(strategy, adam=adam).trainable_variables, undisturbed.trainable_variables, strict=True
+        )
+    )
+
+
+def test_an_epoch_that_has_no_batch_left_under_a_larger_batch_is_ended(two_replicas: Any, tmp_path: Path) -> None:
+    def with_batches_of(size: int) -> worker.Examples:
+        numbers = np.random.default_rng(0)
+        images = numbers.normal(size=(96, 8, 8, 1)).astype("float32")
+        return worker.Examples(images, numbers.integers(0, 10, 96), batch_size=size, seed=1)
+
+    validation = training.data().open(Position()).take(1).with_options(untuned())
+    keys = {"strategy": two_replicas, "verbose": 0, "directory": tmp_path, "interval": "1 steps"}
+    with pytest.raises(LookupError):
+        fit(compiled(two_replicas), with_batches_of(16), epochs=3, callbacks=[StopsAt(11)], **keys)
+    seen = Seen()
+    history = fit(
+        compiled(two_replicas), with_batches_of(64), epochs=3, callbacks=[seen], validation_data=validation, **keys
+    )
+
+    assert history.epoch == [0, 1, 2]
+    assert len(history.history["loss"]) == 3
+    assert len(history.history["val_loss"]) == 2
+    assert seen.heard == ["begin", "epoch 2", "batch 0", "end"], "16 examples of the second epoch were left"
+    assert seen.count == 2
+
+
+def same_weights(one: Any, other: Any) -> bool:
+    return all((a.numpy() == b.numpy()).all() for a, b in zip(one.variables, other.variables, strict=True))
+
+
+def test_steps_done_at_once_need_to_know_how_many_an_epoch_has(two_replicas: Any) -> None:
+    endless = training.data().open(Position()).filter(lambda images, labels: True).take(3)
+    with pytest.raises(ValueError, match="how many batches an epoch has"):
+        fit(compiled(two_replicas, steps_per_execution=2), endless, epochs=1, strategy=two_replicas, verbose=0)

@@ -147,8 +147,10 @@ def _limit(option: str) -> int:
 
 
 def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
-    """A row for the attempt; before it, one for each checkpoint that was refused when it began."""
+    """A row for the attempt; before it, one for each checkpoint that was refused when it began, and one for each
+    condition of the bits that was another one than before."""
     refused = [("", "", "", "", "", "", "", f"refused {name}: {reason}") for name, reason in each["refused"]]
+    refused += [("", "", "", "", "", "", "", f"under other conditions: {text}") for text in each.get("changed", ())]
     ended, from_step = each["ended_wall_at"], each["from_step"]
     row = (
         str(each["attempt"]),

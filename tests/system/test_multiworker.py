@@ -1,0 +1,104 @@
+"""Several processes train together under a daemon: whoever dies, all begin again from one checkpoint, exactly."""
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import Daemon, alive
+
+pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "worker" / "children" / "together.py"
+STEPS = 40
+PATIENCE_S = 120.0
+BEGINS = re.compile(r"worker (\d) pid (\d+) begins at (\d+)")
+
+
+def program(folder: Path, pause: float) -> str:
+    return (
+        f"[program:pair]\ncommand={sys.executable} {SCRIPT} {folder} {STEPS}\ndirectory={ROOT}\n"
+        f"checkpoint_dir={folder}/ckpt\nstrategy=multiworker\nworkers=2\ndeterministic=true\n"
+        f'checkpoint_interval=7 steps\nredirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n'
+    )
+
+
+def ends(folder: Path) -> list[str]:
+    return [(folder / f"end-{rank}").read_text() for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    launch = {"STEPKEEPER_WORKERS": "2", "STEPKEEPER_STRATEGY": "multiworker", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(SCRIPT), str(folder), str(STEPS)]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S, check=True)
+    return ends(folder)
+
+
+class Pair:
+    """The two processes of the newest attempt, as they said themselves."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+
+    def begun(self, times: int) -> dict[int, tuple[int, int]]:
+        """By rank: pid and first step, once both began so many times."""
+
+        def look() -> dict[int, tuple[int, int]] | None:
+            found = [tuple(map(int, each)) for each in BEGINS.findall(self.text())]
+            if len(found) < 2 * times:
+                return None
+            return {rank: (pid, step) for rank, pid, step in found[-2:]}
+
+        found: dict[int, tuple[int, int]] = self.daemon.until(look, f"both began {times} times", PATIENCE_S)
+        assert found.keys() == {0, 1}
+        return found
+
+    def text(self) -> str:
+        return "\n".join(path.read_text() for path in (self.daemon.folder / "state").rglob("pair-stdout.log"))
+
+
+def test_whoever_is_killed_all_resume_alike_and_end_with_the_same_bits(tmp_path: Path, undisturbed: list[str]) -> None:
+    moments = random.Random(7)
+    with Daemon(tmp_path, program(tmp_path, pause=0.05)) as daemon:
+        pair = Pair(daemon)
+        for times, killed in enumerate((1, 0), 1):
+            both = pair.begun(times)
+            first = both[0][1]
+            daemon.until_step("pair", first + moments.randint(8, 15), PATIENCE_S)
+            os.kill(both[killed][0], signal.SIGKILL)
+            other = both[1 - killed][0]
+            daemon.until(lambda other=other: not alive(other), "the other one left", PATIENCE_S)
+            if times == 2:
+                newest = max(path for path in (tmp_path / "ckpt").iterdir() if path.name.startswith("step-"))
+                content = bytearray((newest / "worker-1.npz").read_bytes())
+                content[len(content) // 2] ^= 1
+                (newest / "worker-1.npz").write_bytes(content)
+        resumed = pair.begun(3)
+        daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
+        ended = [each["text"] for each in daemon.call("history", name="pair")["attempts"]]
+
+    assert resumed[0][1] == resumed[1][1] > 0, "both began from the same checkpoint"
+    assert ends(tmp_path) == undisturbed
+    assert sum("worker 1 of 2 was terminated by SIGKILL" in each for each in ended) == 1
+    assert sum("terminated by SIGKILL" in each for each in ended) == 2
+
+
+def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Path, undisturbed: list[str]) -> None:
+    with Daemon(tmp_path, program(tmp_path, pause=0.1)) as daemon:
+        pair = Pair(daemon)
+        member = pair.begun(1)[1][0]
+        daemon.until_step("pair", 3, PATIENCE_S)
+        os.kill(member, signal.SIGTERM)
+        again = pair.begun(2)
+        daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
+
+    assert again[0][1] == again[1][1] > 0 and again[0][1] % 7, "what was agreed upon was saved, and no periodic save"
+    assert ends(tmp_path) == undisturbed

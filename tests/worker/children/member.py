@@ -1,0 +1,27 @@
+"""One of several workers, without TensorFlow: says who it is, then does what it was told to: RANK:ACT ..."""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import worker  # noqa: F401 - starts the others
+from worker import attempt, members
+
+task = json.loads(os.environ[members.CLUSTER])
+rank = task["task"]["index"]
+acts = dict(each.split(":") for each in sys.argv[1:])
+print(json.dumps({"pid": os.getpid(), **task}), flush=True)
+match acts.get(str(rank), "wait"):
+    case "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    case "unfit":
+        attempt.this().give_up(65, "the checkpoint does not fit")
+    case "raise":
+        raise MemoryError("no room for the batch")
+    case "end":
+        if (others := members.started()) is not None:
+            others.may_end()
+    case _:
+        time.sleep(60)

@@ -1,0 +1,36 @@
+"""Trains with several processes; each leaves a digest of all that decides its next step: FOLDER STEPS."""
+
+import hashlib
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import worker
+from worker import exact
+
+strategy = worker.strategy("multiworker", deterministic=True, directory=Path(sys.argv[1]) / "ckpt")
+
+from tests.worker import training  # noqa: E402 - it makes tensors
+
+folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+rank = strategy.cluster_resolver.task_id
+tracked = training.build(strategy)
+with worker.Run(tracked, strategy=strategy, total_steps=steps, directory=folder / "ckpt", interval="7 steps") as run:
+    print(f"worker {rank} pid {os.getpid()} begins at {run.step}", flush=True)
+    step = training.step_of(tracked, strategy)
+    for images, labels in run.batches(training.data()):
+        noise = np.random.normal(size=rank + 1).sum() + random.random()
+        loss = step(images, labels)
+        run.step_done(loss=loss, noise=noise)
+        if (pause := float(os.environ.get("PAUSE", "0"))) > 0:
+            time.sleep(pause)
+digest = hashlib.sha256()
+for value in training.all_values(tracked):
+    digest.update(value.tobytes())
+drawn = json.dumps(exact.read_generators(), sort_keys=True)
+(folder / f"end-{rank}").write_text(f"{digest.hexdigest()} {hashlib.sha256(drawn.encode()).hexdigest()}\n")

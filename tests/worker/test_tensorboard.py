@@ -1,0 +1,143 @@
+"""What TensorBoard's own reader finds after restarts: every step once, with the figures of an undisturbed run."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from supervisor.protocol.launch import Launch
+from worker import eventfile
+from worker.files import FilesRun, Unfit
+
+Begin = Callable[[Launch], None]
+
+
+class Number:
+    """A state of one number."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.versions: dict[str, str] = {}
+        self.topology: dict[str, str | int | bool] = {}
+
+    def write(self, folder: Path) -> None:
+        (folder / "number").write_text(repr(self.value))
+
+    def read(self, folder: Path) -> None:
+        self.value = float((folder / "number").read_text())
+
+    def read_foreign(self, prefix: Path) -> int:
+        raise Unfit("no")
+
+
+class Killed(BaseException):
+    pass
+
+
+def train(folder: Path, until: int, killed_at: int | None = None) -> None:
+    """As a process would that ends without a word after `killed_at` steps."""
+    state = Number()
+    run = FilesRun(
+        state, total_steps=until, directory=folder / "c", interval="5 steps", summaries=folder / "t", summary_every=1
+    )
+    try:
+        with run:
+            while not run.reached:
+                state.value = state.value * 0.9 + run.step
+                run.step_done(epoch=0, batch=run.step + 1, loss=state.value)
+                if run.step == killed_at:
+                    raise Killed
+    except Killed:
+        pass
+
+
+def curve(folder: Path, tag: str = "loss") -> list[tuple[int, float]]:
+    reader = EventAccumulator(str(folder / "t"), size_guidance={"scalars": 0, "tensors": 0})
+    reader.Reload()
+    return [(each.step, each.value) for each in reader.Scalars(tag)]
+
+
+@pytest.fixture(autouse=True)
+def _alone(begin: Begin) -> None:
+    begin(Launch())
+
+
+def test_every_step_is_there_once_after_kills_and_restarts(tmp_path: Path) -> None:
+    train(tmp_path / "calm", 40)
+    for killed_at in (3, 4, 13, 22, 22, 38):
+        train(tmp_path / "rough", 40, killed_at)
+    train(tmp_path / "rough", 40)
+
+    assert [step for step, _ in curve(tmp_path / "rough")] == list(range(1, 41))
+    assert curve(tmp_path / "rough") == curve(tmp_path / "calm")
+
+
+def test_half_a_record_of_a_killed_process_hides_nothing_that_came_later(tmp_path: Path) -> None:
+    train(tmp_path, 20, 7)
+    (written,) = (tmp_path / "t").iterdir()
+    written.write_bytes(written.read_bytes()[:-5])
+    train(tmp_path, 20)
+
+    assert [step for step, _ in curve(tmp_path)] == list(range(1, 21))
+
+
+def test_restarts_and_saves_are_marked(tmp_path: Path) -> None:
+    train(tmp_path, 12, 7)
+    train(tmp_path, 12)
+    reader = EventAccumulator(str(tmp_path / "t"), size_guidance={"tensors": 0, "scalars": 0})
+    reader.Reload()
+    texts = [each.tensor_proto.string_val[0].decode() for each in reader.Tensors("stepkeeper/restarts")]
+
+    assert texts == [
+        "attempt 1 begins at step 0",
+        "attempt 2 goes on from step-0000000005.a1 at step 5",
+    ]
+    assert [step for step, _ in curve(tmp_path, "stepkeeper/save_s")] == [5, 10, 12]
+    assert all(each > 0 for _, each in curve(tmp_path, "stepkeeper/steps_per_s"))
+
+
+def test_a_disk_that_takes_no_summary_does_not_end_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t").write_text("a file where the folder should be")
+
+    train(tmp_path, 10)
+
+    assert "writes no summaries for TensorBoard" in capsys.readouterr().err
+    assert any((tmp_path / "c").glob("step-0000000010*"))
+
+
+@pytest.mark.parametrize("number", [0, 127, 128, 300, 2**40, 2**62])
+def test_numbers_are_written_as_protocol_buffers_want_them(number: int) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    event = Event.FromString(struct.pack("<Bd", 9, 1.5) + eventfile._varint(2, number))
+
+    assert (event.step, event.wall_time) == (number, 1.5)
+
+
+@pytest.mark.tensorflow
+def test_replicas_have_curves_of_their_own(two_replicas, tmp_path: Path) -> None:
+    import worker
+    from tests.worker import training
+
+    def trained(until: int) -> None:
+        tracked = training.build(two_replicas)
+        with worker.Run(
+            tracked, strategy=two_replicas, total_steps=until, directory=tmp_path / "c", interval="4 steps",
+            summaries=tmp_path / "t", summary_every=2,
+        ) as run:  # fmt: skip
+            training.train(run, tracked, two_replicas)
+
+    trained(6)
+    trained(10)
+
+    first, second = (dict(curve(tmp_path, f"loss/replica-{number}")) for number in (0, 1))
+    mean = dict(curve(tmp_path))
+    assert list(first) == list(second) == list(mean) == [2, 4, 6, 8, 10]
+    assert all(np.isclose(mean[step], (first[step] + second[step]) / 2) for step in mean)
+    assert first != second
+    assert len(curve(tmp_path, "stepkeeper/examples_per_s")) >= 3

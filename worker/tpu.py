@@ -1,0 +1,34 @@
+"""TPUStrategy, by TensorFlow's own calls. Not run on a TPU by anybody here: see docs/strategies.md.
+
+One process owns a TPU. Starting the system anew clears its memory, so an attempt begins on an empty one, whatever the
+one before left there.
+"""
+
+import os
+
+import tensorflow as tf
+
+NAME = "TPU_NAME"  # TensorFlow's own variable, and Google's
+LOCAL = "local"  # a TPU VM's own
+
+
+def strategy() -> tf.distribute.Strategy:
+    """Over the TPU that TPU_NAME names, else this host's own. Raises RuntimeError where there is none."""
+    name = os.environ.get(NAME) or LOCAL
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
+        if name != LOCAL:
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    except (tf.errors.OpError, ValueError, OSError) as error:
+        cause = " ".join(str(error).split())[:300]
+        raise RuntimeError(
+            f"cannot train on TPU {name!r}: {cause}; set {NAME} in environment= to the TPU's name, and use a "
+            f"TensorFlow that is built for it; or choose another strategy"
+        ) from error
+
+
+def on_host() -> tf.train.CheckpointOptions:
+    """For TensorFlow's own reads and writes of checkpoints: the files are this host's, not the TPU's."""
+    return tf.train.CheckpointOptions(experimental_io_device="/job:localhost")
