@@ -33,14 +33,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from bench import harness, peer
 from bench.harness import ROOT
 from supervisor.protocol import checkpoints
-from tests.system.harness import Daemon
+from tests.system.harness import Daemon, alive
 from tests.system.killing import Damage, spoil
 
 LOOK_S = 0.05
@@ -72,9 +71,8 @@ def trace(mean_s: float, until_s: float, seed: int) -> list[Failure]:
 class Runs(Protocol):
     """A job that somebody keeps alive."""
 
-    def pid(self) -> int | None: ...
-    def step(self) -> int:
-        """The last that the present attempt has; 0 before its first."""
+    def look(self) -> tuple[int | None, int]:
+        """The worker's process, and its last step; 0 before its first."""
 
     def is_over(self) -> bool: ...
     def damage(self, cut: bool) -> None: ...
@@ -88,13 +86,10 @@ class Ours:
     def __init__(self, daemon: Daemon, folder: Path) -> None:
         self._daemon, self._folder = daemon, folder
 
-    def pid(self) -> int | None:
-        found: int | None = self._daemon.status("t")["pid"]
-        return found
-
-    def step(self) -> int:
+    def look(self) -> tuple[int | None, int]:
         found = self._daemon.status("t")
-        return (found["job"]["step"] or 0) if found["pid"] and found["state"] in ("RUNNING", "FLUSHING") else 0
+        trains = found["pid"] and found["state"] in ("RUNNING", "FLUSHING")
+        return found["pid"], (found["job"]["step"] or 0) if trains else 0
 
     def is_over(self) -> bool:
         return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
@@ -123,15 +118,14 @@ class Theirs:
         lines = (line.split() for line in self.story.read_text().splitlines())
         return [(float(at), what, float(number)) for at, what, number in (each for each in lines if len(each) == 3)]
 
-    def pid(self) -> int | None:
-        begun = [int(number) for _, what, number in self.told() if what == "begin"]
-        return begun[-1] if begun and psutil.pid_exists(begun[-1]) else None
-
-    def step(self) -> int:
-        steps = 0
+    def look(self) -> tuple[int | None, int]:
+        pid, step = 0, 0
         for _, what, number in self.told():
-            steps = {"begin": 0, "step": int(number)}.get(what, steps)
-        return steps
+            if what == "begin":
+                pid, step = int(number), 0
+            elif what == "step":
+                step = int(number)
+        return (pid, step) if pid and alive(pid) else (None, 0)
 
     def is_over(self) -> bool:
         return any(what == "done" for _, what, _ in self.told())
@@ -185,7 +179,7 @@ def begun(system: System, folder: Path, steps: int, every_s: float, step_s: floa
         keys = "" if system.kind == "cold" and not _knows_standby() else f"standby={_value(system)}\n"
         text = (
             f"[program:t]\nentrypoint=bench.goodput_job:training\ndirectory={ROOT}\ncheckpoint_dir={folder}/work\n"
-            f"hang_timeout={HANG_S:g}\nstartretries=1000\nstdout_logfile={folder}/job.log\nredirect_stderr=true\n{keys}"
+            f"hang_timeout={HANG_S:g}\ncheckpoint_interval_min=2\nstartretries=1000\nstdout_logfile={folder}/job.log\nredirect_stderr=true\n{keys}"
         )
         with Daemon(folder, text, environment=environment) as daemon:
             yield Ours(daemon, folder / "work")
@@ -251,11 +245,8 @@ class Outcome:
         return max(0.0, (m_s - m_s * self.stall_s / t_s - t_s / 2) / (m_s + r_s))
 
 
-def carry_out(runs: Runs, failure: Failure) -> bool:
+def carry_out(runs: Runs, failure: Failure, pid: int) -> bool:
     """Whether there was anything to break."""
-    pid = runs.pid()
-    if pid is None:
-        return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
         if failure.kind == "damage":
@@ -279,35 +270,35 @@ def measured(
             outcome.remark = str(error)
             return outcome
         waiting = time.monotonic()
-        while runs.step() < 1:
+        while runs.look()[1] < 1:
             if time.monotonic() - waiting > FIRST_S:
                 outcome.remark = f"no step within {FIRST_S:g} s: {_last_words(folder)}"
                 return outcome
             time.sleep(LOOK_S)
-        began, first = time.monotonic(), runs.step()
+        began, (pid, first) = time.monotonic(), runs.look()
         failures = trace(mean_s, limit_s, seed)
-        window, step_times = (began, first, runs.pid()), []
+        window, step_times = (began, first, pid), []
         broken_at: float | None = None
         broken_pid: int | None = None
         while (now := time.monotonic()) - began < limit_s and not runs.is_over():
-            step = runs.step()
+            pid, step = runs.look()
             if now - window[0] >= WINDOW_S:
-                if step > window[1] > 0 and runs.pid() == window[2]:
+                if step > window[1] > 0 and pid == window[2]:
                     step_times.append((now - window[0]) / (step - window[1]))
-                window = now, step, runs.pid()
-            if broken_at is not None and step and runs.pid() != broken_pid:
+                window = now, step, pid
+            if broken_at is not None and step and pid != broken_pid:
                 outcome.relaunch_s.append(now - broken_at)
                 broken_at = None
             if failures and now - began >= failures[0].at_s:
-                failure, pid = failures.pop(0), runs.pid()
-                if carry_out(runs, failure):
+                failure = failures.pop(0)
+                if pid is not None and carry_out(runs, failure, pid):
                     outcome.failures[failure.kind] = outcome.failures.get(failure.kind, 0) + 1
                     broken_at, broken_pid = broken_at or now, pid
             outcome.steps = step or outcome.steps
             time.sleep(LOOK_S)
         outcome.finished, outcome.wall_s = runs.is_over(), time.monotonic() - began
         outcome.steps = (
-            steps if outcome.finished and not failed(runs) else runs.step() or durable(system, runs, outcome)
+            steps if outcome.finished and not failed(runs) else runs.look()[1] or durable(system, runs, outcome)
         )
         outcome.step_s = statistics.median(step_times) if step_times else None
         outcome.stall_s, outcome.interval_s = runs.costs()

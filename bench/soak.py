@@ -108,7 +108,7 @@ class Soak:
         except Exception:  # noqa: BLE001 - whatever the daemon did not bear is what this looks for
             self.report.fail(f"{fault.__name__} of {worker.program}: {traceback.format_exc(limit=-3)}")
             if self.site.daemon.process is None or self.site.daemon.process.poll() is not None:
-                self.site.daemon.start()
+                self.site.daemon.start(soak_faults.START_S)
 
     def _go_on(self, kind: Kind) -> None:
         program = self.current[kind.name]
@@ -174,7 +174,7 @@ def at_the_end(site: Site, report: Report) -> None:
     time.sleep(2.0)
     old = soak_checks.size_of(site)
     site.daemon.stop()
-    site.daemon.start()
+    site.daemon.start(soak_faults.START_S)
     site.call("status")
     time.sleep(2.0)
     new = soak_checks.size_of(site)
