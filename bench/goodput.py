@@ -5,9 +5,9 @@ traces each, about 5 hours). Prints a table and writes bench/results/goodput.jso
 
 All systems train the same model on the same data to the same step, and meet the same seeded trace of failures: moments
 of a Poisson process, seven in ten kill -9, the rest in equal parts SIGSTOP for good, and the newest checkpoint damaged
-(a flipped bit, or cut in half) before a kill -9. A run ends at its last step or when its time is over, which is all
-that ends a hang that nobody sees. Goodput is useful step time by wall time: the steps that the run has in the end,
-times its own time of a step, the median over seconds in which it trained.
+(a flipped bit, or cut in half) before a kill -9; the only one that a system has is left whole. A run ends at its last
+step or when its time is over, which is all that ends a hang that nobody sees. Goodput is useful step time by wall time:
+the steps that the run has in the end, times its own time of a step, the median over seconds in which it trained.
 
 Bound: with M the mean time between failures, C the stall of a save, T the interval and R the time from a death to the
 next step, all measured here but M, a system that survives everything has at first order, for T and R well below M,
@@ -95,7 +95,7 @@ class Ours:
         return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
 
     def damage(self, cut: bool) -> None:
-        if names := checkpoints.committed(self._folder):
+        if len(names := checkpoints.committed(self._folder)) > 1:
             spoil(self._folder / str(names[0]), Damage.CUT if cut else Damage.FLIP)
 
     def costs(self) -> tuple[float | None, float | None]:
@@ -132,7 +132,7 @@ class Theirs:
 
     def damage(self, cut: bool) -> None:
         files = [*self._folder.glob("work/ckpt-*.data-*"), *self._folder.glob("work/backup/latest.weights.h5")]
-        if files:
+        if len(files) + len([*self._folder.glob("work/backup/*.bkp")]) > 1:
             path = max(files, key=lambda each: each.stat().st_mtime)
             if cut:
                 os.truncate(path, path.stat().st_size // 2)
