@@ -1,6 +1,7 @@
 """A run whose program writes its own files: restored, saved, stopped and refused as any other."""
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from supervisor.protocol import checkpoints, layout
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Restored, SaveFailed, Then
+from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker.daemon_end import DaemonEnd
 from worker.files import FilesRun, Unfit
@@ -160,3 +161,23 @@ def test_what_another_program_wrote_leaves_with_65(
 def test_without_a_directory_it_says_what_to_give() -> None:
     with pytest.raises(ValueError, match="checkpoint_dir"):
         FilesRun(Counting())
+
+
+def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonEnd, tmp_path: Path) -> None:
+    class Slow(Counting):
+        def write(self, folder: Path) -> None:
+            daemon.wait_for(Progress, among=lambda said: said.section == "save")
+            time.sleep(0.8)
+            super().write(folder)
+
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    daemon.send(Go(1, restore=None))
+    files = Slow()
+    with FilesRun(files, total_steps=4) as run:
+        train(run, files)
+        again = run.step
+    said = daemon.all_of(Progress)
+
+    assert again == 4
+    assert "save" in [each.section for each in said]
+    assert all((each.step_s or 0.0) < 0.3 for each in said), "what a save takes is no step's time"
