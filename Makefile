@@ -32,7 +32,7 @@ format: $(INSTALLED)
 peer: $(INSTALLED)  ## PyPI's Supervisor in .venv-supervisor, for the comparing tests and the bench; they make it too
 	$(BIN)/python -m bench.peer
 
-bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; cost of a save, beside CheckpointManager
+bench: $(INSTALLED)  ## kill to new process, idle cost, beside Supervisor; saves beside TensorFlow's, Keras' and Orbax
 	$(BIN)/python -m bench.daemon
 	$(BIN)/python -m bench.saves
 

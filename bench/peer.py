@@ -1,4 +1,4 @@
-"""Other people's supervisors, each in an environment of its own, for comparing with; installed on first use."""
+"""Other people's supervisors, and Orbax: each in an environment of its own, for comparing with, made on first use."""
 
 import subprocess
 import sys
@@ -11,11 +11,11 @@ INSTALL_S = 180.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A supervisor from PyPI: its exact version, what else it needs, and a command that it installs."""
+    """A package of PyPI: its exact version, what else it needs, and a file that is there once it is installed."""
 
     requirement: str
     needs: tuple[str, ...]
-    command: str
+    proof: str  # a pattern
 
     @property
     def name(self) -> str:
@@ -31,9 +31,10 @@ class Peer:
 SUPERVISOR = Peer(
     "supervisor==4.3.0",
     ("setuptools<81",),  # it imports pkg_resources, which later ones no longer have
-    "supervisord",
+    "bin/supervisord",
 )
-CIRCUS = Peer("circus==0.19.0", (), "circusd")
+CIRCUS = Peer("circus==0.19.0", (), "bin/circusd")
+ORBAX = Peer("orbax-checkpoint==0.12.8", (), "lib/*/site-packages/orbax_checkpoint-*.dist-info")  # brings JAX
 
 
 class NotInstalled(Exception):
@@ -41,9 +42,9 @@ class NotInstalled(Exception):
 
 
 def binaries(peer: Peer = SUPERVISOR) -> Path:
-    """The folder with the peer's commands. Raises NotInstalled."""
+    """The folder with the peer's commands, its Python among them. Raises NotInstalled."""
     folder = peer.environment / "bin"
-    if not (folder / peer.command).exists():
+    if not any(peer.environment.glob(peer.proof)):
         _do(peer, sys.executable, "-m", "venv", str(peer.environment))
         pip = (str(folder / "pip"), "install", "--quiet", "--disable-pip-version-check")
         _do(peer, *pip, peer.requirement, *peer.needs)

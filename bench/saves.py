@@ -1,11 +1,10 @@
-"""What a save costs training: ours beside it, ours while it waits, TensorFlow's CheckpointManager, and the floor.
+"""What a save costs and what it is worth, beside what people use today, on one machine in one run.
 
-Run with `python -m bench.saves`. Prints a table and writes bench/results/saves.json. One Keras model with Adam for each
-state size, on one CPU device; every variable changes in every step. Loss per save: the sum, over the steps from the
-save until it is on the disk and two more, of (step time - median step time without saves). Durable: from the decision
-to the last sync; CheckpointManager syncs nothing, so its figure ends when its call returns, and is given once more with
-its files synced. Floor: write and fsync of as many bytes, once. The systems take turns, each on a disk with nothing
-left to write.
+Run with `python -m bench.saves`; prints tables and writes bench/results/saves.json and saves.svg. One Keras model with
+Adam for each state size, on CPU; every variable changes in every step; all systems take turns, each on a disk with
+nothing left to write. Orbax runs the same layers as a JAX program, in an environment of its own. `saves_measure.py`
+says how the loss is taken, `saves_harm.py` what is done to the checkpoints. `durable` ends with the last sync; systems
+that sync nothing (all of TensorFlow's and Keras', but the row with fsync) end when their files are written.
 """
 
 import argparse
@@ -14,218 +13,200 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-import worker
-from supervisor.protocol import durable
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, FromWorker, Progress
-from supervisor.protocol.retention import RetentionPolicy
-from worker import attempt
-from worker.requests import Asked
+from bench import peer, saves_picture
+from bench.saves_measure import Figures, measure, timed
+from bench.saves_recipes import RECIPES
+from worker.cadence import BETWEEN_FAILURES_S, Auto
 
 ROOT = Path(__file__).resolve().parent.parent
-BATCH = 16
 WARM_UP_STEPS = 5
-BASE_STEPS = 10  # without saves, before and after each save: what a step costs now
-BYTES_OF_PARAMETER = 12  # float32, and Adam's two slots
-BESIDE, WAITING = "stepkeeper, beside", "stepkeeper, waiting"
-MANAGER, SYNCED, FLOOR = "CheckpointManager", "CheckpointManager, fsync", "write + fsync"
+RESTORES = 3
+OURS, WAITING, SYNC, ASYNC = "stepkeeper", "stepkeeper, training waits", "CheckpointManager", "CheckpointManager async"
+ORBAX, FLOOR = "Orbax", "floor: write + fsync"
+
+Results = dict[str, Figures]
+Harm = dict[str, dict[str, dict[str, object]]]
 
 
-class Heard:
-    """The end of the messages: keeps the last commit."""
-
-    def __init__(self) -> None:
-        self.committed: Committed | None = None
-
-    def say(self, message: FromWorker) -> None:
-        if isinstance(message, Committed):
-            self.committed = message
-
-    def progress(self, message: Progress) -> None:
-        """Not measured."""
-
-    def remark(self, text: str) -> None:
-        print(text)
-
-    def drain(self, timeout: float) -> bool:
-        return True
+@contextmanager
+def orbax_server(size_mb: float, folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Orbax's training, ready for a command. Raises NotInstalled."""
+    python = peer.binaries(peer.ORBAX) / "python"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    command = [python, "-m", "bench.saves_orbax", str(size_mb), folder]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, env=environment, cwd=ROOT, **pipes) as server:  # type: ignore[call-overload]
+        yield server
+        server.stdin.close()
 
 
-@dataclass
-class Figures:
-    """Milliseconds, one for each save."""
-
-    loss_ms: list[float] = field(default_factory=list)
-    stall_ms: list[float] = field(default_factory=list)
-    durable_ms: list[float] = field(default_factory=list)
-
-
-class Bench:
-    """One model of `size_mb` of state, trained on noise, and the ways to save it."""
-
-    def __init__(self, size_mb: float, folder: Path) -> None:
-        import tensorflow as tf
-
-        from worker.checkpoint import CheckpointWriter, Origin
-
-        self.folder = folder
-        width = int((size_mb * 1e6 / BYTES_OF_PARAMETER / 4) ** 0.5)
-        layers = [tf.keras.Input((width,)), *(tf.keras.layers.Dense(width) for _ in range(4))]
-        model, optimizer = tf.keras.Sequential(layers), tf.keras.optimizers.Adam(1e-4)
-        optimizer.build(model.trainable_variables)
-        self.tracked = tf.train.Checkpoint(model=model, optimizer=optimizer)
-        inputs = tf.random.normal([BATCH, width])
-
-        @tf.function
-        def step() -> Any:
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean(tf.square(model(inputs)))
-            optimizer.apply_gradients(
-                zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
-            )
-            return loss
-
-        self.step = step
-        present = attempt.this()
-        self.heard = present.reporter = Heard()
-        present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(newest=2))
-        self.requests = present.requests
-        self.run = worker.Run(self.tracked, interval="1000000 steps")
-        self.manager = tf.train.CheckpointManager(self.tracked, str(folder / "manager"), max_to_keep=2)
-        (folder / "waiting").mkdir()
-        self.writer = CheckpointWriter(
-            self.tracked, folder / "waiting", Origin("bench", 1, {}, {}), RetentionPolicy(newest=2), 1
-        )
-
-    def stepped(self) -> float:
-        """Seconds that a step and its boundary took."""
-        began = time.perf_counter()
-        self.step().numpy()
-        self.run.step_done()
-        return time.perf_counter() - began
-
-    def measure(self, save: Callable[[], tuple[float, float] | None], figures: Figures) -> None:
-        os.sync()  # what the system before left to be written would be paid for by this one's fsync
-        quiet = [self.stepped() for _ in range(BASE_STEPS)]
-        self.heard.committed = None
-        began = time.perf_counter()
-        waited = save()
-        called_s = time.perf_counter() - began
-        steps = [self.stepped()]
-        while waited is None and self.heard.committed is None:
-            steps.append(self.stepped())
-        steps += [self.stepped(), self.stepped()]
-        quiet += [self.stepped() for _ in range(BASE_STEPS)]
-        if waited is None:
-            assert self.heard.committed is not None
-            waited = self.heard.committed.stall_s, self.heard.committed.save_s
-        figures.loss_ms.append((called_s + sum(steps) - len(steps) * statistics.median(quiet)) * 1000)
-        figures.stall_ms.append(waited[0] * 1000)
-        figures.durable_ms.append(waited[1] * 1000)
-
-    def beside(self) -> None:
-        self.requests.ask(Asked((1,)))  # served at the end of the next step
-
-    def waiting(self) -> tuple[float, float]:
-        from worker.checkpoint import Figures as Known
-        from worker.state import Position
-
-        began = time.perf_counter()
-        proof = self.writer.write(self.writer.take(Known(self.run.step, Position(), {}, {}), copied=False))
-        durable_s = time.perf_counter() - began
-        self.writer.tidy(proof.name)
-        return time.perf_counter() - began, durable_s
-
-    def managed(self) -> tuple[float, float]:
-        began = time.perf_counter()
-        self.manager.save()
-        took_s = time.perf_counter() - began
-        return took_s, took_s
-
-    def synced(self) -> tuple[float, float]:
-        began = time.perf_counter()
-        written = Path(self.manager.save())
-        for path in written.parent.glob(f"{written.name}.*"):
-            durable.sync_file(path)
-        durable.sync_folder(written.parent)
-        took_s = time.perf_counter() - began
-        return took_s, took_s
-
-    def floor(self, size_bytes: int) -> float:
-        """Seconds to write and sync as many bytes."""
-        content = os.urandom(1 << 20) * (size_bytes // (1 << 20) + 1)
-        path = self.folder / "floor"
-        os.sync()
-        began = time.perf_counter()
-        with path.open("wb", buffering=0) as file:
-            file.write(memoryview(content)[:size_bytes])
-            os.fsync(file.fileno())
-        took_s = time.perf_counter() - began
-        path.unlink()
-        return took_s
+def asked(server: "subprocess.Popen[str]", command: str) -> dict[str, float]:
+    assert server.stdin is not None and server.stdout is not None
+    server.stdin.write(f"{command}\n")
+    server.stdin.flush()
+    answer: dict[str, float] = json.loads(server.stdout.readline())
+    return answer
 
 
-def measured(size_mb: float, repeats: int, parent: Path) -> dict[str, Figures]:
+def measured(size_mb: float, repeats: int, parent: Path, with_orbax: bool) -> Results:
     """All systems in turn; the first save of each is not counted, it sets up what later ones use."""
+    from bench.saves_tensorflow import Bench, keras_objects_async
+
     folder = Path(tempfile.mkdtemp(prefix="saves-", dir=parent))
-    results = {name: Figures() for name in (BESIDE, WAITING, MANAGER, SYNCED, FLOOR)}
     try:
         bench = Bench(size_mb, folder)
-        ways = ((BESIDE, bench.beside), (WAITING, bench.waiting), (MANAGER, bench.managed), (SYNCED, bench.synced))
         with bench.run:
+            ways = bench.ways()
+            results = {way.name: Figures() for way in ways}
             for _ in range(WARM_UP_STEPS):
                 bench.stepped()
-            for count in range(repeats + 1):
-                for name, save in ways:
-                    bench.measure(save, results[name] if count else Figures())
-                if count:
-                    results[FLOOR].durable_ms.append(bench.floor(int(size_mb * 1e6)) * 1000)
+            if with_orbax:
+                results[ORBAX] = Figures()
+                with orbax_server(size_mb, folder / "orbax") as server:
+                    _take_turns(bench, ways, results, repeats, server)
+            else:
+                _take_turns(bench, ways, results, repeats, None)
+        results[ASYNC].note = keras_objects_async(folder)
     finally:
         shutil.rmtree(folder)
     return results
+
+
+def _take_turns(bench, ways, results: Results, repeats: int, server) -> None:  # type: ignore[no-untyped-def]
+    for count in range(repeats + 1):
+        for way in ways:
+            numbers = measure(bench.stepped, way.save)
+            if count:
+                results[way.name].add(numbers)
+        if server is not None:
+            numbers = asked(server, "save")
+            if count:
+                results[ORBAX].add(numbers)
+    for _ in range(RESTORES):
+        for way in ways:
+            if way.restore is not None:
+                results[way.name].restore_ms.append(timed(way.restore) * 1000)
+        if server is not None:
+            results[ORBAX].restore_ms.append(asked(server, "restore")["restore_ms"])
+
+
+def harmed(kills: int, size_mb: float, parent: Path, with_orbax: bool) -> Harm:
+    """By system: what `saves_harm` found, or why it found nothing."""
+    found: Harm = {}
+    for system in RECIPES:
+        if system == ORBAX and not with_orbax:
+            continue
+        python = peer.binaries(peer.ORBAX) / "python" if system == ORBAX else Path(sys.executable)
+        folder = Path(tempfile.mkdtemp(prefix="saves-", dir=parent))
+        command = [python, "-m", "bench.saves_harm", system, folder, "--kills", str(kills), "--size", str(size_mb)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=True)
+            found[system] = json.loads(ran.stdout.splitlines()[-1])
+        except subprocess.CalledProcessError as error:
+            raise SystemExit(f"{system}: {error.stderr[-2000:]}") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def spread(values: list[float]) -> str:
     return f"{statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})" if values else "-"
 
 
+def ratio(ours: list[float], theirs: list[float]) -> str:
+    """Of each turn's two figures, as they met the same load; median, and the middle half."""
+    each = sorted(one / other for one, other in zip(ours, theirs, strict=False) if other > 0)
+    if not each:
+        return "-"
+    return f"{statistics.median(each):.2f} ({each[len(each) // 4]:.2f} to {each[3 * len(each) // 4]:.2f})"
+
+
+def cost_table(results: dict[float, Results]) -> Table:
+    table = Table("state", "system", "lost per save, ms", "durable, ms", "of the floor", "restore, ms", "written, MB")
+    for size, systems in results.items():
+        floor = systems[FLOOR].durable_ms
+        for name, figures in systems.items():
+            columns = spread(figures.durable_ms), ratio(figures.durable_ms, floor), spread(figures.restore_ms)
+            written = spread(figures.written_mb).partition(" ")[0]
+            table.add_row(f"{size:g} MB", name, spread(figures.loss_ms), *columns, written)
+        table.add_section()
+    return table
+
+
+def against_targets(results: dict[float, Results]) -> list[str]:
+    """What was promised, and what came out; ratios of the medians of loss, as a single loss can be nothing."""
+    lines = []
+    for size, systems in results.items():
+        loss = {name: statistics.median(each.loss_ms) for name, each in systems.items()}
+        auto = Auto()
+        auto.measured(max(loss[OURS], 0.0) / 1000, statistics.median(systems[OURS].durable_ms) / 1000)
+        lines += [
+            f"{size:g} MB: lost per save, of TensorFlow's sync save: {loss[OURS] / loss[SYNC]:.2f} (target 0.33), "
+            f"of its async one: {loss[OURS] / loss[ASYNC]:.2f} (target 1)",
+            f"{size:g} MB: request to durable, of the floor: training waits "
+            f"{ratio(systems[WAITING].durable_ms, systems[FLOOR].durable_ms)} (target 1.3 from 100 MB on)",
+            f"{size:g} MB: loss with the automatic interval of {auto.interval_s:.0f} s (a failure every "
+            f"{BETWEEN_FAILURES_S:.0f} s): {max(loss[OURS], 0.0) / 10 / auto.interval_s:.2f} % (target 3.5)",
+        ]
+        if systems[ASYNC].note:
+            lines.append(f"{size:g} MB: {ASYNC} was given plain variables; it {systems[ASYNC].note}")
+    return lines
+
+
+def harm_tables(harm: Harm) -> list[Table]:
+    kills = Table("system", "a save, s", "files left", "MB left", "starts that failed", title="after the kills")
+    for system, found in harm.items():
+        if found["kills"]:
+            columns = ("save_s", "left_files", "left_mb", "failed_starts")
+            numbers = [found["kills"].get(name, found["kills"].get("error")) for name in columns]
+            kills.add_row(system, *(f"{each:.3g}" if isinstance(each, float) else str(each) for each in numbers))
+    damage = Table("damage to the newest of three", *harm, title="restored after damage")
+    for name in next(iter(harm.values()))["damage"]:
+        outcomes = (str(found["damage"].get(name, "n/a")).partition(":")[0] for found in harm.values())
+        damage.add_row(name, *outcomes)
+    return [kills, damage]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=float, nargs="+", default=[1, 100, 400], help="MB of state")
     parser.add_argument("--repeats", type=int, default=10, help="saves of each system and size")
+    parser.add_argument("--kills", type=int, default=20, help="in the middle of saves, of each system; 0: none")
+    parser.add_argument("--kill-size", type=float, default=50, help="MB of state there")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    parser.add_argument("--no-orbax", action="store_true", help="without its environment (730 MB)")
     options = parser.parse_args()
-    load = os.getloadavg()[0]
-    results = {size: measured(size, options.repeats, options.folder) for size in options.sizes}
-    table = Table("state", "system", "lost per save, ms", "stood still, ms", "durable, ms", "lost, of manager's")
-    for size, systems in results.items():
-        theirs = statistics.median(systems[MANAGER].loss_ms)
-        for name, figures in systems.items():
-            ratio = f"{statistics.median(figures.loss_ms) / theirs:.2f}" if figures.loss_ms else "-"
-            columns = map(spread, (figures.loss_ms, figures.stall_ms, figures.durable_ms))
-            table.add_row(f"{size:g} MB", name, *columns, ratio)
-        table.add_section()
-    Console(width=130).print(table)
+    load, with_orbax = os.getloadavg()[0], not options.no_orbax
+    if with_orbax:
+        peer.binaries(peer.ORBAX)
+    harm = harmed(options.kills, options.kill_size, options.folder, with_orbax)
+    results = {size: measured(size, options.repeats, options.folder, with_orbax) for size in options.sizes}
+    console = Console(width=150)
+    for table in (cost_table(results), *harm_tables(harm)):
+        console.print(table)
+    for line in (found := against_targets(results)):
+        console.print(line, highlight=False)
     machine = {"cores": os.cpu_count(), "load": load, "kernel": platform.release(), "python": platform.python_version()}
-    content = {
-        "machine": machine,
-        "results": {
-            f"{size:g} MB": {name: vars(each) for name, each in systems.items()} for size, systems in results.items()
-        },
+    costs = {
+        f"{size:g} MB": {name: asdict(each) for name, each in systems.items()} for size, systems in results.items()
     }
     folder = ROOT / "bench" / "results"
     folder.mkdir(exist_ok=True)
+    content = {"machine": machine, "results": costs, "harm": harm, "targets": found}
     (folder / "saves.json").write_text(json.dumps(content, indent=1) + "\n")
+    saves_picture.draw(content, folder / "saves.svg")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ Without --upgrade or --uninstall: installs, enables and starts the service. Run 
   --uninstall         takes the service and the program away; configuration, history, logs and checkpoints stay
   --wheel FILE        this wheel instead of the checkout
   --wheelhouse DIR    take all that is needed from this folder, nothing from the network
+                      (pip wheel --wheel-dir DIR 'CHECKOUT[logind]' fills it)
   --python FILE       interpreter for the environment, 3.11 or later (default: python3)
   --checkpoints DIR   where jobs keep checkpoints: made, given to the user stepkeeper, waited for at boot;
                       may be given more than once
@@ -110,11 +111,13 @@ make_release() {
     if [ -n "$wheelhouse" ]; then
         set -- "$@" --no-index --find-links "$wheelhouse"
     fi
-    if [ -f "$SOURCE/requirements/demo.txt" ]; then # the versions that were tested
-        sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' "$SOURCE/requirements/demo.txt" >"$release/constraints.txt"
+    if [ -f "$SOURCE/requirements/dev.txt" ]; then # the versions that were tested
+        sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' "$SOURCE/requirements/dev.txt" >"$release/constraints.txt"
         set -- "$@" --constraint "$release/constraints.txt"
     fi
-    "$release/bin/python" -m pip install "$@" "$what" || fail "cannot install $what; see what pip says above"
+    # logind: hears of a shutdown before systemd stops anything.
+    "$release/bin/python" -m pip install "$@" "${what}[logind]" ||
+        fail "cannot install $what with what it needs; see what pip says above"
     # So that supervisorctl finds the configuration without -c.
     mkdir -p "$release/etc"
     ln -s "$CONFIG/supervisord.conf" "$release/etc/supervisord.conf"
@@ -227,6 +230,14 @@ install_all() {
     else
         say "not started: systemctl enable --now stepkeeper"
     fi
+    say_polkit
+}
+
+# logind asks polkit whether somebody other than root may delay a shutdown; polkit's own rules say yes.
+say_polkit() {
+    [ -e /usr/share/polkit-1/actions/org.freedesktop.login1.policy ] && command -v pkaction >/dev/null && return
+    say "finds no polkit, so logind lets nobody but root delay a shutdown, and jobs flush when systemd stops the service;" \
+        "with it they do so before anything is stopped: apt install polkitd"
 }
 
 upgrade() {

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
+from typing import Any
 
 import structlog
 
@@ -16,7 +17,7 @@ from supervisor.control.doors import open_doors
 from supervisor.control.server import serve
 from supervisor.core.finishing import ExitOn, Finish, finish
 from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host import orphans
+from supervisor.host import orphans, shutdown
 from supervisor.host.background import Background, Foreground
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import DaemonLog
@@ -26,12 +27,15 @@ from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.choose import sources
 from supervisor.host.notices.drill import Drills
+from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.acts import Services
+from supervisor.runner.listening import Listening
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
+from supervisor.runner.pulse import Pulse
 from supervisor.runner.standing import standing
 from supervisor.runner.watching import Watching
 
@@ -39,6 +43,7 @@ EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
 
 STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
 HOOKS_PATIENCE_S = 5.0  # what was told last gets out on a good day; a slow command must not keep the daemon
+SHUTDOWN_ANSWER_S = 0.5  # a flush does not wait longer for the word whether it is the host that leaves
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2, signal.SIGPWR})
@@ -62,6 +67,7 @@ class Supervisord:
         self._background = background
         self._systemd = Systemd(os.environ)
         self._leave = asyncio.Event()
+        self._asking = False
         self._reload = False
         self._status = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,10 +92,12 @@ class Supervisord:
             notice_grace=settings.notice_grace,
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
+            listening=Listening(settings.identifier),
         )
         programs = Programs(self._config, self._read, services)
         services.saves.learn(ledger)
-        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners)
+        memory = NoticeMemory(settings.runtime_dir)
+        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners, memory)
         programs.on_new = noticing.meet
         self._trap_signals(programs, logs, noticing)
         daemon = Daemon(
@@ -104,6 +112,7 @@ class Supervisord:
             noticing=noticing,
             hooks=services.hooks,
             drills=Drills(noticing.received, noticing.withdrawn),
+            listening=services.listening,
         )
         try:
             async with self._listening(daemon):
@@ -112,6 +121,7 @@ class Supervisord:
                 noticing.begin(notice_sources(settings))
                 with orphans.reaped(programs.has_worker):
                     await self._supervise(programs, services.environment)
+                services.listening.close()
         finally:
             await noticing.end()
             if self._reload:
@@ -126,7 +136,7 @@ class Supervisord:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
         begin = asyncio.create_task(programs.begin())
         leave = asyncio.create_task(self._leave.wait())
-        watching = Watching(lambda: programs.runners, environment)
+        watching, pulse = Watching(lambda: programs.runners, environment), Pulse(lambda: programs.runners)
         watch = asyncio.create_task(watching.watch())
         try:
             while not (begin.done() or leave.done()):
@@ -137,12 +147,13 @@ class Supervisord:
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
                 self._systemd.ready(standing(programs.runners.values()))
                 self._tell_standing(programs)
-                programs.on_change = partial(self._programs_changed, programs, watching)
+                programs.on_change = partial(self._programs_changed, programs, watching, pulse)
                 programs.on_change()
             await leave
         finally:
             leave.cancel()
             watch.cancel()
+            pulse.end()
             await self._end(programs)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon hears them
             begin.cancel()
@@ -151,8 +162,9 @@ class Supervisord:
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
 
-    def _programs_changed(self, programs: Programs, watching: Watching) -> None:
+    def _programs_changed(self, programs: Programs, watching: Watching, pulse: Pulse) -> None:
         watching.changed()
+        pulse.changed()
         self._leave_if_finished(programs)
 
     def _leave_if_finished(self, programs: Programs) -> None:
@@ -219,10 +231,26 @@ class Supervisord:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
-        again = self._leave.is_set()
+        again = self._leave.is_set() or self._asking
         log.warning("daemon.signalled", signal=number.name, effect="hurry" if again else "flush and stop")
         if again:
             programs.hurry()
+        if number is signal.SIGTERM and not again:  # the one that systemd sends
+            self._asking = True
+            self._begin(self._ask_and_leave(programs))
+        else:
+            self._leave.set()
+
+    async def _ask_and_leave(self, programs: Programs) -> None:
+        """Leaves, knowing whether the host does too; who does not answer soon is heard when it does."""
+        asking = asyncio.create_task(shutdown.is_under_way())
+        await asyncio.wait({asking}, timeout=SHUTDOWN_ANSWER_S)
+        late = not asking.done()
+        if late:
+            self._leave.set()
+        if await asking:
+            log.warning("daemon.host_shutdown", known="late" if late else "at once")
+            programs.host_leaves()
         self._leave.set()
 
     def _power_fails(self, programs: Programs, noticing: Noticing) -> None:
@@ -244,7 +272,10 @@ class Supervisord:
         self._daemon_log.reopen()
 
     def _start_update(self, programs: Programs) -> None:
-        task = asyncio.create_task(_update(programs, self._systemd))
+        self._begin(_update(programs, self._systemd))
+
+    def _begin(self, doing: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

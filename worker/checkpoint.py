@@ -19,8 +19,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from supervisor.protocol import checkpoints, durable, layout, manifest, retention
+from supervisor.protocol.filling import NewFolder
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.manifest import Manifest, ManifestError
+from supervisor.protocol.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.retention import Kept, RetentionPolicy
 from worker import exact, finite, snapshot
 from worker.lock import Overtaken
@@ -175,8 +176,13 @@ class CheckpointWriter:
     def _write(self, taken: Taken) -> Manifest:
         partial = self._directory / taken.name.partial
         try:
-            self._write_files(partial, taken)
-            return self._commit(partial, taken.name, taken.host.metrics)
+            shutil.rmtree(partial, ignore_errors=True)
+            with NewFolder(partial) as folder:
+                self._fill(folder, taken)
+                proof = self._proof(folder, taken)
+                folder.add(layout.MANIFEST, proof.to_bytes())
+                folder.commit(self._directory / str(taken.name), self._check)
+            return proof
         except Overtaken:
             self._take_back(taken.name)
             raise
@@ -192,34 +198,28 @@ class CheckpointWriter:
         ):  # renamed, but not known to be on the disk: it would be in the next try's way
             checkpoints.delete(self._directory, name)
 
-    def _write_files(self, partial: Path, taken: Taken) -> None:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+    def _fill(self, folder: NewFolder, taken: Taken) -> None:
         for prefix, bundle in self._bundles.items():
             if taken.bundles is None:
-                bundle.write(str(partial / prefix), options=on_host())
+                bundle.write(str(folder.path / prefix), options=on_host())
+                snapshot.adopt(folder, prefix)
             else:
-                taken.bundles[prefix].write(partial / prefix)
+                taken.bundles[prefix].write(folder, prefix)
         for name, content in taken.parts.items():
-            (partial / name).write_bytes(content)
-        (partial / layout.STATE).write_bytes(taken.host.to_bytes())
+            folder.add(name, content)
+        folder.add(layout.STATE, taken.host.to_bytes())
 
-    def _commit(self, partial: Path, name: CheckpointName, metrics: Mapping[str, float]) -> Manifest:
-        names = tuple(sorted(entry.name for entry in partial.iterdir() if entry.is_file()))
-        proof = Manifest(
+    def _proof(self, folder: NewFolder, taken: Taken) -> Manifest:
+        return Manifest(
             job=self._origin.job,
-            attempt=name.attempt,
-            step=name.step,
+            attempt=taken.name.attempt,
+            step=taken.name.step,
             created_wall_at=time.time(),
-            files=manifest.record(partial, names),
+            files=tuple(FileRecord(name, size, digest) for name, (size, digest) in folder.end().items()),
             versions=self._origin.versions,
             topology=self._origin.topology,
-            metrics=metrics,
+            metrics=taken.host.metrics,
         )
-        durable.write_file(partial / layout.MANIFEST, proof.to_bytes())
-        self._check()
-        durable.commit_folder(partial, self._directory / str(name), names)
-        return proof
 
     def tidy(self, newest: CheckpointName) -> None:
         """Retention, and the pointer for other people's tools. The checkpoint exists: nothing here may undo that.

@@ -25,7 +25,7 @@ def _of(bundle: Snapshot) -> Iterable[str]:
 
 def _is_finite(tensor: Any) -> bool:
     """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
-    values = np.asarray(tensor.numpy())
+    values = np.asarray(tensor.__array__())  # `numpy()` would copy it
     wide = np.float64 if values.dtype == np.float64 else np.float32
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values, dtype=wide)):

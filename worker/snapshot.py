@@ -6,10 +6,12 @@ saver; the files are then those that `Checkpoint.write` makes, byte for byte.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+
+from supervisor.protocol.filling import NewFolder
+from worker import bundle
 
 
 class CannotSnapshot(Exception):
@@ -24,12 +26,25 @@ class Snapshot:
     slices: tuple[str, ...]
     tensors: tuple[tf.Tensor, ...]
 
-    def write(self, prefix: Path) -> None:
-        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises tf.errors.OpError."""
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises OSError or tf.errors.OpError."""
+        if not any(self.slices) and all(bundle.writable(tensor.dtype) for tensor in self.tensors):
+            bundle.write(folder, prefix, zip(self.names, self.tensors, strict=True))
+            return
         with tf.device("/cpu:0"):
             tf.raw_ops.SaveV2(
-                prefix=str(prefix), tensor_names=self.names, shape_and_slices=self.slices, tensors=self.tensors
+                prefix=str(folder.path / prefix),
+                tensor_names=self.names,
+                shape_and_slices=self.slices,
+                tensors=self.tensors,
             )
+        adopt(folder, prefix)
+
+
+def adopt(folder: NewFolder, prefix: str) -> None:
+    """Takes over what TensorFlow wrote: one bundle, in however many data files."""
+    for path in sorted(folder.path.glob(f"{prefix}.*")):
+        folder.adopt(path.name)
 
 
 def take(tracked: tf.train.Checkpoint, copied: bool) -> Snapshot:

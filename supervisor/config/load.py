@@ -12,7 +12,7 @@ from supervisor.config.check import Checked
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.groups import build_groups
 from supervisor.config.model import Config
-from supervisor.config.program import Group, Surroundings, build_processes
+from supervisor.config.program import LISTENER_PRIORITY, Group, Surroundings, build_processes
 from supervisor.config.program_keys import ProgramConfig
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.values import environment as parse_environment
@@ -21,6 +21,7 @@ from supervisor.ini.problems import ConfigError, Place, Problem, nearest
 from supervisor.ini.source import Section, Source, read
 
 _KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include"}
+_NAMED = ("program", "group", "eventlistener")
 STATE_DIR = ".stepkeeper"
 
 Server = TypeVar("Server", UnixServerConfig, InetServerConfig)
@@ -120,15 +121,23 @@ class _Reading:
         sections = self._named("program")
         groups = build_groups(self._named("group"), sections.keys(), self._names())
         for name, checked in sections.items():
-            for process in build_processes(name, groups.get(name, Group(name)), checked, surroundings):
-                if process.name in built:
-                    other = self.programs[process.name].written.name
-                    checked.complain(
-                        f"has a process {process.name}, and so has [{other}]; give it another process_name"
-                    )
-                self.programs[process.name] = checked
-                built[process.name] = process
+            self._take(built, build_processes(name, groups.get(name, Group(name)), checked, surroundings), checked)
+        taken = {*sections, *(group.name for group in groups.values())}
+        for name, checked in self._named("eventlistener").items():
+            if name in taken:
+                checked.complain(f"has the name of another group, [program:{name}] or [group:{name}]; choose another")
+                continue
+            pool = Group(name, None if "priority" in checked else LISTENER_PRIORITY, is_pool=True)
+            self._take(built, build_processes(name, pool, checked, surroundings), checked)
         return built
+
+    def _take(self, built: dict[str, ProgramConfig], processes: list[ProgramConfig], checked: Checked) -> None:
+        for process in processes:
+            if process.name in built:
+                other = self.programs[process.name].written.name
+                checked.complain(f"has a process {process.name}, and so has [{other}]; give it another process_name")
+            self.programs[process.name] = checked
+            built[process.name] = process
 
     def _named(self, kind: str) -> dict[str, Checked]:
         """The sections [kind:NAME] by their names."""
@@ -145,18 +154,18 @@ class _Reading:
 
     def _refuse_foreign(self, name: str, section: Section) -> None:
         kind, colon, _ = name.partition(":")
-        if name in _KINDS or (kind in ("program", "group") and colon):
+        if name in _KINDS or (kind in _NAMED and colon):
             return
         if name == foreign.STOCK_RPC_SECTION and _is_stock(section):
             return
         remedy = foreign.SECTIONS.get(kind)
         if remedy is not None:
             text = f"[{name:.80}] is a section of Supervisor's that stepkeeper does not support; {remedy}"
-        elif name in ("program", "group"):
+        elif name in _NAMED:
             text = f"[{name}] has no name; write [{name}:NAME]"
         else:
-            meant = nearest(kind, [*_KINDS, "program", "group"])
-            is_named = meant in ("program", "group")
+            meant = nearest(kind, [*_KINDS, *_NAMED])
+            is_named = meant in _NAMED
             hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
             text = f"there is no section [{name:.80}]" + (hint if meant else "; delete it, or put a ; before its lines")
         self.problems.append(Problem(section.place, text))

@@ -56,6 +56,14 @@ CHANGED: Mapping[tuple[str, str], str] = {
 }
 """Keys whose effect is not quite Supervisor's, by kind of section."""
 
+_RESTARTS = CHANGED["program", "startsecs"]
+LISTENER_CHANGED: Mapping[str, str] = {
+    "startretries": _BACKOFF,
+    "startsecs": _RESTARTS,
+    "stdout_logfile": "AUTO is NONE: standard output is the protocol; a path gets a copy of it",
+}
+"""The same for event listeners, which are programs too."""
+
 UNSET: Mapping[str, str] = {
     "logfile": "the daemon's log is .stepkeeper/supervisord.log beside the file, not ./supervisord.log",
     "pidfile": "the pid file is .stepkeeper/supervisord.pid beside the file, not ./supervisord.pid",
@@ -64,7 +72,7 @@ UNSET: Mapping[str, str] = {
 }
 """Keys of [supervisord] whose default is another one."""
 
-_UNSUPPORTED = {"supervisord": foreign.SUPERVISORD, "program": foreign.PROGRAM}
+_UNSUPPORTED = {"supervisord": foreign.SUPERVISORD, "program": foreign.PROGRAM, "eventlistener": foreign.PROGRAM}
 
 
 def judge(path: Path, environment: Mapping[str, str]) -> list[Judgement]:
@@ -99,7 +107,7 @@ def _section(section: Section) -> Iterator[Judgement]:
         what = f"{header} {key}"
         if key in _UNSUPPORTED.get(kind, {}) or section.name == foreign.STOCK_RPC_SECTION:
             yield Judgement(entry.place, Fate.NO_EFFECT, what)
-        elif why := CHANGED.get((kind, key)):
+        elif why := (LISTENER_CHANGED.get(key) if kind == "eventlistener" else CHANGED.get((kind, key))):
             yield Judgement(entry.place, Fate.CHANGED, what, why)
         else:
             yield Judgement(entry.place, Fate.KEPT, what)

@@ -11,6 +11,7 @@ from supervisor.config import supervisor_keys as foreign
 from supervisor.config.check import Checked
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.job_keys import JobConfig
+from supervisor.config.listener_keys import ListenerConfig
 from supervisor.config.program_keys import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
 from supervisor.config.values import TRUE
 from supervisor.config.values import environment as parse_environment
@@ -25,6 +26,8 @@ _NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
 
 JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfig.ini_keys())
 PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
+LISTENER_KEYS = frozenset(ListenerConfig.ini_keys())
+LISTENER_PRIORITY = -1  # Supervisor's: before all programs, so that they hear of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +40,14 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The group that a program's processes are in, and when it starts; None: when the program says."""
+    """The group that a program's processes are in, and when it starts; None: when the program says.
+
+    `is_pool`: its processes are event listeners.
+    """
 
     name: str
     priority: int | None = None
+    is_pool: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,8 @@ class _Place:
 def build_processes(name: str, group: Group, checked: Checked, around: Surroundings) -> list[ProgramConfig]:
     """The program's processes, or none after complaints."""
     check_name(name, checked)
-    checked.refuse_unknown(set(JOB_KEYS | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
+    special = LISTENER_KEYS if group.is_pool else JOB_KEYS
+    checked.refuse_unknown(set(special | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
     relations.of_keys(checked, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
     checked.expand(set(counted), names(Path(), around.environment))
@@ -82,8 +90,11 @@ def _build_process(place: _Place, checked: Checked, around: Surroundings) -> Pro
     process = checked.texts.pop("process_name", place.program)
     if process != place.program:
         check_name(process, checked, "process_name")
-    job = _job(checked)
+    is_listener = place.group.is_pool
+    job = None if is_listener else _job(checked)
     computed = _computed(place, process, checked, around, job)
+    if is_listener:
+        computed["listener"] = _listener(checked)
     program = checked.build(ProgramConfig, computed)
     if program is None:
         return None
@@ -105,7 +116,8 @@ def check_name(name: str, checked: Checked, key: str | None = None) -> None:
 
 
 def _expand(place: _Place, checked: Checked, around: Surroundings) -> None:
-    keys = set(JOB_KEYS | PROGRAM_KEYS | {"process_name"})
+    special = LISTENER_KEYS if place.group.is_pool else JOB_KEYS
+    keys = set(special | PROGRAM_KEYS | {"process_name"})
     known = names(Path(), around.environment) | program_names(
         place.program, place.group.name, place.number, place.numprocs
     )
@@ -125,6 +137,13 @@ def _job(checked: Checked) -> JobConfig | None:
         remedy = "add checkpoint_dir = FOLDER" if key == "entrypoint" else "add checkpoint_dir = FOLDER, or take it out"
         checked.complain(f"{key} is for training jobs, and without checkpoint_dir this is none; {remedy}", key)
     return None
+
+
+def _listener(checked: Checked) -> ListenerConfig | None:
+    if checked.texts.get("redirect_stderr", "").lower() in TRUE:
+        text = "redirect_stderr is true, and standard output is how an event listener answers; take the line out"
+        checked.complain(text, "redirect_stderr")
+    return checked.build(ListenerConfig, {})
 
 
 def _computed(
@@ -151,7 +170,8 @@ def _computed(
         key = f"{channel}_logfile"
         if checked.texts.get(key, "AUTO").upper() == "AUTO":
             checked.texts.pop(key, None)
-            computed[key] = around.daemon.childlogdir / f"{log_name}-{channel}.log"
+            is_answers = place.group.is_pool and channel == "stdout"
+            computed[key] = None if is_answers else around.daemon.childlogdir / f"{log_name}-{channel}.log"
     if checked.texts.get("redirect_stderr", "").lower() in TRUE:
         computed["stderr_logfile"] = None
     return computed

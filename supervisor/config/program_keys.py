@@ -6,6 +6,7 @@ from typing import Annotated
 from supervisor.config import values
 from supervisor.config.hooks import HookKeys
 from supervisor.config.job_keys import JobConfig
+from supervisor.config.listener_keys import ListenerConfig
 from supervisor.config.section import Section, from_text, internal, key, required
 from supervisor.config.types import (
     LOG_BACKUPS,
@@ -62,6 +63,7 @@ class ProgramConfig(HookKeys):
     process: str = internal("What it is called inside its group.")
     group_priority: int = internal("When its group starts.")
     job: JobConfig | None = internal("Set if the program is a training job.", None)
+    listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], from_text(values.command)] = required(
         "Program and arguments, split as a shell would, but no shell runs it. Searched for in PATH if it has no slash. "
         "A job may have an entrypoint instead.",

@@ -6,6 +6,7 @@ A test holds the page to them.
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.job_keys import JobConfig
+from supervisor.config.listener_keys import ListenerConfig
 from supervisor.config.program_keys import GroupConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.section import Section
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
@@ -16,6 +17,7 @@ TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[program:NAME], training jobs", JobConfig),
     ("[program:NAME], several processes", ProcessesConfig),
     ("[group:NAME]", GroupConfig),
+    ("[eventlistener:NAME]", ListenerConfig),
     ("[unix_http_server]", UnixServerConfig),
     ("[inet_http_server]", InetServerConfig),
     ("[supervisorctl]", CtlConfig),

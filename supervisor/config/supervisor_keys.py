@@ -16,8 +16,9 @@ class Unsupported:
 
 
 _OFF = ("false", "no", "off", "0")
-_EVENTS = Unsupported(_OFF, "there are no event listeners; watch `supervisorctl status --json` instead")
-_CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), "there are no event listeners; take the line out")
+_UNREAD = "what programs print goes to their log files without the daemon, so that it outlives it; "
+_EVENTS = Unsupported(_OFF, f"{_UNREAD}follow the log file instead")
+_CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), f"{_UNREAD}take the line out")
 _SYSLOG = Unsupported(_OFF, "write to a file and let the system's log daemon read it")
 _LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
 
@@ -39,7 +40,6 @@ SUPERVISORD: Mapping[str, Unsupported] = {
 }
 
 SECTIONS: Mapping[str, str] = {
-    "eventlistener": "watch `supervisorctl status --json` instead",
     "fcgi-program": "run FastCGI programs under a web server's own process control",
     "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",
     "ctlplugin": "supervisorctl's actions are fixed",

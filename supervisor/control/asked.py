@@ -11,6 +11,7 @@ from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.drill import Drills
+from supervisor.runner.listening import Listening
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.runner import Runner
@@ -34,6 +35,7 @@ class Daemon:
     noticing: Noticing
     hooks: Hooks
     drills: Drills
+    listening: Listening
 
 
 def program_in(daemon: Daemon, arguments: Arguments) -> Runner:

@@ -18,6 +18,7 @@ from supervisor import __version__
 from supervisor.control.metric_table import DIVIDED, JOBS, PROGRAMS, Divided, Kind, OfJob, OfProgram, Value
 from supervisor.control.sampling import NoticesSample, Sample
 from supervisor.core.facts import State
+from supervisor.runner.listening import PoolCounts
 
 
 def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:
@@ -33,6 +34,7 @@ def families(taken: Sample) -> Iterator[Family]:
     """Every metric with its values, but those of the process, which are the same in every exporter."""
     yield from _of_daemon(taken)
     yield from _of_notices(taken.notices)
+    yield from _of_pools(taken.pools)
     for metric in PROGRAMS:
         yield _family(metric, ("program",), (((each.name,), metric.value(each)) for each in taken.programs))
     for divided in DIVIDED:
@@ -99,6 +101,21 @@ def _of_notices(taken: NoticesSample) -> Iterator[Family]:
         if value is not None:
             family.add_metric((), value)
         yield family
+
+
+def _of_pools(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
+    waiting = GaugeMetricFamily("stepkeeper_listener_events_waiting", "Events for its listeners.", labels=("pool",))
+    told = CounterMetricFamily(
+        "stepkeeper_listener_events_total",
+        "What became of events for its listeners: accepted, refused (and sent again) or dropped.",
+        labels=("pool", "fate"),
+    )
+    for name, counts in pools.items():
+        waiting.add_metric((name,), counts.waiting)
+        for fate in ("accepted", "refused", "dropped"):
+            told.add_metric((name, fate), getattr(counts, fate))
+    yield waiting
+    yield told
 
 
 def _family(

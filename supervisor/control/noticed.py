@@ -58,7 +58,10 @@ async def drill(daemon: Daemon, arguments: Arguments) -> Result:
             raise CommandError(Code.NOT_RUNNING, f"there is no drill for {name}")
         return {"name": name, "withdrawn": count}
     kind = _word(arguments, "kind", Kind, Kind.DRILL)
-    certainty = _word(arguments, "certainty", Certainty, Certainty.CERTAIN)
+    usual = Certainty.POSSIBLE if kind is Kind.FREEZE else Certainty.CERTAIN
+    certainty = _word(arguments, "certainty", Certainty, usual)
+    if kind is Kind.FREEZE and certainty is Certainty.CERTAIN:
+        raise CommandError(Code.BAD_ARGUMENTS, "a freeze is nothing to stop for; certainty can only be possible")
     given = daemon.drills.give(program, _seconds(arguments), kind, certainty)
     return {"name": name, "id": given.id, "kind": str(kind), "certainty": str(certainty)}
 
@@ -110,6 +113,8 @@ def words(runner: Runner, now: float) -> list[str]:
 
 
 def _fate(notice: Notice, now: float) -> str:
+    if notice.kind is Kind.FREEZE:
+        return "may stand still for a while"
     goes = "goes away" if notice.certainty is Certainty.CERTAIN else "may go away"
     if notice.deadline_at is None:
         return f"{goes}, nobody says when"

@@ -15,13 +15,15 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from supervisor.control import noticed, tail
+from supervisor.control import events, noticed, tail
 from supervisor.control.commands import TABLE, Command
 from supervisor.control.errors import Code
 from supervisor.core.facts import State
 from supervisor.core.notices import Certainty, Kind
+from supervisor.core.occurrences import OURS
 from supervisor.host.checkpoint_store import Listed
 from supervisor.host.ledger import AttemptRecord
+from supervisor.runner.listening import ListenerStanding
 from supervisor.runner.programs import Changes
 from supervisor.runner.story import KEPT, Scene
 from supervisor.runner.training import Training
@@ -132,6 +134,7 @@ PROGRAM = _object(
             doing=_or_null(TEXT),
         )
     ),
+    listener=_or_null(_of(ListenerStanding)),
     stdout_logfile=_or_null(TEXT),
     stderr_logfile=_or_null(TEXT),
     job=_or_null(
@@ -162,6 +165,13 @@ SPENT: Schema = {"type": "object", "additionalProperties": NUMBER, "description"
 ATTEMPT = _object(
     spent_s=SPENT,
     **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()},
+)
+
+EVENT = _object(
+    cursor={**TEXT, "description": "For `since`: what follows this event."},
+    serial=_or_null(WHOLE),
+    wall_at=_or_null(NUMBER),
+    event={**TEXT, "description": f"Its type. {events.MISSED}: `count` events are no longer there, null: not known."},
 )
 
 SHAPES: Mapping[str, Shape] = {
@@ -258,6 +268,7 @@ def description() -> Schema:
         "paths": {
             **{f"/api/v1/{name}": {"post": _operation(name, command)} for name, command in TABLE.items()},
             "/api/v1/tail": {"get": _TAIL},
+            "/api/v1/events": {"get": _EVENTS},
             "/metrics": {"get": _plain_text("metrics", "The daemon and its programs, for Prometheus.")},
             "/openapi.json": {"get": _DOCUMENT},
         },
@@ -316,6 +327,28 @@ _TAIL = {
             "follow": {"type": "string", "enum": ["0", "1"], "default": "0", "description": "1: the answer goes on."},
         }.items()
     ],
+}
+
+
+_EVENTS = {
+    "operationId": "events",
+    "summary": "What happens, as it happens: one JSON object a line.",
+    "description": "A watcher that reads too slowly misses the oldest events, and is told how many.",
+    "parameters": [
+        {"name": name, "in": "query", "required": False, "schema": {**TEXT, "description": text}}
+        for name, text in {
+            "since": f"The cursor of an event: what followed it; {events.START}: all that is kept. Left out: what is "
+            "to come.",
+            "program": "Names of programs or groups, separated by commas.",
+            "kind": "Event types, separated by commas: Supervisor's, as PROCESS_STATE, "
+            + ", ".join(sorted(OURS.values())),
+            "follow": "0: the answer ends at the present.",
+        }.items()
+    ],
+    "responses": {
+        "200": {"description": "The events.", "content": {"application/x-ndjson": {"schema": EVENT}}},
+        **_REFUSED,
+    },
 }
 
 

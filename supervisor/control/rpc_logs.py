@@ -8,6 +8,7 @@ from supervisor.control import groups, log_reading
 from supervisor.control.asked import Daemon
 from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.rpc_calls import Struct, do, results, runner_of
+from supervisor.core import occurrences
 from supervisor.runner.runner import Runner
 
 
@@ -67,7 +68,8 @@ async def send_stdin(daemon: Daemon, name: str, chars: str) -> bool:
 
 
 async def send_event(daemon: Daemon, type: str, data: str) -> bool:
-    """Tells every event listener; there are none, so nobody hears it."""
+    """Tells every event listener that subscribes to REMOTE_COMMUNICATION."""
+    daemon.listening.publish([occurrences.remote(type, data)])
     return True
 
 

@@ -1,13 +1,14 @@
 """What there is to measure at one moment, copied in the event loop so that any thread can make text of it."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.control.asked import Daemon
 from supervisor.core.facts import ALIVE, State
 from supervisor.core.notices import Certainty
 from supervisor.core.restart import Cause
 from supervisor.protocol.launch import Interval
+from supervisor.runner.listening import PoolCounts
 from supervisor.runner.noticing import Noticing, wall
 from supervisor.runner.runner import Runner
 from supervisor.runner.tally import Spans
@@ -91,6 +92,7 @@ class Sample:
     is_leaving: bool
     ledger_in_trouble: bool
     logs_in_trouble: int
+    pools: dict[str, PoolCounts] = field(default_factory=dict)
 
 
 def sample(daemon: Daemon) -> Sample:
@@ -102,6 +104,7 @@ def sample(daemon: Daemon) -> Sample:
         daemon.programs.closing,
         daemon.ledger.last_error is not None,
         len(daemon.logs.troubles),
+        daemon.listening.counts(),
     )
 
 

@@ -1,7 +1,8 @@
 """The control server: HTTP on a unix socket and on TCP; JSON for our own clients, XML-RPC for Supervisor's.
 
 `POST /api/v1/COMMAND` with a JSON object gives `{"result": …}` or `{"error": {"code": …, "message": …}}`;
-`GET /api/v1/tail` gives the end of a log; `GET /metrics` is for Prometheus, `GET /openapi.json` describes all this.
+`GET /api/v1/tail` gives the end of a log, `GET /api/v1/events` what happens, a line each; `GET /metrics` is for
+Prometheus, `GET /openapi.json` describes all this.
 What Supervisor's clients ask for is in supervisor_http.py.
 Nothing changes by GET, and requests from a browser's page are refused.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import hdrs, web
 
-from supervisor.control import access, metrics, openapi, sampling, supervisor_http, tail
+from supervisor.control import access, events, metrics, openapi, sampling, supervisor_http, tail
 from supervisor.control.asked import Daemon
 from supervisor.control.commands import TABLE
 from supervisor.control.errors import Code, CommandError
@@ -55,6 +56,7 @@ async def serve(doors: Sequence[Door], daemon: Daemon) -> web.AppRunner:
     app[DAEMON], app[DOORS] = daemon, {door.is_unix: door for door in doors}
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
+    app.router.add_get("/api/v1/events", _events)
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/openapi.json", _openapi)
     supervisor_http.add_routes(app, daemon, _require_right)
@@ -122,6 +124,10 @@ async def _arguments(request: web.Request) -> dict[str, object]:
 
 async def _tail(request: web.Request) -> web.StreamResponse:
     return await tail.respond(request, request.app[DAEMON])
+
+
+async def _events(request: web.Request) -> web.StreamResponse:
+    return await events.respond(request, request.app[DAEMON])
 
 
 async def _metrics(request: web.Request) -> web.Response:

@@ -14,26 +14,13 @@ from supervisor.control import noticed
 from supervisor.core.facts import State
 from supervisor.runner.runner import Runner
 
-_WIRE: dict[State, tuple[str, int]] = {
-    State.STOPPED: ("STOPPED", 0),
-    State.STARTING: ("STARTING", 10),
-    State.ADOPTING: ("STARTING", 10),
-    State.RUNNING: ("RUNNING", 20),
-    State.FLUSHING: ("RUNNING", 20),
-    State.STOPPING: ("STOPPING", 40),
-    State.KILLING: ("STOPPING", 40),
-    State.BACKOFF: ("BACKOFF", 30),
-    State.SUCCEEDED: ("EXITED", 100),
-    State.EXITED: ("EXITED", 100),
-    State.FAILED: ("FATAL", 200),
-}
-
 
 def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None = None) -> dict[str, Any]:
     """All that `status` says of a program. `troubles`: what is wrong with log files, by path. `warning`: more words."""
     word, code = wire_state(runner)
     exited = runner.acts.last_exit
     logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
+    listener = runner.listener_standing
     log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
     return {
         "name": runner.name,
@@ -42,7 +29,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,
-        "description": ", ".join(filter(None, [describe(runner), log_error, warning])),
+        "description": ", ".join(filter(None, [describe(runner), str(listener or ""), log_error, warning])),
         "pid": runner.acts.pid,
         "started_wall_at": runner.acts.started_wall_at,
         "ended_wall_at": runner.acts.ended_wall_at,
@@ -52,6 +39,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "warning": warning,
         "notice": noticed.standing(runner, time.monotonic()),
         "wanted": runner.wanted,
+        "listener": asdict(listener) if listener is not None else None,
         "stdout_logfile": _text(runner.config.stdout_logfile),
         "stderr_logfile": _text(runner.config.stderr_logfile),
         "job": _job(runner),
@@ -80,11 +68,8 @@ def _text(path: Path | None) -> str | None:
 
 def wire_state(runner: Runner) -> tuple[str, int]:
     """Supervisor's name and number for where the program stands; a flush before a stop is STOPPING."""
-    if runner.is_stopping:
-        return ("STOPPING", 40)
-    if runner.waits_for is not None:
-        return ("STARTING", 10)  # it is wanted, and on its way as far as anybody can tell
-    return _WIRE[runner.state]
+    found = runner.wire_state
+    return (found.name, int(found))
 
 
 def describe(runner: Runner) -> str:

@@ -26,10 +26,12 @@ class StopRequested:
 class Closed:
     """Nobody here will run the program any more: the daemon leaves, or the program's configuration is another one.
 
-    It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in one word.
+    It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in a word or two.
+    `host_leaves`: the daemon leaves because the host shuts down; told a second time if that is known only later.
     """
 
     reason: str
+    host_leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +213,13 @@ class AttemptLost:
 
 @dataclass(frozen=True, slots=True)
 class NoticeReceived:
-    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds."""
+    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds.
+
+    `again`: an earlier daemon had told it, and everybody has saved for it.
+    """
 
     notice: Notice
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +248,13 @@ class WorkerUnfit:
     attempt: int
     cause: Cause
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostStood:
+    """Nothing ran here for `still_s` seconds, until now: the host was frozen, or the daemon was."""
+
+    still_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,5 +288,6 @@ Event = (
     | NoticeEnded
     | SavesMeasured
     | WorkerUnfit
+    | HostStood
     | DeadlinePassed
 )

@@ -97,6 +97,7 @@ class Facts:
     deadline_at: float | None = None  # monotonic; the state's one deadline
     wanted: bool = False
     closing: bool = False  # closed: nothing is started any more
+    host_leaves: bool = False  # closed because the host shuts down
     attempt: int = 0
     flushes_asked: int = 0
     failures: Failures = field(default_factory=Failures)
@@ -136,10 +137,18 @@ class Facts:
     flushed_s: float | None = None  # from asking to the commit, the last time
     startup_s: float | None = None  # from the spawn to the first step, the last time
     notice: Notice | None = None  # the gravest that holds
+    heard_again: bool = False  # an earlier daemon had it saved when the notice came
     last_flush_asked: bool = False  # the one at the last safe moment before the host goes
     insured: bool = False  # it was asked for a checkpoint before the time in which a long pause may come
     flush_again_at: float | None = None  # monotonic; a flush for the notice failed and is tried again
+    still_until: float | None = None  # monotonic; till then the host may stand still, as a notice says
     held: bool = False  # in BACKOFF: because of the notice, not of a failure
+
+    def hear_anew(self, now: float) -> None:
+        """Silence counts from now on: what was before is no sign of a hang, and nothing to learn from."""
+        self.progressed_at = now
+        self.stepped_at = None
+        self.patience.anew(now)
 
     def copied(self) -> Self:
         """The same, to go back to; what is in it but frozen values is copied too."""

@@ -40,6 +40,16 @@ def latest_ask(gone_at: float, step_s: float, save_s: float, margin_s: float) ->
     return gone_at - margin_s - save_s - step_s
 
 
+def in_turn(save: Saved, before: Saved | None) -> Saved:
+    """`save` without the time it waited for the one before it of the same job: those are written one by one.
+
+    So much need not be planned for. Where the last flush has to wait for a save that began shortly before, that save is
+    on the disk in its place, and little is lost.
+    """
+    waited_s = 0.0 if before is None else min(max(0.0, before.ended_at - save.began_at), save.save_s)
+    return Saved(save.ended_at, save.save_s - waited_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Pause:
     """A time without a step: it ended at `ended_at` (monotonic seconds) and took `pause_s`."""

@@ -29,6 +29,13 @@ from supervisor.core.actions.beginning import (
     starting_too_long,
 )
 from supervisor.core.actions.ending import exited
+from supervisor.core.actions.frozen import (
+    stood_adopting,
+    stood_flushing,
+    stood_running,
+    stood_starting,
+    stood_stopping,
+)
 from supervisor.core.actions.looping import stacks_kept
 from supervisor.core.actions.moves import kill, terminate
 from supervisor.core.actions.noticed import (
@@ -72,6 +79,7 @@ from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest,
 from supervisor.core.effects import Effect
 from supervisor.core.events import Event
 from supervisor.core.facts import Facts, Policy, State
+from supervisor.core.stillness import stood_s
 
 _ = ignore
 
@@ -216,6 +224,11 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,
     ),
     # time
+    events.HostStood: (
+        _,                   stood_starting,      stood_running,       stood_flushing,      stood_stopping,
+        _,                   _,                   _,                   _,                   _,
+        stood_adopting,
+    ),
     events.DeadlinePassed: (
         _,                   starting_too_long,    running_expired,     flushing_expired,    kill,
         kill,                relaunch,            _,                   _,                   _,
@@ -263,8 +276,13 @@ class Job:
         """When `expire` is to be called (monotonic seconds), or None: nothing is waited for."""
         return self.facts.deadline_at
 
-    def expire(self, now: float) -> list[Effect]:
-        """What to do if the deadline has passed at `now`; nothing if it has not."""
+    def expire(self, now: float, due_at: float | None = None) -> list[Effect]:
+        """What to do if the deadline has passed at `now`; nothing if it has not.
+
+        `due_at`: when this was to be called; much earlier than `now`, and nothing ran here in between.
+        """
+        still_s = None if due_at is None else stood_s(due_at, now)
+        effects = [] if still_s is None else self.handle(events.HostStood(still_s), now)
         if self.facts.deadline_at is None or now < self.facts.deadline_at:
-            return []
-        return self.handle(events.DeadlinePassed(), now)
+            return effects
+        return effects + self.handle(events.DeadlinePassed(), now)

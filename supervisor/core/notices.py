@@ -8,7 +8,8 @@ class Kind(StrEnum):
     """What is going to happen."""
 
     PREEMPTION = "preemption"  # the provider takes the host back
-    MAINTENANCE = "maintenance"  # the provider restarts, freezes or moves it
+    MAINTENANCE = "maintenance"  # the provider restarts it, or moves it with an interruption
+    FREEZE = "freeze"  # the provider lets it stand still for a moment, and then go on
     REBALANCE = "rebalance"  # the provider expects to take it back, and says no time
     SHUTDOWN = "shutdown"  # somebody powers it off or reboots it
     DRILL = "drill"  # nothing: somebody practises
@@ -26,7 +27,8 @@ class Notice:
     """One notice of one source. The same `source` and `id` again is the same notice, perhaps with another deadline.
 
     `deadline_at`: when the host may be gone (monotonic seconds), None where the source says no time. `is_cancellable`:
-    the source may withdraw it. `text`: what the source said, in one line for people.
+    the source may withdraw it. `text`: what the source said, in one line for people. `said_wall`: the hour that the
+    source named (Unix seconds), None where it named none and the deadline counts from when it was heard.
     """
 
     source: str
@@ -36,3 +38,4 @@ class Notice:
     deadline_at: float | None
     is_cancellable: bool
     text: str
+    said_wall: float | None = None

@@ -6,6 +6,7 @@ from supervisor.core.notices import Certainty, Notice
 from supervisor.core.restart import Cause
 
 STARTUP_UNKNOWN_S = 30.0  # importing TensorFlow, restoring and tracing take 10 to 30 s; then measured
+FREEZE_S = 600.0  # so long a notice of a freeze suspends the watch for hangs, should nobody ever say that it is over
 AGAIN_S = 1.0  # a flush failed and the host is going: a full disk may have space in a second, and time is short
 AGAIN_CALMLY_S = 30.0  # the same, where nobody says when the host goes
 
@@ -46,11 +47,11 @@ def pause_s(facts: Facts) -> float:
 def wait_s(facts: Facts) -> float:
     """How long the last flush has to wait for a step, as it is planned for.
 
-    A pause no longer than a step and a save is planned for: there is no time to save before it. For longer ones there
-    is `insurance_at`.
+    A pause no longer than a step and a save is planned for, as there is no time to save before it; less the margin,
+    which is there for what seldom comes and is not needed twice. For longer ones there is `insurance_at`.
     """
     step, pause = step_s(facts), pause_s(facts)
-    return max(step, pause) if pause <= step + (save_s(facts) or 0.0) else step
+    return max(step, pause - facts.policy.notice_margin) if pause <= step + (save_s(facts) or 0.0) else step
 
 
 def last_flush_at(facts: Facts) -> float | None:
@@ -124,7 +125,7 @@ def has_nothing_to_lose(facts: Facts) -> bool:
 
 def cause_of_stop(facts: Facts) -> Cause:
     """What a stop is booked as: the daemon leaves because the host goes, or somebody wants it."""
-    return Cause.PREEMPTION if facts.closing and is_going(facts) else Cause.STOPPED
+    return Cause.PREEMPTION if facts.closing and (facts.host_leaves or is_going(facts)) else Cause.STOPPED
 
 
 def words(notice: Notice) -> str:

@@ -70,6 +70,11 @@ class Patience:
         """A new attempt."""
         self.section, self.since, self.saving_since = Section.STARTUP, now, None
 
+    def anew(self, now: float) -> None:
+        """What was silent until now was so for reasons that are none of the job's."""
+        self.since = now
+        self.saving_since = None if self.saving_since is None else now
+
     def heard(self, section: Section, now: float) -> None:
         """The loop lives, and is at `section` from now on: the silence before belongs to the section before."""
         self._learn(self.section, now - self.since)

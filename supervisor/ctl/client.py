@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -82,6 +82,22 @@ class Client:
                 while block := answer.read1(BLOCK_BYTES):
                     yield block
             except (http.client.HTTPException, OSError) as error:
+                raise self._silent(error) from error
+
+    def events(
+        self, names: Sequence[str], kinds: Sequence[str], since: str | None, *, follow: bool
+    ) -> Iterator[dict[str, Any]]:
+        """What happens, an object each; the first has only the cursor it begins at. Raises as `call`."""
+        query = {"program": ",".join(names), "kind": ",".join(kinds), "since": since, "follow": None if follow else "0"}
+        given = urlencode({key: value for key, value in query.items() if value})
+        with self._request("GET", f"/api/v1/events?{given}", None, None) as answer:
+            if answer.status != 200:
+                self._result(answer)
+            yield {"cursor": answer.headers["Events-Cursor"]}
+            try:
+                while line := answer.readline():
+                    yield json.loads(line)
+            except (http.client.HTTPException, OSError, ValueError) as error:
                 raise self._silent(error) from error
 
     def _request(self, method: str, path: str, body: bytes | None, patience: float | None) -> http.client.HTTPResponse:

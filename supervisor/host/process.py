@@ -47,6 +47,7 @@ class SpawnRequest:
     environment: Mapping[str, str]
     stdout: int
     stderr: int
+    stdin: int = subprocess.DEVNULL
     credentials: Credentials | None = None
     umask: int | None = None
     group_ends_with_it: bool = False
@@ -100,7 +101,7 @@ def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         executable=command,
         cwd=request.directory,
         env=request.environment,
-        stdin=subprocess.DEVNULL,
+        stdin=request.stdin,
         stdout=request.stdout,
         stderr=request.stderr,
         start_new_session=True,

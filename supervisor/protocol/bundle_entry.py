@@ -1,10 +1,21 @@
 """The records inside a TensorFlow checkpoint's index: a header, then an entry for each tensor."""
 
 import math
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from supervisor.protocol.protowire import BYTES, FIXED32, VARINT, fields, signed
+from supervisor.protocol.protowire import (
+    BYTES,
+    FIXED32,
+    VARINT,
+    bytes_field,
+    encoded,
+    fields,
+    number_field,
+    signed,
+)
 
 MAX_SHARDS = 99_999  # the names of data files have five digits
 MAX_DIMENSIONS = 254  # TensorFlow's own limit
@@ -62,6 +73,18 @@ def header(key: bytes, record: bytes) -> Header:
     if big_endian:
         raise ValueError("it was written on a big-endian machine, which is not supported")
     return Header(shards)
+
+
+HEADER = number_field(1, 1) + bytes_field(3, number_field(1, 1))
+"""The first record of a checkpoint with one data file, as TensorFlow writes it: little-endian, format version 1."""
+
+
+def record(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int) -> bytes:
+    """A tensor's record, as TensorFlow writes it. `crc`: masked; of a tensor in the first data file."""
+    dimensions = b"".join(bytes_field(2, number_field(1, length)) for length in shape)
+    places = number_field(4, offset) + number_field(5, size)
+    checksum = encoded(6 << 3 | FIXED32) + struct.pack("<I", crc) if crc else b""
+    return number_field(1, dtype) + bytes_field(2, dimensions) + places + checksum
 
 
 def entry(key: bytes, record: bytes) -> Entry | None:

@@ -1,8 +1,8 @@
 """Puts bytes on the disk so that they are there after a power cut, and reads them back to prove it.
 
-The one place where bytes are written, synced and hashed. Order of a commit: write and sync every file, write and
-sync the manifest, sync the folder, rename it, sync its parent. Before the rename nothing exists; after the
-last sync it survives a power cut.
+The one place where bytes are written, synced and hashed. Order of a commit: write every file, the manifest last; sync
+each of them; sync the folder; rename it; sync its parent. Before the rename nothing exists; after the last sync it
+survives a power cut. `filling.py` does all of this for a folder whose files are written here.
 """
 
 import contextlib

@@ -21,6 +21,26 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number is cut off, or has more than 64 bits")
 
 
+def encoded(value: int) -> bytes:
+    """A number from 0 to 2**64 - 1 as a varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number_field(number: int, value: int) -> bytes:
+    """A field of type VARINT; nothing where it has its default, 0."""
+    return encoded(number << 3 | VARINT) + encoded(value) if value else b""
+
+
+def bytes_field(number: int, content: bytes) -> bytes:
+    """A field of type BYTES, present also where it is empty."""
+    return encoded(number << 3 | BYTES) + encoded(len(content)) + content
+
+
 def signed(value: int) -> int:
     """A varint's value as the int32 or int64 it stands for."""
     return value - (1 << 64) if value >= 1 << 63 else value

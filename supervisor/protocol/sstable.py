@@ -1,4 +1,4 @@
-"""A sorted table of keys and values in LevelDB's file format, read block by block, each proven by its checksum.
+"""A sorted table of keys and values in LevelDB's file format: read block by block, each proven by its checksum; made.
 
 The index of a TensorFlow checkpoint is such a file. Layout, from the start: data blocks, a metaindex block, an index
 block (one entry for each data block), a footer of 48 bytes. Every block is followed by a type byte and a masked
@@ -7,7 +7,7 @@ crc32c over block and type.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,13 +16,16 @@ import google_crc32c
 
 from supervisor.protocol import durable
 from supervisor.protocol.damage import BundleError, Damage, reading
-from supervisor.protocol.protowire import varint
+from supervisor.protocol.protowire import encoded, varint
 
 FOOTER_BYTES = 48
 MAGIC = bytes.fromhex("57fb808b247547db")
 TRAILER_BYTES = 5  # type byte, checksum
 MAX_BLOCK_BYTES = 64 << 20  # TensorFlow's are about 256 KiB; more is no index of tensors
 MAX_KEY_BYTES = 64 << 10  # the longest path of a variable is far below
+BLOCK_BYTES = 256 << 10  # of a data block, once its last entry is in it; TensorFlow's own figure, as the next two
+RESTART_ENTRIES = 16  # after so many a key is written in full
+INDEX_RESTART_ENTRIES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +132,85 @@ def _end_of_entries(block: bytes, name: str) -> int:
         if end >= 0:
             return int(end)
     raise BundleError(Damage.MALFORMED, f"{name}: a block of {len(block)} bytes has no end of its entries")
+
+
+def table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The file that TensorFlow makes of these keys and values, byte for byte; keys in order, none twice."""
+    out, index = bytearray(), _Block(INDEX_RESTART_ENTRIES)
+    block, last = _Block(RESTART_ENTRIES), b""
+    full: bytes | None = None  # where the block before this one lies; its entry waits for the key after it
+    for key, value in pairs:
+        if full is not None:
+            index.add(_between(last, key), full)
+            full = None
+        block.add(key, value)
+        last = key
+        if block.size >= BLOCK_BYTES:
+            full, block = _append(out, block), _Block(RESTART_ENTRIES)
+    if block.entries:
+        full = _append(out, block)
+    meta = _append(out, _Block(RESTART_ENTRIES))
+    if full is not None:
+        index.add(_after(last), full)
+    handles = meta + _append(out, index)
+    return bytes(out) + handles.ljust(FOOTER_BYTES - len(MAGIC), b"\0") + MAGIC
+
+
+class _Block:
+    """A block that is being filled."""
+
+    def __init__(self, restart_entries: int) -> None:
+        self.entries = 0
+        self._restart_entries = restart_entries
+        self._body = bytearray()
+        self._restarts = [0]
+        self._last = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without the trailer."""
+        return len(self._body) + 4 * len(self._restarts) + 4
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self.entries % self._restart_entries:
+            shared = _shared(self._last, key)
+        elif self.entries:
+            self._restarts.append(len(self._body))
+        self._body += encoded(shared) + encoded(len(key) - shared) + encoded(len(value)) + key[shared:] + value
+        self._last = key
+        self.entries += 1
+
+    def content(self) -> bytes:
+        return bytes(self._body) + struct.pack(f"<{len(self._restarts) + 1}I", *self._restarts, len(self._restarts))
+
+
+def _append(out: bytearray, block: _Block) -> bytes:
+    """Adds a block with its trailer, uncompressed; gives the handle."""
+    content = block.content()
+    handle = encoded(len(out)) + encoded(len(content))
+    out += content + b"\0" + struct.pack("<I", masked_crc(content + b"\0"))
+    return handle
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    if other.startswith(one):
+        return len(one)
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _between(last: bytes, following: bytes) -> bytes:
+    """A short key from `last` on and before `following`, chosen as LevelDB does."""
+    at = _shared(last, following)
+    if at < min(len(last), len(following)) and last[at] < 0xFF and last[at] + 1 < following[at]:
+        return last[:at] + bytes([last[at] + 1])
+    return last
+
+
+def _after(last: bytes) -> bytes:
+    """A short key from `last` on, chosen as LevelDB does."""
+    for at, byte in enumerate(last):
+        if byte != 0xFF:
+            return last[:at] + bytes([byte + 1])
+    return last

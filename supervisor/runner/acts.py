@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -25,6 +26,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
+from supervisor.host.listener_pipes import ListenerPipes
 from supervisor.host.logs import LogPump
 from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
@@ -34,6 +36,7 @@ from supervisor.runner.books import Books
 from supervisor.runner.exports import Exports
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import check_of, owner_of, spawn_request
+from supervisor.runner.listening import Listening
 from supervisor.runner.saves import Saves
 from supervisor.runner.selecting import select
 from supervisor.runner.stacks import keep_then_abort
@@ -60,6 +63,7 @@ class Services:
     notice_grace: float = 60.0
     hooks: Hooks = field(default_factory=Hooks)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
+    listening: Listening = field(default_factory=Listening)
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOPS_AT_ONCE, "stop_command"))
 
 
@@ -72,6 +76,7 @@ class Attempt:
     channel: Channel | None
     memory: OomWatch
     is_adopted: bool = False
+    listener: ListenerPipes | None = None
 
 
 class Acts:
@@ -139,6 +144,7 @@ class Acts:
         """Leaves the worker, as it is, to the next daemon."""
         if self._attempt is not None:
             self._attempt.process.let_go()
+            self._hang_up(self._attempt)
             if self._attempt.channel is not None:
                 self._attempt.channel.let_go()
             self._attempt = None
@@ -192,8 +198,15 @@ class Acts:
             if config.job is not None:
                 channel = self._open_channel(number)
                 undo.callback(channel.close)
+            stdin, listener = subprocess.DEVNULL, None
             stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
-            handed_over.callback(os.close, stdout)
+            if config.listener is not None:
+                listener = self._listener_pipes(stdout)
+                undo.callback(listener.close)
+                handed_over.callback(listener.handed_over)
+                stdin, stdout = listener.stdin, listener.stdout
+            else:
+                handed_over.callback(os.close, stdout)
             stderr = stdout
             if not config.redirect_stderr:
                 stderr = logs.capture(
@@ -212,10 +225,27 @@ class Acts:
                 server_url=services.server_url,
                 stdout=stdout,
                 stderr=stderr,
+                stdin=stdin,
             )
             process = spawn(request, partial(self._exited, number))
             undo.pop_all()
-        return Attempt(number, process, channel, OomWatch(process.pid))
+        if listener is not None:
+            services.listening.opened(config.group, config.name, listener.write)
+        return Attempt(number, process, channel, OomWatch(process.pid), listener=listener)
+
+    def _listener_pipes(self, copy: int) -> ListenerPipes:
+        listening, pool, name = self._services.listening, self._config.group, self._config.name
+        try:
+            return ListenerPipes(partial(listening.heard, pool, name), partial(listening.deaf, pool, name), copy)
+        except OSError:
+            os.close(copy)
+            raise
+
+    def _hang_up(self, attempt: Attempt) -> None:
+        """A listener's process is gone, or let go: its last word counts."""
+        if attempt.listener is not None:
+            attempt.listener.close()
+            self._services.listening.closed(self._config.group, self._config.name)
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
@@ -333,6 +363,7 @@ class Acts:
             attempt.channel.close()
             for message in words if not self._spoke_last else ():
                 self._heard(message)
+        self._hang_up(attempt)
         self._attempt = None
         self.exports.over(number)
         now = time.time()
@@ -374,7 +405,8 @@ class Acts:
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:
             now = asyncio.get_running_loop().time()
-            self._services.saves.note(self._config.name, self._config.job.checkpoint_dir, message.save_s, now)
+            saves, job = self._services.saves, self._config.job
+            saves.note(self._config.name, message.attempt, job.checkpoint_dir, message.save_s, now)
         book(message, self._config.name, self._services.ledger, self._log)
         event = event_of(message, self.answers)
         if event is not None:

@@ -12,10 +12,12 @@ from supervisor.core import events as fact
 from supervisor.core import outlook
 from supervisor.core.board import Board, News, Posted, What, is_graver
 from supervisor.core.notices import Certainty, Notice
+from supervisor.host.notices.memory import KeepingError, NoticeMemory
 from supervisor.host.notices.source import Source
 from supervisor.runner.runner import Runner
 from supervisor.runner.saves import Saves
 
+TELLS_ALL_S = 5.0  # from a source's first answer until it has said what there is; all its questions are asked at once
 ACKNOWLEDGE_S = 10.0  # a metadata server answers in milliseconds or is away
 log = structlog.get_logger()
 
@@ -30,11 +32,24 @@ class Health:
 
 
 class Noticing:
-    """Is told by the sources, keeps the board, and tells every program what concerns it."""
+    """Is told by the sources, keeps the board, and tells every program what concerns it.
 
-    def __init__(self, saves: Saves, grace_s: float, runners: Callable[[], Mapping[str, Runner]]) -> None:
+    `memory`: where the next daemon of this boot finds what this one heard; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        saves: Saves,
+        grace_s: float,
+        runners: Callable[[], Mapping[str, Runner]],
+        memory: NoticeMemory | None = None,
+        tells_all_s: float = TELLS_ALL_S,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._board = Board(grace_s)
+        self._memory = memory
+        self._tells_all_s = tells_all_s
+        self._confirming: dict[str, asyncio.TimerHandle] = {}
         self._saves = saves
         self._runners = runners
         self._sources: tuple[Source, ...] = ()
@@ -74,8 +89,12 @@ class Noticing:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def begin(self, sources: Iterable[Source]) -> None:
-        """Starts to listen to `sources`."""
+        """Starts to listen to `sources`, knowing what an earlier daemon heard of them.
+
+        Before programs are started: who waited for the host's fate goes on waiting.
+        """
         self._sources = tuple(sources)
+        self._recall()
         self._tasks = [self._loop.create_task(self._watch(each)) for each in self._sources]
         log.info("notices.watched", sources=[each.name for each in self._sources], shortest_s=self.shortest_s)
 
@@ -85,8 +104,33 @@ class Noticing:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (*self._confirming.values(), *filter(None, [self._timer])):
+            timer.cancel()
+
+    def _recall(self) -> None:
+        if self._memory is None:
+            return
+        names = {each.name for each in self._sources}
+        try:
+            found = [each for each in self._memory.load() if each.notice.source in names]
+        except KeepingError as error:
+            log.error("notices.not_recalled", error=str(error), effect="a notice that still holds is acted on anew")
+            return
+        if not found:
+            return
+        log.info("notices.recalled", notices=[f"{each.notice.source} {each.notice.id}" for each in found])
+        self._board.recall(found)
+        for runner in self._runners().values():
+            self.meet(runner)
+        self._expire()
+
+    def _keep(self) -> None:
+        if self._memory is None:
+            return
+        try:
+            self._memory.keep(self._board.memories(each.name for each in self._sources))
+        except KeepingError as error:
+            log.warning("notices.not_kept", error=str(error), effect="after a restart they are acted on anew")
 
     async def _watch(self, source: Source) -> None:
         try:
@@ -100,7 +144,7 @@ class Noticing:
         self._tell_saves()
         notice = self._board.gravest(runner.name)
         if notice is not None:
-            runner.post(fact.NoticeReceived(notice))
+            runner.post(fact.NoticeReceived(notice, self._board.is_recalled(notice)))
 
     # --- what sources say (a Sink) ------------------------------------------------------------------------------------
 
@@ -109,21 +153,32 @@ class Noticing:
         before = self._fears()
         news = self._board.receive(notice, self._loop.time(), program)
         self._after(before, [] if news is None else [news])
+        if any((each.notice.source, each.notice.id) == (notice.source, notice.id) for each in self._board.posted):
+            self._answer_later(notice)
 
     def withdrawn(self, source: str, id: str) -> None:
         """The notice no longer holds."""
         before = self._fears()
         news = self._board.withdraw(source, id)
-        self._after(before, [] if news is None else [news])
+        self._after(before, [] if news is None else [news], keeps=True)
 
     def troubled(self, source: str, error: str | None) -> None:
         """A source can't be asked at present; None: it works (again)."""
         if error is None:
+            if source not in self._confirming and self._board.unconfirmed(source):
+                self._confirming[source] = self._loop.call_later(self._tells_all_s, self._confirm, source)
             if self._troubles.pop(source, None) is not None:
                 log.info("notices.source_recovered", source=source)
         elif self._troubles.get(source) != error:
             self._troubles[source] = error
             log.warning("notices.source_troubled", source=source, error=error)
+
+    def _confirm(self, source: str) -> None:
+        del self._confirming[source]
+        if source in self._troubles:  # one of its questions is open; the answer to that begins this anew
+            return
+        before = self._fears()
+        self._after(before, self._board.confirm(source), keeps=True)
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -135,7 +190,8 @@ class Noticing:
     def _fears(self) -> dict[str, Notice | None]:
         return {name: self._board.gravest(name) for name in self._runners()}
 
-    def _after(self, before: Mapping[str, Notice | None], news: list[News]) -> None:
+    def _after(self, before: Mapping[str, Notice | None], news: list[News], keeps: bool = False) -> None:
+        """`keeps`: what is to be kept is different, even if nothing is news."""
         for each in news:
             self._tell_log(each)
             key = (each.notice.source, each.notice.id)
@@ -146,9 +202,8 @@ class Noticing:
             event = _change(before.get(name), self._board.gravest(name))
             if event is not None:
                 runner.post(event)
-        for each in news:
-            if each.what in (What.RECEIVED, What.CHANGED):
-                self._answer_later(each.notice)
+        if news or keeps:
+            self._keep()  # after the programs were told: who dies in between tells them twice rather than never
         self._arm()
 
     def _arm(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from supervisor.config import Config, ProgramConfig
-from supervisor.core import dependencies
+from supervisor.core import dependencies, occurrences
 from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
 from supervisor.core.finishing import Ending
@@ -26,6 +26,7 @@ from supervisor.runner.gates import Gates
 from supervisor.runner.runner import Runner
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
+LAST_EVENTS_S = 2.0  # for listeners to hear of the last ends, while a daemon leaves
 
 log = structlog.get_logger()
 
@@ -48,6 +49,7 @@ class Programs:
             name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
         }
         self.closing = False
+        self._host_leaves = False
         self.on_new: Callable[[Runner], None] = lambda runner: None
         """Called with every program that an update takes into use, before it starts."""
         self.on_change: Callable[[], None] = lambda: None
@@ -80,6 +82,7 @@ class Programs:
                 each.was_done,
             )
             for each in self.runners.values()
+            if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
         ]
 
     def has_worker(self, pid: int) -> bool:
@@ -96,6 +99,9 @@ class Programs:
         wanted before, or starts by itself, is started.
         """
         self._begun = True
+        groups = dict.fromkeys(each.config.group for each in self.runners.values())  # in the order of their start
+        begun = [*(occurrences.group_added(group) for group in groups), occurrences.daemon_running()]
+        self._services.listening.publish(begun)
         try:
             await self._begin()
         finally:
@@ -137,12 +143,16 @@ class Programs:
         """
         async with self._updating:
             configured, changes = self._configured, self.changes()
+            before = self._groups()
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
             last = await asyncio.to_thread(self._services.ledger.last_attempts)
+            begin = {configured[name].group for name in chosen if name in configured} - before
+            self._services.listening.publish([occurrences.group_added(group) for group in sorted(begin)])
             done = await asyncio.gather(
                 *(self._renew(name, configured.get(name), last.get(name, 0)) for name in chosen)
             )
+            self._tell_gone(before)
             return [(name, action) for name, actions in zip(chosen, done, strict=True) for action in actions]
 
     async def remove(self, names: Iterable[str]) -> str | None:
@@ -151,6 +161,7 @@ class Programs:
         If one of them runs or waits to be started again, nothing is done and its name is given.
         """
         async with self._updating:
+            before = self._groups()
             runners = [self.runners[name] for name in names if name in self.runners]
             for runner in runners:
                 await runner.taken_up.wait()
@@ -161,14 +172,24 @@ class Programs:
                 del self.runners[runner.name]
                 self._services.ledger.forget(runner.name)
                 self._services.ledger.took_out_of_use(runner.name)
+            self._tell_gone(before)
             return None
+
+    def _groups(self) -> set[str]:
+        return {each.config.group for each in self.runners.values()}
+
+    def _tell_gone(self, before: set[str]) -> None:
+        """Tells which groups are in use no more."""
+        for group in sorted(before - self._groups()):
+            self._services.listening.unsubscribe(group)
+            self._services.listening.publish([occurrences.group_removed(group)])
 
     async def leave(self) -> None:
         """Flushes and stops all programs side by side, but those that others depend on after these.
 
         Returns when no process is left.
         """
-        self.closing = True
+        self._close()
         for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
             if self._begun:
                 await runner.looked_back.wait()  # who has a worker has to flush it
@@ -176,6 +197,10 @@ class Programs:
             runner.waits_for = None
         gone = {name: asyncio.Event() for name in self.runners}
         needed_by = dependencies.dependents(self.gates.graph())
+        told_of = [name for name, each in self.runners.items() if each.config.listener is None]
+        for name, runner in self.runners.items():
+            if runner.config.listener is not None:  # they hear how the others end
+                needed_by[name] = needed_by[name].union(told_of)
         await asyncio.gather(
             *(
                 self._retire(runner, [gone[each] for each in needed_by[name] if each in gone], gone[name])
@@ -183,14 +208,30 @@ class Programs:
             )
         )
 
+    def _close(self) -> None:
+        self.closing = True
+        self._services.listening.publish([occurrences.daemon_stopping()])
+
     async def _retire(self, runner: Runner, before: list[asyncio.Event], gone: asyncio.Event) -> None:
         """Retires a program after those that depend on it, or with them once somebody is in a hurry."""
         try:
             if before:
                 await self._or_hurry(asyncio.gather(*(each.wait() for each in before)))
-            await runner.retire("shutdown")
+            if runner.config.listener is not None:
+                await self._or_hurry(asyncio.ensure_future(self._services.listening.heard_out(LAST_EVENTS_S)))
+            await runner.retire(*self._why())
         finally:
             gone.set()
+
+    def host_leaves(self) -> None:
+        """The daemon leaves, or is about to, because the host shuts down; told late, it still counts."""
+        self._host_leaves = True
+        for runner in self.runners.values():
+            if self.closing and runner.facts.closing:
+                runner.post(fact.Closed(*self._why()))
+
+    def _why(self) -> tuple[str, bool]:
+        return ("host shutdown" if self._host_leaves else "shutdown"), self._host_leaves
 
     async def _or_hurry(self, others: asyncio.Future[Any]) -> None:
         hurry = asyncio.ensure_future(self._hurried.wait())
@@ -203,7 +244,7 @@ class Programs:
 
     def hand_over(self) -> None:
         """Leaves all that runs, as it is, to the daemon that this one is about to become."""
-        self.closing = True
+        self._close()
         for runner in self.runners.values():
             runner.hand_over()
 

@@ -19,14 +19,18 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
+from supervisor.core.lifelines import Lifeline
+from supervisor.core.occurrences import Fact, Occurrence, of_program
 from supervisor.core.patience import Section
 from supervisor.core.restart import HIGHEST_SPLIT, Cause, retries
+from supervisor.core.wire_states import WireState, wire_state
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.adopting import LeftWorker, look_back
 from supervisor.runner.launching import digest_of, policy_of
+from supervisor.runner.listening import ListenerStanding
 from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
 from supervisor.runner.telling import Telling
 
@@ -57,9 +61,13 @@ class Runner:
         self._telling = Telling(config, services.hook_commands, services.hooks)
         self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
         self._job = Job(policy_of(config, services.notice_grace))
+        self._lifeline = Lifeline(config.name, config.process, config.group)
+        if config.listener is not None:
+            services.listening.subscribe(config.group, config.listener)
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         self._watchers: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._log = structlog.get_logger().bind(program=config.name)
@@ -106,6 +114,18 @@ class Runner:
         """Whether its process is on its way out, though it may be flushing first."""
         stops = self.flush is not None and self.flush.then is messages.Then.STOP
         return stops or self.state in (State.STOPPING, State.KILLING)
+
+    @property
+    def wire_state(self) -> WireState:
+        """Where it stands in Supervisor's words."""
+        return wire_state(self.state, is_stopping=self.is_stopping, is_held_back=self.waits_for is not None)
+
+    @property
+    def listener_standing(self) -> ListenerStanding | None:
+        """How it does as an event listener; None if it is none."""
+        if self.config.listener is None:
+            return None
+        return self._services.listening.standing(self.config.group, self.name)
 
     @property
     def patience_s(self) -> float:
@@ -172,6 +192,8 @@ class Runner:
 
     def take_over(self, found: LeftWorker) -> bool:
         """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
+        if self.config.listener is not None:
+            return False  # its pipes went with the daemon that held them
         if found.attempt != self.attempt or not self.acts.take_over(found):
             return False
         self.acts.books.adopted(found.attempt, found.age_s)
@@ -208,12 +230,13 @@ class Runner:
     def wait_for(self, words: str) -> None:
         """It is held back for what `words` say; who watches it looks again."""
         self.waits_for = words
+        self._aside(self._announce, None)
         self._wake()
 
-    async def retire(self, reason: str) -> None:
+    async def retire(self, reason: str, host_leaves: bool = False) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
-        self.post(fact.Closed(reason))
+        self.post(fact.Closed(reason, host_leaves))
         await self.until(lambda: True if self.state not in ALIVE and self.state is not State.BACKOFF else None)
 
     def post(self, event: fact.Event) -> None:
@@ -246,7 +269,7 @@ class Runner:
 
     def _expire(self) -> None:
         self._timer = None
-        self._do(lambda: self._handle(fact.DeadlinePassed(), self._job.expire))
+        self._do(lambda: self._handle(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at)))
 
     def _do(self, first: Callable[[], None]) -> None:
         """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
@@ -281,7 +304,36 @@ class Runner:
             effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
         facts = self._job.facts
         self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
+        self._aside(self._announce, event)
         self._perform(effects)
+
+    def _announce(self, event: fact.Event | None) -> None:
+        """Tells listeners and watchers, if they see a difference."""
+        facts, listening = self._job.facts, self._services.listening
+        expected = self.state is State.SUCCEEDED or (
+            isinstance(event, fact.WorkerExited) and self.config.job is None and event.code in self.config.exitcodes
+        )
+        before = self._lifeline.state
+        told = self._lifeline.moved(
+            self.wire_state,
+            facts.attempt,
+            self.acts.pid,
+            expected=expected,
+            state=str(self.state),
+            reason=facts.reason,
+        )
+        if isinstance(event, fact.CheckpointCommitted):
+            told.append(self._of_ours("CHECKPOINT_COMMITTED", step=event.step))
+        elif isinstance(event, fact.NoticeReceived):
+            notice = event.notice
+            words = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
+            told.append(self._of_ours("NOTICE_RECEIVED", certainty=str(notice.certainty), **words))
+        listening.publish(told)
+        if self.config.listener is not None and before is not self._lifeline.state:
+            listening.stood(self.config.group, self.name, self._lifeline.state is WireState.RUNNING)
+
+    def _of_ours(self, name: str, **facts: Fact) -> Occurrence:
+        return of_program(name, self.name, self.config.group, attempt=self.attempt, **facts)
 
     def _tell_error(self, what: str) -> None:
         """Into the log, with what led to it; inside an `except`."""
@@ -325,6 +377,7 @@ class Runner:
             self._timer = None
         if self._timer is None and deadline_at is not None:
             self._timer = self._loop.call_at(deadline_at, self._expire)
+            self._due_at = max(deadline_at, self._loop.time())
 
     def _tell_state(self, before: State) -> None:
         state, facts = self.state, self._job.facts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import structlog
 
-from supervisor.core.flush import RECENT, Saved, expected_s
+from supervisor.core.flush import RECENT, Saved, expected_s, in_turn
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger, LedgerError
 
@@ -22,6 +22,8 @@ class Saves:
         self.on_change: Callable[[], None] = lambda: None
         """Called, from the event loop's thread, after every save."""
         self._saves: defaultdict[str, deque[Saved]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._attempts: dict[str, int] = {}  # whose save was the last
+        self._first_of: dict[str, int | None] = {}  # that save was the first of this attempt
         self._disks: dict[str, int] = {}
         self._store = CheckpointStore()
         self._looking: set[asyncio.Task[None]] = set()
@@ -36,13 +38,22 @@ class Saves:
         for job, durations_s in found.items():
             self._saves[job].extend(Saved(-math.inf, save_s) for save_s in durations_s)
 
-    def note(self, job: str, directory: Path, save_s: float, now: float) -> None:
-        """A save of `job` is on the disk."""
+    def note(self, job: str, attempt: int, directory: Path, save_s: float, now: float) -> None:
+        """A save of `job` is on the disk.
+
+        The first of an attempt builds what the others use, and may take twice as long: the second one replaces it.
+        """
         if job not in self._disks and len(self._looking) < RECENT:
             task = asyncio.get_running_loop().create_task(self._look(job, directory))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
-        self._saves[job].append(Saved(now, max(0.0, save_s)))
+        earlier = self._saves[job]
+        saved = in_turn(Saved(now, max(0.0, save_s)), earlier[-1] if earlier else None)
+        first_of, self._first_of[job] = self._first_of.get(job), None if self._attempts.get(job) == attempt else attempt
+        self._attempts[job] = attempt
+        if first_of == attempt:
+            earlier.pop()
+        earlier.append(saved)
         self.on_change()
 
     def expected_s(self, finishing: Collection[str]) -> dict[str, float]:

@@ -25,7 +25,7 @@ class Telling:
 
     def happened(self, event: fact.Event, facts: Facts) -> None:
         """The core heard of something."""
-        if isinstance(event, fact.NoticeReceived):
+        if isinstance(event, fact.NoticeReceived) and not event.again:
             notice = event.notice
             deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - time.monotonic(), 3)
             told: dict[str, Fact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}

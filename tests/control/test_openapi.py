@@ -150,7 +150,11 @@ def test_the_daemon_serves_its_own_description(daemon: Daemon):
 
 
 def test_what_is_read_without_a_command_is_served_as_described(daemon: Daemon):
-    for path, request in (("/metrics", "/metrics"), ("/api/v1/tail", "/api/v1/tail?name=digits&bytes=10")):
+    for path, request in (
+        ("/metrics", "/metrics"),
+        ("/api/v1/tail", "/api/v1/tail?name=digits&bytes=10"),
+        ("/api/v1/events", "/api/v1/events?since=start&follow=0"),
+    ):
         status, content_type, _ = ask(daemon, "GET", request)
 
         assert status == 200

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.flush import SPREAD, Saved, alone_s, expected_s, latest_ask
+from supervisor.core.flush import SPREAD, Saved, alone_s, expected_s, in_turn, latest_ask
 
 SAVES = st.lists(st.builds(Saved, ended_at=st.floats(0, 50), save_s=st.floats(0, 20)), min_size=1, max_size=4)
 
@@ -65,3 +65,18 @@ def test_more_company_never_makes_a_save_faster_and_sharing_never_makes_it_slowe
     for name, measured in saves.items():
         assert alone[name] <= together[name]
         assert alone[name] <= SPREAD * max(each.save_s for each in measured) + 1e-9
+
+
+def test_a_save_that_waited_for_the_one_before_it_is_as_long_as_its_own_part():
+    before, after = Saved(100.0, 8.0), Saved(105.0, 7.0)
+
+    assert in_turn(after, before) == Saved(105.0, 5.0), "7 s from its decision, 2 of them behind the other"
+    assert in_turn(before, None) == before
+    assert in_turn(Saved(120.0, 7.0), before) == Saved(120.0, 7.0)
+
+
+@given(st.floats(0, 100), st.floats(0, 50), st.floats(0, 100), st.floats(0, 50))
+def test_no_order_of_two_saves_makes_one_shorter_than_nothing_or_longer_than_it_was(end, took, end_before, took_before):
+    own = in_turn(Saved(end, took), Saved(end_before, took_before))
+
+    assert 0.0 <= own.save_s <= took

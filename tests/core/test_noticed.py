@@ -21,6 +21,7 @@ from supervisor.core.events import (
     WorkerExited,
 )
 from supervisor.core.facts import OnNotice, State
+from supervisor.core.flush import Pause
 from supervisor.core.job import Job
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.protocol.messages import Then
@@ -55,6 +56,14 @@ def test_a_notice_flushes_at_once_and_training_goes_on():
 
     assert effects == [RequestFlush(1, 1, "notice", Then.GO_ON, 80.0)]
     assert job.state is State.FLUSHING
+
+
+@pytest.mark.parametrize(("pause_s", "last_at"), [(1.5, 92.0), (3.0, 92.0), (5.0, 90.0)])
+def test_a_short_pause_takes_of_the_margin_first_and_of_training_what_is_left(pause_s, last_at):
+    job = noticed()
+    job.facts.pauses = (Pause(15.0, pause_s),)
+
+    assert outlook.last_flush_at(job.facts) == last_at, "100 s less margin 2, save 5, and step 1 or what is left of it"
 
 
 def test_a_checkpoint_more_is_made_before_a_pause_may_outlast_the_host():
@@ -387,3 +396,66 @@ def facts_at(stage: str) -> Job:
 )
 def test_the_host_may_go_once_the_last_checkpoint_is_on_the_disk_and_the_worker_did_what_it_is_to_do(stage, ready):
     assert outlook.has_nothing_to_lose(facts_at(stage).facts) is ready
+
+
+def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint_only():
+    job = running(POLICY)
+    job.handle(StepsDone(1, 11, 1.0), 20.0)
+    job.handle(SavesMeasured(5.0), 20.0)
+
+    assert job.handle(NoticeReceived(notice(), again=True), 20.0) == []
+
+    assert job.state is State.RUNNING
+    job.facts.progressed_at = 80.0
+    (asked,) = job.handle(StepsDone(1, 90, 1.0), 91.9) + job.expire(92.0)
+    assert (asked.then, asked.reason) == (Then.STOP, "notice")
+
+
+def test_a_notice_that_is_past_and_was_heard_before_costs_no_other_stop():
+    job = running(POLICY)
+    job.handle(SavesMeasured(5.0), 20.0)
+
+    assert job.handle(NoticeReceived(notice(15.0), again=True), 20.0) == []
+    assert job.expire(job.deadline() or 0.0)[0] == Abort(1, POLICY.stop_timeout), "only a hang is waited for"
+
+
+def test_another_notice_after_one_that_was_heard_before_makes_it_save():
+    job = running(POLICY)
+    job.handle(NoticeReceived(notice(), again=True), 20.0)
+
+    (asked,) = job.handle(NoticeReceived(notice(60.0)), 21.0)
+
+    assert isinstance(asked, RequestFlush)
+
+
+def test_a_host_that_shuts_down_without_a_notice_books_a_preemption_and_wants_the_job_again():
+    job = running(POLICY)
+
+    job.handle(Closed("host shutdown", host_leaves=True), 21.0)
+    committed(job, 22.0)
+    (record,) = die(job, 22.5, code=143)
+
+    assert record == RecordEnd(1, "preemption", "stopped (host shutdown)")
+    assert job.facts.wanted
+
+
+def test_that_the_host_shuts_down_may_be_known_only_after_the_flush_was_asked_for():
+    job = running(POLICY)
+    job.handle(Closed("shutdown"), 21.0)
+
+    assert job.handle(Closed("host shutdown", host_leaves=True), 21.5) == []
+
+    committed(job, 22.0)
+    assert die(job, 22.5, code=143)[0] == RecordEnd(1, "preemption", "stopped (host shutdown)")
+
+
+def test_what_an_operator_stopped_before_the_host_shuts_down_stays_stopped():
+    job = running(POLICY)
+    job.handle(StopRequested(), 20.0)
+    job.handle(Closed("host shutdown", host_leaves=True), 21.0)
+    committed(job, 22.0)
+
+    (record,) = die(job, 22.5, code=143)
+
+    assert record == RecordEnd(1, "stopped", "stopped (stop)")
+    assert not job.facts.wanted

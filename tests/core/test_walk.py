@@ -22,7 +22,7 @@ NOTICES = st.builds(
     Notice,
     source=st.just("aws-spot"),
     id=st.sampled_from(["1", "2"]),
-    kind=st.just(Kind.PREEMPTION),
+    kind=st.sampled_from([Kind.PREEMPTION, Kind.FREEZE]),
     certainty=st.sampled_from(Certainty),
     deadline_at=st.none() | st.floats(0, 4000),
     is_cancellable=st.booleans(),
@@ -63,6 +63,9 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "oom": st.sampled_from([None, "words"]),
                 "out_of_memory": st.booleans(),
                 "go_back": st.booleans(),
+                "again": st.booleans(),
+                "host_leaves": st.booleans(),
+                "still_s": st.sampled_from([6.0, 400.0]),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from supervisor.protocol import sstable, tensorbundle
 from supervisor.protocol.damage import BundleError, Damage
-from supervisor.protocol.protowire import fields, varint
+from supervisor.protocol.protowire import encoded, fields, varint
 from tests.fuzzing import cases
 
 BUNDLES = Path(__file__).parent / "bundles"
@@ -172,6 +172,16 @@ def test_any_bytes_are_a_number_or_a_value_error(content: bytes) -> None:
             continue
 
 
+@pytest.mark.fuzz
+@cases(100)
+@given(some.integers(0, (1 << 64) - 1))
+@example((1 << 64) - 1)
+def test_any_number_is_read_as_it_was_encoded(value: int) -> None:
+    content = encoded(value)
+
+    assert varint(content, 0) == (value, len(content))
+
+
 ROOM = cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -196,6 +206,27 @@ def test_any_table_is_read_or_refused_in_its_own_words(
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             assert peak < 4 << 20
+
+
+@pytest.mark.fuzz
+@ROOM
+@given(
+    pairs=some.dictionaries(
+        some.binary(max_size=9) | some.binary(max_size=3).map(lambda end: b"layer/kernel/" + end),
+        some.binary(max_size=9) | some.integers(0, 200_000).map(bytes),
+    )
+)
+def test_any_table_made_here_is_read_back(pairs: dict[bytes, bytes], tmp_path: Path) -> None:
+    (tmp_path / "made.index").write_bytes(sstable.table(sorted(pairs.items())))
+
+    assert list(sstable.entries(tmp_path / "made.index")) == sorted(pairs.items())
+
+
+@pytest.mark.parametrize("name", ["manager/ckpt-3", "saver/model.ckpt-100", "kinds/ckpt", "sharded/ckpt"])
+def test_a_table_made_here_is_tensorflows_byte_for_byte(name: str) -> None:
+    theirs = BUNDLES / f"{name}.index"
+
+    assert sstable.table(sstable.entries(theirs)) == theirs.read_bytes()
 
 
 @pytest.mark.fuzz

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
+from supervisor.core.board import Memory
 from supervisor.core.facts import State
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
+from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.source import Sink
 from supervisor.runner.acts import Services
 from supervisor.runner.noticing import Noticing
@@ -180,6 +182,46 @@ async def test_the_same_notice_twice_acts_once_and_a_moved_one_moves(
     assert runner.facts.flushes_asked == asked == 1
     assert runner.facts.notice is not None
     assert runner.facts.notice.deadline_at == told.deadline_at + 100.0
+    await noticing.end()
+
+
+async def test_what_an_earlier_daemon_heard_holds_until_its_source_has_said_all_it_has_to_say(
+    tmp_path: Path, programs: Callable[[str], Programs]
+):
+    made = programs(job("count", tmp_path, "autostart = false"))
+    runner, memory = made.runners["count"], NoticeMemory(tmp_path)
+    told = notice()
+    memory.keep([Memory(told, 0.0, is_over=False)])
+    noticing = Noticing(Saves(), 60.0, lambda: made.runners, memory, tells_all_s=0.05)
+    provider = Provider()
+    noticing.begin([provider])
+    sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
+    assert runner.facts.notice == told, "before anybody was asked"
+
+    sink.troubled("provider", None)
+    sink.troubled("provider", "one of its questions times out")
+    await asyncio.sleep(0.2)  # longer than it would take to take it back
+    assert runner.facts.notice == told
+
+    sink.troubled("provider", None)
+    await asyncio.wait_for(runner.until(lambda: runner.facts.notice is None or None), PATIENCE_S)
+    assert memory.load() == []
+    await noticing.end()
+
+
+async def test_a_provider_is_answered_by_the_daemon_it_tells_again(tmp_path: Path, programs: Callable[[str], Programs]):
+    made = programs(job("count", tmp_path, "autostart = false"))
+    told = notice()
+    NoticeMemory(tmp_path).keep([Memory(told, 0.0, is_over=False)])
+    noticing = Noticing(Saves(), 60.0, lambda: made.runners, NoticeMemory(tmp_path))
+    provider = Provider()
+    noticing.begin([provider])
+    sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
+
+    sink.received(told)
+
+    await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
+    assert provider.answered == [told.id]
     await noticing.end()
 
 

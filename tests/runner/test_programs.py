@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
+from supervisor.core.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
@@ -54,3 +55,33 @@ async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(p
     await programs.begin()
 
     assert not programs.has_worker(os.getpid())
+
+
+@pytest.mark.parametrize(("is_late", "host_leaves", "cause"), [
+    (False, True, "preemption"), (True, True, "preemption"), (False, False, "stopped"),
+])  # fmt: skip
+async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
+    tmp_path: Path, services: Services, is_late: bool, host_leaves: bool, cause: str
+):
+    conf = tmp_path / "long.conf"
+    conf.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:first]\n"
+        "command=/bin/sh -c 'trap \"sleep 0.3; exit\" TERM; while :; do sleep 0.05; done'\nstartsecs=0\n"
+    )
+    config = load(conf, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: config, services)
+    await programs.begin()
+    runner = programs.runners["first"]
+    await asyncio.wait_for(runner.until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
+    if host_leaves and not is_late:
+        programs.host_leaves()
+
+    leaving = asyncio.create_task(programs.leave())
+    await asyncio.wait_for(runner.until(lambda: runner.state is State.STOPPING or None), PATIENCE_S)
+    if is_late:
+        programs.host_leaves()
+    await asyncio.wait_for(leaving, PATIENCE_S)
+
+    assert [each.cause for each in services.ledger.history("first")] == [cause]
+    assert services.ledger.wanted() in ({"first": True}, {}), "it runs again after the boot"

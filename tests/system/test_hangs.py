@@ -3,7 +3,9 @@
 import os
 import re
 import shutil
+import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,22 @@ def test_a_step_that_kills_is_named(tmp_path: Path):
         found = daemon.until_state("count", "FAILED", patience_s=60)
 
         assert any("step 27 kills it" in each["text"] for each in attempts(daemon, "count")), found
+
+
+@pytest.mark.slow  # a freeze has to outlast the limit and what a busy host may be late
+def test_a_host_that_was_frozen_has_no_hanging_worker(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, "hang_timeout=3", STEPS=1_000_000, EVERY=1_000_000)) as daemon:
+        worker = daemon.until_step("count", 5)["pid"]
+        assert daemon.process is not None
+        both = (worker, daemon.process.pid)
+        for pid in both:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(15)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        step = daemon.status("count")["job"]["step"]  # it runs, and can't have heard of a new step
+        os.kill(worker, signal.SIGCONT)
+
+        now = daemon.until_step("count", step + 20)
+
+        assert now["pid"] == worker
+        assert daemon.events("host.stood_still", "worker.exited") == ["host.stood_still"]

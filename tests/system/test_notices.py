@@ -1,5 +1,6 @@
 """The host goes away: whole daemons and real processes, told by drills."""
 
+import json
 import os
 import signal
 import sqlite3
@@ -229,6 +230,98 @@ def test_a_notice_file_that_is_there_at_the_start_is_seen_and_its_removal_withdr
         assert daemon.call("notices")["notices"] == []
 
 
+def tell(folder: Path, in_s: float) -> Path:
+    """Writes a notice file of maintenance in so many seconds."""
+    notice = folder / "state" / "notices" / "rack-7.json"
+    notice.parent.mkdir(parents=True, exist_ok=True)
+    notice.write_text(json.dumps({"version": 1, "kind": "maintenance", "in_s": in_s, "reason": "rack 7 is moved"}))
+    return notice
+
+
+def until_asked(daemon: Daemon) -> None:
+    """Waits until this daemon has looked into the folder of notices, and has told the programs what is there."""
+    daemon.until(lambda: (daemon.folder / "daemon.log").read_text().count('"notices.recalled"'), "it recalls them")
+    assert daemon.call("notices")["sources"][0]["trouble"] is None
+
+
+def test_a_notice_that_still_holds_after_a_crash_of_the_daemon_is_not_saved_for_again(tmp_path: Path):
+    notice = tell(tmp_path, 3000)
+    with Daemon(tmp_path, job("count", tmp_path, **ENDLESS), "notices=file") as daemon:
+        until_saved(daemon, "count", 1)
+        pid = daemon.until_step("count", 5)["pid"]
+        daemon.stop(signal.SIGKILL)
+
+        daemon.start()
+
+        now = daemon.until_step("count", 5)
+        assert now["pid"] == pid
+        until_asked(daemon)
+        daemon.until_step("count", now["job"]["step"] + 100)
+        assert notice_of(daemon, "count") is not None
+        assert len(checkpoints(daemon, "count")) == 1
+        notice.unlink()
+        until_over(daemon, "count")
+
+
+def test_who_left_for_a_notice_is_not_started_by_a_new_daemon_while_it_holds(tmp_path: Path):
+    notice = tell(tmp_path, 3000)
+    with Daemon(tmp_path, job("count", tmp_path, AT_ONCE, **ENDLESS), "notices=file") as daemon:
+        until_held(daemon, "count")
+        before = len(attempts(daemon, "count"))
+        daemon.stop()
+
+        daemon.start()
+
+        until_held(daemon, "count")
+        until_asked(daemon)
+        assert len(attempts(daemon, "count")) == before
+        notice.unlink()
+        daemon.until(lambda: len(attempts(daemon, "count")) == before + 1, "it starts once the host stays")
+
+
+def test_a_notice_that_went_while_no_daemon_was_there_holds_nobody(tmp_path: Path):
+    notice = tell(tmp_path, 3000)
+    with Daemon(tmp_path, job("count", tmp_path, AT_ONCE, **ENDLESS), "notices=file") as daemon:
+        until_held(daemon, "count")
+        before = len(attempts(daemon, "count"))
+        daemon.stop()
+        notice.unlink()
+
+        daemon.start()
+
+        daemon.until(lambda: len(attempts(daemon, "count")) > before, "it trains again", 60)
+        assert daemon.call("notices")["notices"] == []
+
+
+def test_an_expired_notice_that_is_still_told_costs_a_new_daemon_nothing(tmp_path: Path):
+    tell(tmp_path, 0)
+    settings = "notices=file\nnotice_grace=0.1"
+    with Daemon(tmp_path, job("count", tmp_path, **ENDLESS), settings) as daemon:
+        until_over(daemon, "count")
+        daemon.until_step("count", 5)
+        daemon.stop()
+
+        daemon.start()
+
+        until_asked(daemon)
+        step = daemon.until_step("count", 6)["job"]["step"]
+        daemon.until_step("count", step + 100)
+        assert daemon.events("notice.received") == ["notice.received"], "the first daemon's"
+        assert [each["cause"] for each in attempts(daemon, "count")] == ["stopped", None], "by this test"
+
+
+def test_a_damaged_memory_of_notices_is_an_error_in_the_log_and_nothing_worse(tmp_path: Path):
+    memory = tmp_path / "state" / "run" / "notices.json"
+    memory.parent.mkdir(parents=True)
+    memory.write_bytes(b'{"version": 1, "boot')
+    tell(tmp_path, 3000)
+    with Daemon(tmp_path, job("count", tmp_path, **ENDLESS), "notices=file") as daemon:
+        until_saved(daemon, "count", 1)
+
+        assert daemon.events("notices.not_recalled", "notice.received") == ["notices.not_recalled", "notice.received"]
+        assert json.loads(memory.read_text())["notices"][0]["id"] == "rack-7.json"
+
+
 def test_a_source_that_does_not_exist_is_refused_at_the_start(tmp_path: Path):
     with pytest.raises(AssertionError, match="exited with 78") as refused:
         Daemon(tmp_path, "", "notices=awz").start()
@@ -236,7 +329,14 @@ def test_a_source_that_does_not_exist_is_refused_at_the_start(tmp_path: Path):
     assert "did you mean 'aws'?" in str(refused.value)
 
 
-NONSENSE = ({}, {"in_s": 0}, {"in_s": True}, {"in_s": 5, "kind": "flood"}, {"in_s": 5, "certainty": "sure"})
+NONSENSE = (
+    {},
+    {"in_s": 0},
+    {"in_s": True},
+    {"in_s": 5, "kind": "flood"},
+    {"in_s": 5, "certainty": "sure"},
+    {"in_s": 5, "kind": "freeze", "certainty": "certain"},
+)
 
 
 def test_a_drill_that_makes_no_sense_is_refused(tmp_path: Path):

@@ -21,17 +21,22 @@ from tests.systemd.guest import Guest
 from tests.systemd.scenarios import ALL, Scenario
 
 SOURCE = Path(__file__).parent.parent.parent
+PREFIX = "stepkeeper-systemd-"  # and the process it belongs to
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CLEARING_S = 20.0  # what the guest's last processes had open may be busy for a moment
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stepkeeper-systemd-test"
 
 
 def wheelhouse(folder: Path) -> Path:
     """stepkeeper's wheel and those of all it needs, in the versions that are locked."""
     folder.mkdir()
-    locked = (SOURCE / "requirements" / "demo.txt").read_text().splitlines()
+    locked = (SOURCE / "requirements" / "dev.txt").read_text().splitlines()
     pins = [line.split()[0] for line in locked if line[:1].isalnum() and "==" in line]
     (folder / "constraints.txt").write_text("\n".join(pins))
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--wheel-dir", str(folder)]
-    subprocess.run([*pip, "--no-build-isolation", "--constraint", folder / "constraints.txt", SOURCE], check=True)
+    subprocess.run(
+        [*pip, "--no-build-isolation", "--constraint", folder / "constraints.txt", f"{SOURCE}[logind]"], check=True
+    )
     return folder
 
 
@@ -50,6 +55,29 @@ def run(guest: Guest, scenarios: Sequence[Scenario]) -> list[str]:
     return failed
 
 
+def leave(number: int, _: object) -> None:
+    """Ends this run as the signal asks, by way of clearing the machine away."""
+    sys.exit(128 + number)
+
+
+def clear(folder: Path) -> None:
+    """Takes a machine's disk away, and says so if that can't be done."""
+    deadline = time.monotonic() + CLEARING_S
+    while folder.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists() and time.monotonic() > deadline:
+            print(f"cannot take {folder} away; see what is mounted or open there", file=sys.stderr)
+            return
+
+
+def sweep() -> None:
+    """Takes away the disks of runs that were killed."""
+    for each in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = each.name.removeprefix(PREFIX).split("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+            clear(each)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.systemd", description=__doc__)
     parser.add_argument("-k", metavar="TEXT", help="after the installation only scenarios with this in their name")
@@ -66,8 +94,10 @@ def main() -> int:
             -1 if wanted[-1] is ALL[-1] else len(wanted), tensorflow_job.weights_after_a_poweroff_are_bit_equal
         )
         shown |= tensorflow_job.shown()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the machine is cleared away then, too
-    folder = Path(tempfile.mkdtemp(prefix="stepkeeper-systemd-"))
+    for number in ENDING:
+        signal.signal(number, leave)
+    sweep()
+    folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-"))
     guest: Guest | None = None
     try:
         tree = guests.build(CACHE)
@@ -77,12 +107,14 @@ def main() -> int:
         guest.boot()
         failed = run(guest, wanted)
     finally:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)  # to clear away takes a moment, and asking twice must not end it
         if guest is not None:
             guest.destroy()
         if options.keep:
             print(f"the machine's disk is {folder}")
         else:
-            shutil.rmtree(folder, ignore_errors=True)
+            clear(folder)
     print(f"{len(wanted) - len(failed)} of {len(wanted)} passed" + (f"; failed: {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 

@@ -4,6 +4,7 @@ They run in this order on one machine, and each leaves the service running.
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 
 from tests.systemd.guest import PATIENCE_S, Guest, until
@@ -14,6 +15,8 @@ JOB = "/src/tests/systemd/job.py"
 INSTALL = ("/src/deploy/install.sh", "--wheelhouse", "/wheelhouse")
 CONF = "/etc/stepkeeper/conf.d"
 CHECKPOINTS = "/srv/checkpoints"
+
+ORDER = ("notice.received", "checkpoint.committed", "daemon.signalled")
 
 Scenario = Callable[[Guest], None]
 
@@ -79,6 +82,49 @@ def poweroff_and_boot_go_on_from_the_flushed_step(guest: Guest) -> None:
         assert 20 <= flushed < 600
         assert _beginnings(guest, name) == [0, flushed]
         assert guest.status(halted)["state"] == "STOPPED", "what the operator stopped stays stopped"
+
+
+def the_lock_is_held_and_poweroff_waits_for_the_checkpoint(guest: Guest) -> None:
+    with _job(guest, "locked", STEPS=1500, STEP_S=0.03, FLUSH_S=3) as name:
+        _until_step(guest, name, 20)
+        locks = guest.run("systemd-inhibit", "--list", "--no-legend")
+        assert "stepkeeper" in locks and "delay" in locks, locks
+        guest.power_off()
+        guest.boot()
+
+        told = [each["EVENT"] for each in guest.journal("-b", "-1", "-u", "stepkeeper") if each.get("EVENT") in ORDER]
+        assert told[told.index("notice.received") :][: len(ORDER)] == list(ORDER), told
+        assert _causes(guest, name)[0] == "preemption"
+        _ends_equal(guest, name, 1500)
+
+
+def a_shutdown_without_the_lock_is_no_stop_of_an_operators(guest: Guest) -> None:
+    with _listening_to(guest, "file"), _job(guest, "unlocked", STEPS=900, STEP_S=0.03) as name:
+        _until_step(guest, name, 20)
+        guest.run("systemctl", "restart", "stepkeeper")
+        _until_step(guest, name, 40)
+        assert "stepkeeper" not in guest.run("systemd-inhibit", "--list", "--no-legend")
+        guest.power_off()
+        guest.boot()
+
+        _ends_equal(guest, name, 900)
+        assert _causes(guest, name) == ["stopped", "preemption", "done"]
+
+
+def a_notice_a_poweroff_and_a_boot_lose_no_step(guest: Guest) -> None:
+    with _job(guest, "reclaimed", STEPS=1200, STEP_S=0.03) as name:
+        _until_step(guest, name, 20)
+        notice = '{"version": 1, "kind": "preemption", "in_s": 8, "reason": "the provider wants it back"}'
+        guest.run("sh", "-c", f"cd /run/stepkeeper/notices && echo '{notice}' >.new && mv .new spot.json")
+        until(lambda: (guest.status(name).get("notice") or {}).get("waits"), "it has saved, left, and waits")
+        first, *_, last = sorted(_saved(guest, name))
+        guest.power_off()  # which takes away what is in /run, the notice too
+        guest.boot()
+
+        _ends_equal(guest, name, 1200)
+        assert 20 <= first < last < 1200, "saved at once, and again at the last moment"
+        assert _beginnings(guest, name) == [0, last]
+        assert _causes(guest, name) == ["preemption", "done"]
 
 
 def stop_waits_for_a_flush_longer_than_its_limit(guest: Guest) -> None:
@@ -198,6 +244,9 @@ ALL: tuple[Scenario, ...] = (
     reload_takes_up_a_new_job_and_refuses_a_bad_one,
     the_journal_has_fields,
     poweroff_and_boot_go_on_from_the_flushed_step,
+    the_lock_is_held_and_poweroff_waits_for_the_checkpoint,
+    a_shutdown_without_the_lock_is_no_stop_of_an_operators,
+    a_notice_a_poweroff_and_a_boot_lose_no_step,
     stop_waits_for_a_flush_longer_than_its_limit,
     restart_goes_on_from_the_flushed_step,
     workers_survive_a_killed_daemon,
@@ -232,6 +281,20 @@ def _job(guest: Guest, name: str, **environment: object) -> Iterator[str]:
         guest.path(f"{CONF}/{name}.conf").unlink()
         guest.try_run("supervisorctl", "reread")
         guest.try_run("supervisorctl", "update", name)
+
+
+@contextlib.contextmanager
+def _listening_to(guest: Guest, sources: str) -> Iterator[None]:
+    """A daemon that hears of notices from these sources only, for the time of a scenario."""
+    conf = guest.path("/etc/stepkeeper/supervisord.conf")
+    before = conf.read_text()
+    conf.write_text(before.replace("notices = auto", f"notices = {sources}"))
+    guest.run("systemctl", "restart", "stepkeeper")
+    try:
+        yield
+    finally:
+        conf.write_text(before)
+        guest.run("systemctl", "restart", "stepkeeper")
 
 
 @contextlib.contextmanager
@@ -273,10 +336,21 @@ def _beginnings(guest: Guest, name: str) -> list[int]:
     return [int(line.split()[-1]) for line in _output(guest, name).splitlines() if "begins at" in line]
 
 
+def _saved(guest: Guest, name: str) -> set[int]:
+    """The steps of the committed checkpoints."""
+    folders = guest.path(f"{CHECKPOINTS}/{name}").glob("step-*")
+    return {int(each.name.split("-")[1].split(".")[0]) for each in folders if not each.name.endswith(".partial")}
+
+
 def _newest(guest: Guest, name: str) -> int:
     """The step of the newest committed checkpoint."""
-    folders = guest.path(f"{CHECKPOINTS}/{name}").glob("step-*")
-    return max(int(each.name.split("-")[1].split(".")[0]) for each in folders if not each.name.endswith(".partial"))
+    return max(_saved(guest, name))
+
+
+def _causes(guest: Guest, name: str) -> list[str]:
+    """How the attempts ended that have ended, oldest first."""
+    told = json.loads(guest.run("supervisorctl", "--json", "history", name))
+    return [each["cause"] for each in told["attempts"] if each["cause"] is not None]
 
 
 def _left(guest: Guest) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import daemon
+from supervisor import daemon, supervisord
 from supervisor.config.job_keys import JobConfig
 from supervisor.config.program_keys import ProgramConfig
 from supervisor.host import service_end
@@ -95,8 +95,8 @@ def test_limits_shrink_from_the_outside_in():
     flush, stop = JobConfig.model_fields["flush_timeout"].default, ProgramConfig.model_fields["stopwaitsecs"].default
 
     assert flush + stop <= service_end.PATIENCE_S
-    assert float(unit["TimeoutStopSec"][0]) > 2 * daemon.EXTEND_EVERY_S + service_end.CRASH_PAUSE_S
-    assert float(unit["WatchdogSec"][0]) > 2 * daemon.EXTEND_EVERY_S
+    assert float(unit["TimeoutStopSec"][0]) > 2 * supervisord.EXTEND_EVERY_S + service_end.CRASH_PAUSE_S
+    assert float(unit["WatchdogSec"][0]) > 2 * supervisord.EXTEND_EVERY_S
 
 
 def test_systemd_and_the_daemon_agree_on_what_is_final():

@@ -1,10 +1,11 @@
 """What a power cut leaves of a folder, by a model of the disk that this process keeps beside the real one.
 
-The model: what fsync was called for is on the disk, as it was then; of the rest two extremes are looked at.
+The model: what fsync was called for is on the disk, as it was then; of the rest three extremes are looked at.
 `synced`: nothing else is there: a file or name that was not synced does not exist or is as it was before.
 `names`: every name is as the last system call left it, and files that were not synced are empty, as on a file system
-that writes its journal before the data.
-It can't show: sectors torn within one write, disks that lie about fsync, and a mixture of both extremes.
+that writes its journal before the data. `torn`: the same, but of what was written and not synced the first half is
+there: the disk is asked to begin before the sync.
+It can't show: sectors torn within one write, disks that lie about fsync, and a mixture of these extremes.
 Calls of this process only, and only on regular files and folders.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-CALLS = ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")
+CALLS = ("mkdir", "pwrite", "fsync", "rename", "replace", "unlink", "rmdir")
 
 Tree = dict[str, Any]  # name -> bytes of a file, or Tree of a folder
 
@@ -30,6 +31,7 @@ class Cut:
     before: str
     synced: Tree
     names: Tree
+    torn: Tree
 
 
 @dataclass
@@ -52,8 +54,8 @@ class Disk:
             patch.setattr(os, name, self._watched(name, getattr(os, name)))
 
     def cut(self, before: str) -> Cut:
-        names = self._live(self.root)
-        return Cut(before, self._durable(self.root.stat().st_ino), names)
+        names, torn = self._live(self.root, torn=False), self._live(self.root, torn=True)
+        return Cut(before, self._durable(self.root.stat().st_ino), names, torn)
 
     def close(self) -> None:
         for descriptor in self._held:
@@ -84,11 +86,16 @@ class Disk:
             for name, (inode, is_folder) in self._folders.get(folder, {}).items()
         }
 
-    def _live(self, folder: Path) -> Tree:
-        return {
-            entry.name: self._live(Path(entry.path)) if entry.is_dir() else self._files.get(entry.inode(), b"")
-            for entry in os.scandir(folder)
-        }
+    def _live(self, folder: Path, torn: bool) -> Tree:
+        tree: Tree = {}
+        for entry in os.scandir(folder):
+            if entry.is_dir():
+                tree[entry.name] = self._live(Path(entry.path), torn)
+            else:
+                written = Path(entry.path).read_bytes()
+                half = written[: len(written) // 2] if torn else b""
+                tree[entry.name] = self._files.get(entry.inode(), half)
+        return tree
 
 
 def write(tree: Tree, folder: Path) -> Path:

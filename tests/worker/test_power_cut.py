@@ -56,7 +56,7 @@ def cuts(begin: Begin, disk: Disk) -> list[Cut]:
     return disk.cuts
 
 
-@pytest.mark.parametrize("kind", ["synced", "names"])
+@pytest.mark.parametrize("kind", ["synced", "names", "torn"])
 def test_power_cut_before_any_system_call_leaves_the_old_or_the_new_whole(
     kind: str, cuts: list[Cut], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from supervisor.core.actions.moves import (
 from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
-from supervisor.core.actions.wishes import unwant
+from supervisor.core.actions.wishes import close, unwant
 from supervisor.core.effects import Identify, RecordEnd, SelectCheckpoint
 from supervisor.core.events import (
     AttemptFound,
@@ -26,7 +26,7 @@ from supervisor.core.events import (
     WorkerIdentified,
 )
 from supervisor.core.facts import Facts, Flush, State
-from supervisor.core.outlook import cause_of_stop
+from supervisor.core.outlook import cause_of_stop, is_going
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Phase, Then
 
@@ -107,7 +107,7 @@ def stop_unidentified(facts: Facts, event: Event, now: float) -> Effects:
 
 def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
     """As above, and it stays wanted."""
-    facts.closing = True
+    close(facts, event, now)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 
@@ -160,7 +160,8 @@ def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effect
 
 def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
     """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
-    facts.ending = (Cause.STOPPED, "stopped (told so before this daemon came)")
+    cause = Cause.PREEMPTION if is_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
+    facts.ending = (cause, "stopped (told so before this daemon came)")
     if event.flush is None:
         enter(facts, State.STOPPING, now + facts.policy.flush_timeout)
         return []

@@ -52,7 +52,8 @@ def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
         cause, decided = facts.ending
         return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
     if facts.state is State.ADOPTING and event.code == WorkerExit.STOPPED:
-        return Cause.STOPPED, "stopped (told so before this daemon came)"
+        cause = Cause.PREEMPTION if is_going(facts) and facts.wanted and not facts.closing else Cause.STOPPED
+        return cause, "stopped (told so before this daemon came)"
     if facts.policy.is_job and is_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
         return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
     if not facts.policy.is_job:

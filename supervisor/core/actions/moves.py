@@ -33,8 +33,12 @@ def hang_deadline(facts: Facts) -> float | None:
     if not policy.is_job:
         return None
     if policy.hang_floor is not None:
-        return facts.patience.deadline(facts.progressed_at, policy.hang_floor)[0]
-    return None if policy.hang_timeout is None else facts.progressed_at + policy.hang_timeout
+        hangs_at = facts.patience.deadline(facts.progressed_at, policy.hang_floor)[0]
+    elif policy.hang_timeout is not None:
+        hangs_at = facts.progressed_at + policy.hang_timeout
+    else:
+        return None
+    return hangs_at if facts.still_until is None else max(hangs_at, facts.still_until)
 
 
 def starting_deadline(facts: Facts) -> float:
@@ -42,7 +46,8 @@ def starting_deadline(facts: Facts) -> float:
     policy, patience = facts.policy, facts.patience
     if policy.hang_floor is None:
         return facts.start_by
-    return min(facts.start_by, patience.since + patience.limit(patience.section, policy.hang_floor))
+    silent_by = patience.since + patience.limit(patience.section, policy.hang_floor)
+    return min(facts.start_by, silent_by if facts.still_until is None else max(silent_by, facts.still_until))
 
 
 def launch(facts: Facts, now: float) -> Effects:

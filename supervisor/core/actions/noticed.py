@@ -7,6 +7,7 @@ from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import hung
 from supervisor.core.events import Event, NoticeChanged, NoticeReceived, SavesMeasured
 from supervisor.core.facts import Facts, OnNotice, State
+from supervisor.core.notices import Kind
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
 
@@ -15,8 +16,16 @@ REASON = "notice"
 
 def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """Nothing trains here that could be saved; a start will ask whether there is time."""
+    if event.notice.kind is not Kind.FREEZE:
+        facts.still_until = None
+    elif facts.still_until is None:
+        facts.still_until = now + outlook.FREEZE_S
     facts.notice = event.notice
     facts.last_flush_asked = facts.insured = False
+    if isinstance(event, NoticeReceived):
+        facts.heard_again = event.again
+        end = outlook.gone_at(facts)
+        facts.last_flush_asked = event.again and end is not None and end <= now  # it was due before that
     return []
 
 
@@ -28,8 +37,8 @@ def received_running(facts: Facts, event: NoticeReceived, now: float) -> Effects
 
 
 def flush_for_notice(facts: Facts, now: float) -> Effects:
-    """A checkpoint now if a notice holds, and there is something to save."""
-    if facts.notice is None or not facts.policy.is_job or facts.done_said:
+    """A checkpoint now if a notice holds for which none was written yet, and there is something to save."""
+    if facts.notice is None or facts.heard_again or not facts.policy.is_job or facts.done_said:
         return []
     return _flush(facts, now)
 
@@ -58,8 +67,11 @@ def noticed_waiting(facts: Facts, event: NoticeReceived | NoticeChanged, now: fl
 
 def ended(facts: Facts, event: Event, now: float) -> Effects:
     """Nothing to fear any more."""
+    if facts.still_until is not None:
+        facts.hear_anew(now)
+        facts.still_until = None
     facts.notice = facts.flush_again_at = None
-    facts.last_flush_asked = facts.insured = False
+    facts.heard_again = facts.last_flush_asked = facts.insured = False
     return []
 
 

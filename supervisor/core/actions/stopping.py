@@ -2,7 +2,7 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import ask, run, terminate, try_flush_again
-from supervisor.core.actions.wishes import unwant
+from supervisor.core.actions.wishes import close, unwant
 from supervisor.core.events import Closed, Event, FlushRequested
 from supervisor.core.facts import Facts, State
 from supervisor.core.outlook import cause_of_stop
@@ -25,7 +25,7 @@ def stop_running(facts: Facts, event: Event, now: float) -> Effects:
 @leads_to(State.FLUSHING, State.STOPPING)
 def close_running(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed: the same, but the program stays wanted."""
-    facts.closing = True
+    close(facts, event, now)
     return _stop(facts, event.reason, now)
 
 
@@ -36,7 +36,7 @@ def stop_flushing(facts: Facts, event: Event, now: float) -> Effects:
 
 def close_flushing(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed during a flush."""
-    facts.closing = True
+    close(facts, event, now)
     return _stop_after_flush(facts, event.reason, now)
 
 
@@ -50,7 +50,7 @@ def stop_starting(facts: Facts, event: Event, now: float) -> Effects:
 @leads_to(State.STOPPING)
 def close_starting(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed before the program trains."""
-    facts.closing = True
+    close(facts, event, now)
     facts.ending = facts.ending or (cause_of_stop(facts), f"stopped while starting ({event.reason})")
     return terminate(facts, event, now)
 

@@ -3,8 +3,9 @@
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import enter, launch
 from supervisor.core.effects import RememberWanted
-from supervisor.core.events import Event
+from supervisor.core.events import Closed, Event
 from supervisor.core.facts import Facts, State
+from supervisor.core.restart import Cause
 
 
 def want(facts: Facts, event: Event, now: float) -> Effects:
@@ -23,9 +24,15 @@ def unwant(facts: Facts, event: Event, now: float) -> Effects:
     return [RememberWanted(False)]
 
 
-def close(facts: Facts, event: Event, now: float) -> Effects:
-    """Closed; nothing runs that would have to stop."""
+def close(facts: Facts, event: Closed, now: float) -> Effects:
+    """Closed; nothing runs that would have to stop, or it is stopping already.
+
+    What stops because the daemon leaves is told the reason as soon as that is known; an operator's stop stays one.
+    """
     facts.closing = True
+    facts.host_leaves = facts.host_leaves or event.host_leaves
+    if facts.host_leaves and facts.wanted and facts.ending is not None and facts.ending[0] is Cause.STOPPED:
+        facts.ending = (Cause.PREEMPTION, f"stopped ({event.reason})")
     return []
 
 
@@ -50,9 +57,9 @@ def rest(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.STOPPED)
-def close_waiting(facts: Facts, event: Event, now: float) -> Effects:
+def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed during back-off; whoever runs it next starts it at once."""
-    facts.closing = True
+    close(facts, event, now)
     enter(facts, State.STOPPED)
     return []
 

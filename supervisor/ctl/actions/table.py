@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import accounts, daemon, listing, logs, noticed, running, story, using
+from supervisor.ctl.actions import accounts, daemon, events, listing, logs, noticed, running, story, using
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -69,6 +69,16 @@ TABLE: Mapping[str, Action] = {
             ("drill NAME ... --in TIME --kind KIND", "The same; KIND is preemption, maintenance, shutdown, ..."),
             ("drill NAME ... --in TIME --possible", "The same, as a notice that need not come true."),
             ("drill NAME ... --withdraw", "Take it back."),
+        ),
+        names=True,
+    ),
+    "events": Action(
+        events.events,
+        (
+            ("events [NAME ...]", "Show what happens, to programs or groups, as it happens, until Ctrl-C."),
+            ("events --kind KIND[,KIND] [NAME ...]", "Only events of these types, as PROCESS_STATE or CHECKPOINT."),
+            ("events --since CURSOR|start [NAME ...]", "Begin behind an event, or with all that the daemon remembers."),
+            ("events --no-follow [NAME ...]", "Show what the daemon remembers, then end."),
         ),
         names=True,
     ),

@@ -58,6 +58,7 @@ class Announcement:
             deadline_at=self.deadline_at(received),
             is_cancellable=self.is_cancellable,
             text=self.text,
+            said_wall=None if self.gone_wall is None else self.gone_wall.timestamp(),
         )
 
 

@@ -178,7 +178,7 @@ def _event(event: dict[str, Any], machine: str | None) -> Announcement | None:
     begins = date(not_before) if not_before else None
     when = "now" if began or begins is None else f"at {stamp(begins)}"
     if kind == "Freeze":
-        return _freeze(event, id, when)
+        return _freeze(event, id, when, began)
     return Announcement(
         slot=id,
         id=id,
@@ -191,7 +191,7 @@ def _event(event: dict[str, Any], machine: str | None) -> Announcement | None:
     )
 
 
-def _freeze(event: dict[str, Any], id: str, when: str) -> Announcement | None:
+def _freeze(event: dict[str, Any], id: str, when: str, began: bool) -> Announcement | None:
     """A pause: worth a checkpoint where it is not known to be short, and never worth stopping for."""
     duration_s = event.get("DurationInSeconds", -1)
     if isinstance(duration_s, int) and 0 <= duration_s < HARMLESS_FREEZE_S:
@@ -199,7 +199,7 @@ def _freeze(event: dict[str, Any], id: str, when: str) -> Announcement | None:
     return Announcement(
         slot=id,
         id=id,
-        kind=Kind.MAINTENANCE,
+        kind=Kind.FREEZE if began else Kind.MAINTENANCE,  # until it begins nothing stands still
         certainty=Certainty.POSSIBLE,
         gone_wall=None,
         lead_s=None,

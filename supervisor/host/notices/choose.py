@@ -26,7 +26,7 @@ _MAKERS: Mapping[str, Callable[[NoticeSettings], Source]] = {
     "azure": lambda settings: Azure(may_acknowledge=settings.azure_acknowledge),
     "alibaba": lambda _: Alibaba(),
     "file": lambda settings: File(settings.notice_dir, settings.owner_uids),
-    "logind": lambda settings: Logind(stop_s=settings.stop_s),
+    "logind": lambda _: Logind(),
 }
 NAMES = tuple(_MAKERS)
 """Every name that `notices =` may list."""

@@ -156,7 +156,7 @@ def read_maintenance(body: bytes, has_gpu: bool) -> Reading:
             Announcement(
                 slot="maintenance",
                 id="maintenance-terminate" if ends else "maintenance-migrate",
-                kind=Kind.MAINTENANCE,
+                kind=Kind.MAINTENANCE if ends else Kind.FREEZE,
                 certainty=Certainty.CERTAIN if ends else Certainty.POSSIBLE,
                 gone_wall=None,
                 lead_s=lead_s if ends else None,  # a machine that is moved pauses, and is not gone

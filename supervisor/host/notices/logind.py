@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 SEATS = Path("/run/systemd/seats")  # logind makes it when it starts
 SYSTEM_BUS = Path("/run/dbus/system_bus_socket")
 USUAL_DELAY_S = 5.0  # InhibitDelayMaxSec, where nobody changed it
+LONGEST_STOP_S = 1800.0  # JobTimeoutSec= of poweroff.target and reboot.target
 NOTICE_ID = "shutdown"
 
 log = structlog.get_logger()
 
 
 class Logind:
-    """The session manager of systemd. `stop_s`: how long the service manager lets us stop after logind's delay.
+    """The session manager of systemd. After its delay the service manager stops us, and waits for that too.
 
     Holds a lock that delays shutdown until `acknowledge`, or until logind's own limit. `address`: of the bus, None for
     the system's; differs only in tests.
@@ -35,12 +36,11 @@ class Logind:
     def __init__(
         self,
         *,
-        stop_s: float = 0.0,
         address: str | None = None,
         retry_cap_s: float = RETRY_CAP_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._stop_s = stop_s
+        self._stop_s = 0.0
         self._address = address
         self._retry_cap_s = retry_cap_s
         self._clock = clock
@@ -103,6 +103,7 @@ class Logind:
     async def _lock(self, bus: "Bus") -> None:
         refused = await bus.lock()
         self._delay_s = await bus.delay_s() if refused is None else 0.0
+        self._stop_s = min(await bus.stop_s(), LONGEST_STOP_S)
         if refused is not None:  # shutdowns are still heard of, only closer to their end
             log.info("notices.lock_refused", source=self.name, error=refused)
 

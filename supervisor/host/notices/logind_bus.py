@@ -1,6 +1,10 @@
-"""The few words of D-Bus that logind needs: a lock, two properties, one signal. Imports the optional dbus-fast."""
+"""The few words of D-Bus that logind needs: a lock, two properties, one signal; and how long systemd lets us stop.
+
+Imports the optional dbus-fast.
+"""
 
 import asyncio
+import math
 import os
 from typing import Any
 
@@ -13,6 +17,8 @@ PATH = "/org/freedesktop/login1"
 INTERFACE = "org.freedesktop.login1.Manager"
 SIGNAL = "PrepareForShutdown"
 MATCH = f"type='signal',sender='{SERVICE}',path='{PATH}',interface='{INTERFACE}',member='{SIGNAL}'"
+SYSTEMD, SYSTEMD_PATH = "org.freedesktop.systemd1", "/org/freedesktop/systemd1"
+INFINITY_USEC = (1 << 64) - 1  # USEC_INFINITY
 CALL_TIMEOUT_S = 10.0  # a busy host at boot; the bus itself gives up after 25 s
 
 
@@ -81,6 +87,21 @@ class Bus:
         """How long logind waits for locks, as it is in force (s)."""
         return float(await self._property("InhibitDelayMaxUSec")) / 1e6
 
+    async def stop_s(self) -> float:
+        """How long systemd lets this process stop before it kills it (s); inf: for ever, 0: it is no service.
+
+        TimeoutStopSec= as it is in force; the daemon may ask for more while it stops.
+        """
+        try:
+            unit = await self._call(SYSTEMD, SYSTEMD_PATH, f"{SYSTEMD}.Manager", "GetUnitByPID", "u", os.getpid())
+            service = f"{SYSTEMD}.Service"
+            if await self._property("MainPID", service, SYSTEMD, unit.body[0]) != os.getpid():
+                return 0.0
+            limit = await self._property("TimeoutStopUSec", service, SYSTEMD, unit.body[0])
+        except Refused:  # no systemd, or a session that ends with its user
+            return 0.0
+        return math.inf if limit == INFINITY_USEC else float(limit) / 1e6
+
     async def is_preparing(self) -> bool:
         """Whether a shutdown has begun already."""
         return bool(await self._property("PreparingForShutdown"))
@@ -93,11 +114,13 @@ class Bus:
             raise BusError("the connection to the bus was lost")
         return change
 
-    async def _property(self, name: str) -> Any:
-        reply = await self._call(SERVICE, PATH, "org.freedesktop.DBus.Properties", "Get", "ss", INTERFACE, name)
+    async def _property(self, name: str, interface: str = INTERFACE, service: str = SERVICE, path: str = PATH) -> Any:
+        reply = await self._call(service, path, "org.freedesktop.DBus.Properties", "Get", "ss", interface, name)
         return reply.body[0].value
 
-    async def _call(self, service: str, path: str, interface: str, member: str, signature: str, *body: str) -> Message:
+    async def _call(
+        self, service: str, path: str, interface: str, member: str, signature: str, *body: object
+    ) -> Message:
         message = Message(
             destination=service, path=path, interface=interface, member=member, signature=signature, body=list(body)
         )

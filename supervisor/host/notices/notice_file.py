@@ -30,8 +30,10 @@ def read_notice(name: str, body: bytes, written_wall: float, now: Moment) -> Ann
     if said.get("version") != VERSION or isinstance(said["version"], bool):
         raise ReadingError(f"its version is {said.get('version')!r:.40}; write {VERSION}")
     kind = _one_of(Kind, word(said, "kind"))
-    usual = Certainty.POSSIBLE if kind is Kind.REBALANCE else Certainty.CERTAIN
+    usual = Certainty.POSSIBLE if kind in (Kind.REBALANCE, Kind.FREEZE) else Certainty.CERTAIN
     certainty = _one_of(Certainty, word(said, "certainty")) if "certainty" in said else usual
+    if kind is Kind.FREEZE and certainty is Certainty.CERTAIN:
+        raise ReadingError("a freeze is nothing to stop for; leave certainty out, or write kind maintenance")
     gone, lead_s = _deadline(said, written_wall, now)
     return _announcement(name, kind, certainty, gone, lead_s, word(said, "reason") if "reason" in said else "")
 

@@ -9,11 +9,10 @@ class NoticeSettings:
     """`notice_dir`: the folder of notice files. `owner_uids`: whose files count besides root's and our own.
 
     `azure_acknowledge`: whether Azure may be told to go ahead. `google_preemption_notice_s`: what the machine was made
-    with, 0 or 120. `stop_s`: how long the service manager lets us stop after logind's delay, 0: not known.
+    with, 0 or 120.
     """
 
     notice_dir: Path
     owner_uids: frozenset[int] = frozenset()
     azure_acknowledge: bool = False
     google_preemption_notice_s: float = 0.0
-    stop_s: float = 0.0

@@ -8,6 +8,7 @@ from dbus_fast import Message, MessageType, Variant
 from dbus_fast.aio import MessageBus
 
 SERVICE, PATH, INTERFACE = "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager"
+UNIT = "/org/freedesktop/systemd1/unit/stepkeeper_2eservice"
 CONFIGURATION = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig>
@@ -37,11 +38,24 @@ class FakeLogind:
         self.is_preparing = False
         self.refuses = False
         self.delay_s = 5.0
+        self.stop_usec: int | None = 90_000_000
+        self.main_pid = os.getpid()
 
     @property
     def address(self) -> str:
         """Of the bus."""
         return f"unix:path={self._socket}"
+
+    def _service(self, message: Message) -> Message | None:
+        """systemd's side: the unit of this process, and what it says of it."""
+        if message.member == "GetUnitByPID":
+            if self.stop_usec is None:
+                return Message.new_error(message, "org.freedesktop.systemd1.NoUnitForPID", "no unit")
+            return Message.new_method_return(message, "o", [UNIT])
+        if message.member == "Get" and message.path == UNIT:
+            known = {"MainPID": Variant("u", self.main_pid), "TimeoutStopUSec": Variant("t", self.stop_usec)}
+            return Message.new_method_return(message, "v", [known[message.body[1]]])
+        return None
 
     async def start(self) -> None:
         """Starts the bus and takes logind's name on it."""
@@ -52,6 +66,7 @@ class FakeLogind:
         await self._daemon.stdout.readline()  # it listens now
         self._bus = await MessageBus(bus_address=self.address, negotiate_unix_fd=True).connect()
         self._bus.add_message_handler(self._answer)
+        await self._bus.request_name("org.freedesktop.systemd1")
         await self._bus.request_name(SERVICE)
 
     async def stop(self) -> None:
@@ -88,8 +103,10 @@ class FakeLogind:
             os.set_blocking(self._locks[-1], True)
 
     def _answer(self, message: Message) -> Message | bool | None:
-        if message.message_type is not MessageType.METHOD_CALL or message.path != PATH:
+        if message.message_type is not MessageType.METHOD_CALL:
             return None
+        if message.path != PATH:
+            return self._service(message)
         if message.member == "Inhibit":
             return self._inhibit(message)
         if message.member == "Get":

@@ -82,6 +82,13 @@ def test_freeze_counts_from_nine_seconds_and_only_as_possible(duration_s: int, e
     assert [each.certainty for each in reading.announced] == [Certainty.POSSIBLE] * events
 
 
+@pytest.mark.parametrize(("status", "kind"), [("Scheduled", Kind.MAINTENANCE), ("Started", Kind.FREEZE)])
+def test_nothing_stands_still_until_a_freeze_begins(status: str, kind: Kind) -> None:
+    event = {**EVENT, "EventType": "Freeze", "EventStatus": status, "DurationInSeconds": 30}
+
+    assert [each.kind for each in read_events(document(event), "trainer_0").announced] == [kind]
+
+
 def test_events_of_neighbours_are_not_ours() -> None:
     shared = {**EVENT, "EventId": "shared", "Resources": ["trainer_0", "trainer_1"]}
     theirs = {**EVENT, "EventId": "theirs", "Resources": ["trainer_1"]}

@@ -98,7 +98,13 @@ def test_seconds_count_from_when_the_file_was_written() -> None:
 
 
 def test_rebalance_is_possible_unless_said_otherwise() -> None:
-    assert read_notice("a.json", json.dumps(said(kind="rebalance")).encode(), 0, NOW).certainty is Certainty.POSSIBLE
+    for kind in ("rebalance", "freeze"):
+        assert read_notice("a.json", json.dumps(said(kind=kind)).encode(), 0, NOW).certainty is Certainty.POSSIBLE
+
+
+def test_a_freeze_is_nothing_to_stop_for() -> None:
+    with pytest.raises(ReadingError, match="nothing to stop for"):
+        read_notice("a.json", json.dumps(said(kind="freeze", certainty="certain")).encode(), 0, NOW)
     assert read_notice("a.json", json.dumps(said()).encode(), 0, NOW).certainty is Certainty.CERTAIN
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.host.notices.metadata_server import MetadataServer
 
-NODE_PACKAGE = "gcp-metadata@8.1.4"
+NODE_PACKAGES = ("gcp-metadata@8.1.4", "@aws-sdk/ec2-metadata-service@3.1162.0")
 
 
 def without_proxies(environment: Mapping[str, str]) -> dict[str, str]:
@@ -72,6 +72,39 @@ async def test_botocore_gets_its_credentials_with_a_token(server: MetadataServer
 @pytest.mark.parametrize(("ttl", "status"), [("0", 400), ("21601", 400), ("", 400), ("x", 400), ("21600", 200)])
 async def test_token_has_the_limits_that_aws_documents(ttl: str, status: int, server: MetadataServer) -> None:
     assert (await run_python(TOKEN, {}, f"{server.base}/latest/api/token", ttl)).split() == [str(status)]
+
+
+# --- ec2-metadata, which reads spot interruptions --------------------------------------------------------------------
+
+EC2_METADATA = """
+import json, sys
+from ec2_metadata import EC2Metadata
+client = EC2Metadata()
+client.service_url = sys.argv[1] + "/latest/"
+client.metadata_url = client.service_url + "meta-data/"
+action = client.spot_instance_action
+print(json.dumps({
+    "action": action and [action.action, action.time.isoformat()],
+    "lifecycle": client.autoscaling_target_lifecycle_state,
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("spot", "action"),
+    [
+        (None, None),
+        ({"action": "terminate", "time": "2026-11-21T00:51:52Z"}, ["terminate", "2026-11-21T00:51:52+00:00"]),
+    ],
+)
+async def test_ec2_metadata_reads_an_interruption_and_none(
+    spot: dict[str, str] | None, action: list[str] | None, server: MetadataServer
+) -> None:
+    pytest.importorskip("ec2_metadata", reason="the package ec2-metadata is not installed")
+    server.spot, server.lifecycle = spot, "Terminated"
+
+    assert json.loads(await run_python(EC2_METADATA, {}, server.base)) == {"action": action, "lifecycle": "Terminated"}
+    assert server.tokens_made == 1
 
 
 # --- google-auth -----------------------------------------------------------------------------------------------------
@@ -135,17 +168,17 @@ const gcp = require('gcp-metadata');
 
 @pytest.fixture(scope="session")
 def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which Node finds gcp-metadata; npm's own cache makes the second time quick."""
+    """A folder in which Node finds both packages; npm's own cache makes the second time quick."""
     if shutil.which("npm") is None or shutil.which("node") is None:
         pytest.skip("there is no node and npm; apt-get install nodejs npm")
     folder = tmp_path_factory.mktemp("node")
-    argv = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline", NODE_PACKAGE]
+    argv = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefer-offline", *NODE_PACKAGES]
     try:
         npm = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=90, check=False)
     except subprocess.TimeoutExpired:
-        pytest.skip(f"npm took more than 90 s for {NODE_PACKAGE}; is there a registry?")
+        pytest.skip(f"npm took more than 90 s for {NODE_PACKAGES}; is there a registry?")
     if npm.returncode != 0:
-        pytest.skip(f"npm has no {NODE_PACKAGE}: {npm.stderr[-300:]}")
+        pytest.skip(f"npm has not {NODE_PACKAGES}: {npm.stderr[-300:]}")
     return folder
 
 
@@ -159,6 +192,36 @@ async def test_gcp_metadata_of_node_reads_the_server(server: MetadataServer, nod
     output, _ = await asyncio.wait_for(process.communicate(), 60)
 
     assert json.loads(output) == {"available": True, "preempted": "FALSE", "changed": "FALSE"}
+
+
+# --- AWS's own, on Node ----------------------------------------------------------------------------------------------
+
+NODE_AWS = """
+const {MetadataService} = require('@aws-sdk/ec2-metadata-service');
+const path = 'latest/meta-data/spot/instance-action';
+const service = new MetadataService({endpoint: process.argv[1], ec2MetadataV1Disabled: true, retries: 0});
+(async () => {
+  const none = await service.request(path, {}).then(() => 'one', error => error.$metadata.httpStatusCode);
+  const scheduled = await service.request('latest/meta-data/events/maintenance/scheduled', {});
+  const bare = new MetadataService({endpoint: process.argv[1], disableFetchToken: true, retries: 0});
+  const refused = await bare.request(path, {}).then(() => 'let in', error => error.$metadata.httpStatusCode);
+  console.log(JSON.stringify({none, scheduled: JSON.parse(scheduled), refused}));
+  process.exit(0);  // it keeps its connections
+})().catch(error => { console.error(error); process.exit(1); });
+"""
+
+
+@pytest.mark.slow
+async def test_the_client_that_aws_makes_for_node_needs_a_token_and_reads_the_server(
+    server: MetadataServer, node_modules: Path
+) -> None:
+    process = await asyncio.create_subprocess_exec(
+        "node", "-e", NODE_AWS, server.base, cwd=node_modules, env=without_proxies({}), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+
+    assert json.loads(output) == {"none": 404, "scheduled": [], "refused": 401}
+    assert server.tokens_made >= 1
 
 
 # --- TensorFlow ------------------------------------------------------------------------------------------------------

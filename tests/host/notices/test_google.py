@@ -63,7 +63,7 @@ def test_maintenance_that_stops_the_machine_is_certain(has_gpu: bool, left_s: fl
 def test_migration_is_nothing_to_stop_for() -> None:
     (announced,) = read_maintenance(b"MIGRATE_ON_HOST_MAINTENANCE", False).announced
 
-    assert announced.certainty is Certainty.POSSIBLE
+    assert (announced.certainty, announced.kind) == (Certainty.POSSIBLE, Kind.FREEZE)
     assert announced.deadline_at(NOW) is None
 
 

@@ -33,7 +33,7 @@ async def logind(tmp_path: Path) -> AsyncIterator[FakeLogind]:
 
 
 def source(logind: FakeLogind) -> Logind:
-    return Logind(stop_s=STOP_S, address=logind.address, retry_cap_s=0.1)
+    return Logind(address=logind.address, retry_cap_s=0.1)
 
 
 async def test_lock_is_taken_before_anything_is_announced(logind: FakeLogind, heard: Recorder) -> None:
@@ -154,3 +154,18 @@ async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None
 
     assert await asyncio.wait_for(judge.wait(), 30) == 0
     assert logind.asked == [["shutdown", "judge", "test", "delay"]]
+
+
+@pytest.mark.parametrize(
+    ("usec", "main_pid", "shortest_s"),
+    [(60_000_000, os.getpid(), 65.0), ((1 << 64) - 1, os.getpid(), 1805.0), (None, 0, None), (60_000_000, 1, None)],
+)
+async def test_what_systemd_says_of_our_service_is_added_to_the_delay(
+    logind: FakeLogind, heard: Recorder, usec: int | None, main_pid: int, shortest_s: float | None
+) -> None:
+    logind.stop_usec, logind.main_pid = usec, main_pid
+    watched = source(logind)
+    heard.watch(watched)
+    await heard.more_answers(1)
+
+    assert watched.shortest_s == shortest_s

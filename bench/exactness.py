@@ -1,0 +1,119 @@
+"""Whether a killed job ends bit for bit as an undisturbed one: every example, SIGKILL at random seeded moments.
+
+Run with `python -m bench.exactness` (100 kills of each example; on two idle cores about 15 s a kill with TensorFlow, 5
+s with PyTorch, 2 s without either). Prints a table and writes bench/results/exactness.json; exits with 1 if anything
+differs. A run is killed up to 20 times and then trains to its end; every second run also finds its newest checkpoint
+damaged before a relaunch. What is compared are the hashes of all files of the last checkpoint: weights, optimizer,
+data position, random state. Kills are booked under what they really met, read from what the dead worker left behind.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import harness
+from tests.system import killing
+from tests.system.killing import End, Moment
+from tests.torch_environment import NotInstalled
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one example. `error`: why it could not be carried out."""
+
+    example: str
+    undisturbed: End | None = None
+    disturbed: tuple[End, ...] = ()
+    error: str | None = None
+
+    @property
+    def differing(self) -> list[End]:
+        return [each for each in self.disturbed if self.undisturbed and each.same_as != self.undisturbed.same_as]
+
+    @property
+    def is_exact(self) -> bool:
+        return self.error is None and bool(self.disturbed) and not self.differing
+
+
+def measured(name: str, folder: Path, kills: int, seed: int, each: int) -> Outcome:
+    """The example's runs, in a folder of its own."""
+    try:
+        undisturbed, disturbed = killing.rounds(killing.EXAMPLES[name], folder / name, kills, seed, each)
+    except (AssertionError, NotInstalled, OSError) as error:
+        return Outcome(name, error=str(error))
+    return Outcome(name, undisturbed, tuple(disturbed))
+
+
+def row(outcome: Outcome) -> tuple[str, ...]:
+    """What the table shows of an example."""
+    if outcome.error is not None:
+        return outcome.example, *("-",) * 7, f"[red]failed: {outcome.error[:200]}[/]"
+    hits = [hit for end in outcome.disturbed for hit in end.hits]
+    met = Counter(hit.met for hit in hits)
+    damaged = sum(hit.damaged is not None for hit in hits)
+    refused = sum(len(each["refused"]) for end in outcome.disturbed for each in end.attempts)
+    runs, same = len(outcome.disturbed), len(outcome.disturbed) - len(outcome.differing)
+    verdict = "[green]all the same bits[/]" if outcome.is_exact else f"[red]{runs - same} of {runs} differ[/]"
+    counts = (len(hits), met[Moment.STEP], met[Moment.SAVE], met[Moment.RESTORE], damaged, refused, runs)
+    return outcome.example, *map(str, counts), verdict
+
+
+def recorded(outcome: Outcome) -> dict[str, Any]:
+    """What the file keeps."""
+    return {
+        "example": outcome.example,
+        "exact": outcome.is_exact,
+        "error": outcome.error,
+        "undisturbed": outcome.undisturbed.same_as if outcome.undisturbed else None,
+        "runs": [
+            {
+                "end": end.same_as,
+                "wall_s": round(end.wall_s, 1),
+                "kills": [
+                    {"meant": hit.kill.moment, "met": hit.met, "step": hit.step, "damaged": hit.damaged}
+                    for hit in end.hits
+                ],
+            }
+            for end in outcome.disturbed
+        ],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100, help="of each example")
+    parser.add_argument("--each", type=int, default=20, help="kills in one run, at most")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--examples", nargs="+", choices=list(killing.EXAMPLES), default=list(killing.EXAMPLES))
+    parser.add_argument("--together", type=int, default=2, help="examples at a time")
+    parser.add_argument("--folder", type=Path, help="keep logs and checkpoints there")
+    options = parser.parse_args()
+    console = Console(width=130)
+    with tempfile.TemporaryDirectory(prefix="exactness-") as temporary:
+        folder = options.folder or Path(temporary)
+        with ThreadPoolExecutor(options.together) as pool:
+            asked = [
+                pool.submit(measured, name, folder, options.kills, options.seed, options.each)
+                for name in options.examples
+            ]
+            outcomes = [each.result() for each in asked]
+    table = Table(
+        "example", "kills", "in a step", "in a save", "before a step", "damaged", "refused", "runs", "the end"
+    )
+    for outcome in outcomes:
+        table.add_row(*row(outcome))
+    console.print(table)
+    harness.write("exactness", {"seed": options.seed, "results": list(map(recorded, outcomes))})
+    return 0 if all(each.is_exact for each in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

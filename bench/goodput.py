@@ -1,0 +1,394 @@
+"""How much of the time a job trains if it is broken again and again: stepkeeper beside what people use today.
+
+Run with `python -m bench.goodput` (one mean time between failures, 60 s; 9 minutes; `--long`: 30, 60 and 300 s and five
+traces each, about 5 hours). Prints a table and writes bench/results/goodput.json.
+
+All systems train the same model on the same data to the same step, and meet the same seeded trace of failures: moments
+of a Poisson process, seven in ten kill -9, the rest in equal parts SIGSTOP for good, and the newest checkpoint damaged
+(a flipped bit, or cut in half) before a kill -9. A run ends at its last step or when its time is over, which is all
+that ends a hang that nobody sees. Goodput is useful step time by wall time: the steps that the run has in the end,
+times the time of a step undisturbed, which is the median of what all systems took for their first quiet steps.
+
+Bound: with M the mean time between failures, C the stall of a save, T the interval and R the time from a death to the
+next step, all measured here but M, a system that survives everything has at first order, for T and R well below M,
+
+    G = (M - M C / T - T / 2) / (M + R)
+
+(J. W. Young, A first order approximation to the optimum checkpoint interval, CACM 17(9), 1974, of which
+T = sqrt(2 C M) is the best; J. T. Daly, FGCS 22(3), 2006, has the higher orders.) Detecting a hang is not in it.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from bench import harness, peer
+from bench.harness import ROOT
+from supervisor.protocol import checkpoints
+from tests.system.harness import Daemon
+from tests.system.killing import Damage, spoil
+
+LOOK_S = 0.05
+HANG_S = 10.0  # ours: hang_timeout; the default's ten minutes would be as long as the whole run
+QUIET_STEPS = 100
+FIRST_S = 180.0  # until the first step; a busy machine imports TensorFlow in half a minute
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One of a trace: so many seconds after the beginning. `cut`: damage by cutting, not by a bit."""
+
+    at_s: float
+    kind: str
+    cut: bool
+
+
+def trace(mean_s: float, until_s: float, seed: int) -> list[Failure]:
+    """The same for every system."""
+    chance = random.Random(f"{seed} {mean_s}")
+    found, at_s = [], 0.0
+    while (at_s := at_s + chance.expovariate(1 / mean_s)) < until_s:
+        (kind,) = chance.choices(("kill", "hang", "damage"), (70, 15, 15))
+        found.append(Failure(at_s, kind, chance.random() < 0.5))
+    return found
+
+
+class Runs(Protocol):
+    """A job that somebody keeps alive."""
+
+    def pid(self) -> int | None: ...
+    def step(self) -> int:
+        """The last that the present attempt has; 0 before its first."""
+
+    def is_over(self) -> bool: ...
+    def damage(self, cut: bool) -> None: ...
+    def costs(self) -> tuple[float | None, float | None]:
+        """Seconds that a save stalls training, and between two saves; None: not known."""
+
+
+class Ours:
+    """stepkeeper with one job."""
+
+    def __init__(self, daemon: Daemon, folder: Path) -> None:
+        self._daemon, self._folder = daemon, folder
+
+    def pid(self) -> int | None:
+        found: int | None = self._daemon.status("t")["pid"]
+        return found
+
+    def step(self) -> int:
+        found = self._daemon.status("t")
+        return (found["job"]["step"] or 0) if found["pid"] and found["state"] in ("RUNNING", "FLUSHING") else 0
+
+    def is_over(self) -> bool:
+        return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
+
+    def damage(self, cut: bool) -> None:
+        if names := checkpoints.committed(self._folder):
+            spoil(self._folder / str(names[0]), Damage.CUT if cut else Damage.FLIP)
+
+    def costs(self) -> tuple[float | None, float | None]:
+        attempts = self._daemon.call("history", name="t", limit=1000)["attempts"]
+        saves, spent = sum(each["checkpoints"] for each in attempts), self._daemon.call("goodput", name="t")["spent_s"]
+        interval_s: float | None = self._daemon.status("t")["job"]["interval_s"]
+        return (spent["saving"] / saves if saves else None), interval_s
+
+
+class Theirs:
+    """A peer: what it does is in its story."""
+
+    def __init__(self, folder: Path, every_s: float) -> None:
+        self._folder, self._every_s = folder, every_s
+        self.story = folder / "story"
+
+    def told(self) -> list[tuple[float, str, float]]:
+        if not self.story.exists():
+            return []
+        lines = (line.split() for line in self.story.read_text().splitlines())
+        return [(float(at), what, float(number)) for at, what, number in (each for each in lines if len(each) == 3)]
+
+    def pid(self) -> int | None:
+        begun = [int(number) for _, what, number in self.told() if what == "begin"]
+        return begun[-1] if begun and psutil.pid_exists(begun[-1]) else None
+
+    def step(self) -> int:
+        steps = 0
+        for _, what, number in self.told():
+            steps = {"begin": 0, "step": int(number)}.get(what, steps)
+        return steps
+
+    def is_over(self) -> bool:
+        return any(what == "done" for _, what, _ in self.told())
+
+    def damage(self, cut: bool) -> None:
+        files = [*self._folder.glob("work/ckpt-*.data-*"), *self._folder.glob("work/backup/latest.weights.h5")]
+        if files:
+            path = max(files, key=lambda each: each.stat().st_mtime)
+            if cut:
+                os.truncate(path, path.stat().st_size // 2)
+            else:
+                content = bytearray(path.read_bytes())
+                content[len(content) // 2] ^= 1
+                path.write_bytes(content)
+
+    def costs(self) -> tuple[float | None, float | None]:
+        saved = [number for _, what, number in self.told() if what == "saved"]
+        return (statistics.median(saved) if saved else None), self._every_s
+
+
+@dataclass(frozen=True)
+class System:
+    """A way to survive. `kind`: cold, warm or hot of ours; manager or fit of theirs."""
+
+    name: str
+    kind: str
+
+    @property
+    def is_ours(self) -> bool:
+        return self.kind in ("cold", "warm", "hot")
+
+
+SYSTEMS = (
+    System("stepkeeper, cold", "cold"),
+    System("stepkeeper, warm standby", "warm"),
+    System("stepkeeper, hot standby", "hot"),
+    System("Supervisor + CheckpointManager", "manager"),
+    System("Supervisor + BackupAndRestore", "fit"),
+)
+
+
+class Refuses(Exception):
+    """The system can't be run here; the text says why."""
+
+
+@contextlib.contextmanager
+def begun(system: System, folder: Path, steps: int, every_s: float, step_s: float) -> Iterator[Runs]:
+    """The job, from its start on; nothing of it is left."""
+    environment = {"PYTHONPATH": str(ROOT), "STEPS": str(steps), "STEP_S": str(step_s)}
+    if system.is_ours:
+        keys = "" if system.kind == "cold" and not _knows_standby() else f"standby={_value(system)}\n"
+        text = (
+            f"[program:t]\nentrypoint=bench.goodput_job:training\ndirectory={ROOT}\ncheckpoint_dir={folder}/work\n"
+            f"hang_timeout={HANG_S:g}\nstartretries=1000\nstdout_logfile={folder}/job.log\nredirect_stderr=true\n{keys}"
+        )
+        with Daemon(folder, text, environment=environment) as daemon:
+            yield Ours(daemon, folder / "work")
+        return
+    variables = ",".join(f'{key}="{value}"' for key, value in environment.items())
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}  # its package is named as ours
+    runs = Theirs(folder, every_s)
+    conf = folder / "peer.conf"
+    conf.write_text(
+        f"[supervisord]\nnodaemon=true\nlogfile={folder}/daemon.log\npidfile={folder}/daemon.pid\n"
+        f"[program:t]\ndirectory={ROOT}\nautorestart=unexpected\nstartsecs=0\nstopwaitsecs=1\n"
+        f"stdout_logfile={folder}/job.log\nredirect_stderr=true\nenvironment={variables}\n"
+        f"command={sys.executable} -m bench.goodput_job {system.kind} {folder}/work {runs.story} {steps} {every_s:g}\n"
+    )
+    command = [str(peer.binaries() / "supervisord"), "-n", "-c", str(conf)]
+    with (folder / "daemon.err").open("wb") as errors:
+        process = subprocess.Popen(command, cwd=folder, stdout=errors, stderr=errors, env=clean)
+    try:
+        yield runs
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def _knows_standby() -> bool:
+    from supervisor.config.job_keys import JobConfig
+
+    return "standby" in JobConfig.model_fields
+
+
+def _value(system: System) -> str:
+    if not _knows_standby():
+        raise Refuses(f"this version has no key `standby`: {system.kind} is left out")
+    return {"cold": "off"}.get(system.kind, system.kind)
+
+
+@dataclass
+class Outcome:
+    """Of one run, seconds. `relaunch_s`: from each death (or SIGSTOP) to the next attempt's first step."""
+
+    system: str
+    mean_s: float
+    seed: int
+    steps: int = 0
+    wall_s: float = 0.0
+    finished: bool = False
+    failures: dict[str, int] = field(default_factory=dict)
+    relaunch_s: list[float] = field(default_factory=list)
+    stall_s: float | None = None
+    interval_s: float | None = None
+    quiet_step_s: float | None = None
+    remark: str = ""
+
+    def goodput(self, step_s: float) -> float:
+        return min(1.0, self.steps * step_s / self.wall_s) if self.wall_s else 0.0
+
+    def bound(self) -> float | None:
+        """As the module says; None where nothing was measured to compute it from."""
+        if not self.relaunch_s or not self.stall_s or not self.interval_s:
+            return None
+        r_s, m_s, t_s = statistics.median(self.relaunch_s), self.mean_s, min(self.interval_s, 2 * self.mean_s)
+        return max(0.0, (m_s - m_s * self.stall_s / t_s - t_s / 2) / (m_s + r_s))
+
+
+def carry_out(runs: Runs, failure: Failure) -> bool:
+    """Whether there was anything to break."""
+    pid = runs.pid()
+    if pid is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+        if failure.kind == "damage":
+            runs.damage(failure.cut)
+        if failure.kind != "hang":
+            os.kill(pid, signal.SIGKILL)
+        return True
+    return False
+
+
+def measured(
+    system: System, mean_s: float, seed: int, steps: int, limit_s: float, step_s: float, every_s: float
+) -> Outcome:
+    """One run under one trace, from the first step on: starting a job is no failure of any system."""
+    outcome = Outcome(system.name, mean_s, seed)
+    with tempfile.TemporaryDirectory(prefix="goodput-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        try:
+            runs = stack.enter_context(begun(system, folder, steps, every_s, step_s))
+        except Refuses as error:
+            outcome.remark = str(error)
+            return outcome
+        waiting = time.monotonic()
+        while runs.step() < 1:
+            if time.monotonic() - waiting > FIRST_S:
+                outcome.remark = f"no step within {FIRST_S:g} s: {_last_words(folder)}"
+                return outcome
+            time.sleep(LOOK_S)
+        began, first = time.monotonic(), runs.step()
+        failures = trace(mean_s, limit_s, seed)
+        broken_at: float | None = None
+        broken_pid: int | None = None
+        while (now := time.monotonic()) - began < limit_s and not runs.is_over():
+            step = runs.step()
+            if outcome.quiet_step_s is None and step >= first + QUIET_STEPS and not outcome.failures:
+                outcome.quiet_step_s = (now - began) / (step - first)
+            if broken_at is not None and step and runs.pid() != broken_pid:
+                outcome.relaunch_s.append(now - broken_at)
+                broken_at = None
+            if failures and now - began >= failures[0].at_s:
+                failure, pid = failures.pop(0), runs.pid()
+                if carry_out(runs, failure):
+                    outcome.failures[failure.kind] = outcome.failures.get(failure.kind, 0) + 1
+                    broken_at, broken_pid = broken_at or now, pid
+            outcome.steps = step or outcome.steps
+            time.sleep(LOOK_S)
+        outcome.finished, outcome.wall_s = runs.is_over(), time.monotonic() - began
+        outcome.steps = (
+            steps if outcome.finished and not failed(runs) else runs.step() or durable(system, runs, outcome)
+        )
+        outcome.stall_s, outcome.interval_s = runs.costs()
+    return outcome
+
+
+def _last_words(folder: Path) -> str:
+    """The last line of the job's log."""
+    path = folder / "job.log"
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return lines[-1][:200] if lines else "it printed nothing"
+
+
+def failed(runs: Runs) -> bool:
+    """Whether ours gave up before its last step."""
+    return isinstance(runs, Ours) and runs._daemon.status("t")["state"] != "SUCCEEDED"
+
+
+def durable(system: System, runs: Runs, outcome: Outcome) -> int:
+    """What counts of a run that has no worker at work when its time is over: what is on the disk, for ours; for a peer
+    the last step before, to its favour."""
+    if isinstance(runs, Ours):
+        names = checkpoints.committed(runs._folder)
+        return names[0].step if names else 0
+    return outcome.steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--means", type=float, nargs="+", help="mean seconds between failures")
+    parser.add_argument("--seeds", type=int, nargs="+", help="one trace for each")
+    parser.add_argument("--limit", type=float, help="seconds of a run, at most")
+    parser.add_argument("--steps", type=int, default=0, help="of a run; else as many as fit into half of the limit")
+    parser.add_argument("--step-s", type=float, default=0.02, help="expected seconds a step, for planning")
+    parser.add_argument("--peer-interval", type=float, default=10.0, help="seconds between the peers' saves")
+    parser.add_argument("--systems", nargs="+", default=[each.kind for each in SYSTEMS])
+    parser.add_argument("--long", action="store_true")
+    options = parser.parse_args()
+    means = options.means or ([30.0, 60.0, 300.0] if options.long else [60.0])
+    seeds = options.seeds or (list(range(1, 6)) if options.long else [1])
+    outcomes: list[Outcome] = []
+    for mean_s in means:
+        limit_s = options.limit or (max(240.0, 2 * mean_s) if options.long else 90.0)
+        steps = options.steps or int(0.75 * limit_s / options.step_s)
+        for seed in seeds:
+            for system in SYSTEMS:
+                if system.kind in options.systems:
+                    outcomes.append(
+                        measured(system, mean_s, seed, steps, limit_s, options.step_s, options.peer_interval)
+                    )
+                    Console(stderr=True).print(outcomes[-1])
+    quiet = [each.quiet_step_s for each in outcomes if each.quiet_step_s]
+    step_s = statistics.median(quiet) if quiet else options.step_s
+    show(outcomes, step_s)
+    harness.write("goodput", {"step_s": step_s, "runs": [asdict(each) for each in outcomes]})
+
+
+def show(outcomes: list[Outcome], step_s: float) -> None:
+    """The table: a line for each system and mean, over its traces."""
+    table = Table("mean", "system", "goodput", "bound", "relaunch s", "interval s", "failures", "remark")
+    for mean_s in dict.fromkeys(each.mean_s for each in outcomes):
+        for name in dict.fromkeys(each.system for each in outcomes):
+            of_both = [each for each in outcomes if each.mean_s == mean_s and each.system == name and each.wall_s]
+            remarks = {each.remark for each in outcomes if each.system == name and each.remark}
+            unfinished = sum(not each.finished for each in of_both)
+            if unfinished:
+                remarks.add(f"{unfinished} of {len(of_both)} out of time")
+            goodput = [each.goodput(step_s) for each in of_both]
+            bound = [found for each in of_both if (found := each.bound()) is not None]
+            relaunch = [found for each in of_both for found in each.relaunch_s]
+            interval = [each.interval_s for each in of_both if each.interval_s]
+            kinds = {kind: sum(each.failures.get(kind, 0) for each in of_both) for kind in ("kill", "hang", "damage")}
+            table.add_row(
+                f"{mean_s:g} s", name, _spread(goodput), _spread(bound), _spread(relaunch), _spread(interval),
+                ", ".join(f"{kind} {count}" for kind, count in kinds.items() if count), "; ".join(sorted(remarks)),
+            )  # fmt: skip
+    console = Console(width=150)
+    console.print(table)
+    console.print(f"a step takes {step_s * 1000:.1f} ms undisturbed")
+
+
+def _spread(values: list[float]) -> str:
+    if not values:
+        return "-"
+    middle = f"{statistics.median(values):.2f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.2f} to {max(values):.2f})"
+
+
+if __name__ == "__main__":
+    main()

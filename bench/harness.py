@@ -1,0 +1,28 @@
+"""What several measurements share: the machine they ran on, and the file with their figures."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "bench" / "results"
+
+
+def machine() -> dict[str, Any]:
+    """What figures depend on; the load is that of the last five minutes."""
+    return {
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[1], 2),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def write(name: str, content: dict[str, Any]) -> Path:
+    """Writes bench/results/NAME.json."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **content}, indent=1) + "\n")
+    return path

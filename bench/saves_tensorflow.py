@@ -1,0 +1,240 @@
+"""Ways to save one Keras model with Adam: ours, and what TensorFlow and Keras bring; all of one process, in turns."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+import worker
+from bench.saves_measure import Begun, timed
+from supervisor.protocol import checkpoints, durable, manifest
+from supervisor.protocol.launch import Launch
+from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFailed
+from supervisor.protocol.retention import RetentionPolicy
+from worker import attempt, restore
+from worker.checkpoint import CheckpointWriter, Origin
+from worker.checkpoint import Figures as Known
+from worker.requests import Asked
+from worker.state import Position
+
+BATCH = 16
+BYTES_OF_PARAMETER = 12  # float32, and Adam's two slots
+LAYERS = 4
+KEPT = 2
+
+
+class Heard:
+    """The end of the messages: keeps the last answer."""
+
+    def __init__(self) -> None:
+        self.committed: Committed | None = None
+
+    def say(self, message: FromWorker) -> None:
+        if isinstance(message, SaveFailed):
+            raise RuntimeError(message.error)
+        if isinstance(message, Committed):
+            self.committed = message
+
+    def progress(self, message: Progress) -> None:
+        """Not measured."""
+
+    def remark(self, text: str) -> None:
+        print(text)
+
+    def drain(self, timeout: float) -> bool:
+        return True
+
+
+@dataclass
+class Way:
+    """`save` at a step boundary; `restore` the newest into the same objects, as the system does at a start."""
+
+    name: str
+    save: Callable[[], float | Begun]
+    restore: Callable[[], object] | None
+
+
+class Bench:
+    """One model of `size_mb` of state, trained on noise: every variable changes in every step."""
+
+    def __init__(self, size_mb: float, folder: Path) -> None:
+        self.folder = folder
+        self.size_bytes = int(size_mb * 1e6)
+        width = int((size_mb * 1e6 / BYTES_OF_PARAMETER / LAYERS) ** 0.5)
+        layers = [keras.Input((width,)), *(keras.layers.Dense(width) for _ in range(LAYERS))]
+        self.model, self.optimizer = keras.Sequential(layers), keras.optimizers.Adam(1e-4)
+        self.model.compile(self.optimizer)  # BackupAndRestore saves the optimizer that the model knows
+        self.optimizer.build(self.model.trainable_variables)
+        self.tracked = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
+        self.step = self._step(tf.random.normal([BATCH, width]))
+        present = attempt.this()
+        self.heard = present.reporter = Heard()
+        present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(newest=KEPT))
+        self.requests = present.requests
+        self.run = worker.Run(self.tracked, interval="1000000 steps")
+
+    def _step(self, inputs: Any) -> Callable[[], Any]:
+        @tf.function
+        def step() -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(self.model(inputs)))
+            variables = self.model.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+            return loss
+
+        return step
+
+    def stepped(self) -> float:
+        """Seconds that a step and its boundary took."""
+        began = time.perf_counter()
+        self.step().numpy()
+        self.run.step_done()
+        return time.perf_counter() - began
+
+    def ways(self) -> list[Way]:
+        """All of them; call it inside of `run`."""
+        return [
+            self._beside(),
+            self._waiting(),
+            *self._manager(),
+            self._manager_async(),
+            self._preemption_handler(),
+            self._backup(),
+            Way("floor: write + fsync", self._write_and_sync, None),
+            Way("floor: memcpy", self._memcpy(), None),
+        ]
+
+    def _beside(self) -> Way:
+        def save() -> Begun:
+            self.heard.committed = None
+            self.requests.ask(Asked((1,)))  # served at the end of the next step
+            return Begun(lambda: self.heard.committed is not None, lambda: self._committed().save_s)
+
+        return Way("stepkeeper", save, lambda: self._restore_ours(self.folder / "beside"))
+
+    def _committed(self) -> Committed:
+        assert self.heard.committed is not None
+        return self.heard.committed
+
+    def _waiting(self) -> Way:
+        folder = self.folder / "waiting"
+        folder.mkdir()
+        writer = CheckpointWriter(self.tracked, folder, Origin("bench", 1, {}, {}), RetentionPolicy(newest=KEPT), 1)
+
+        def save() -> float:
+            began = time.perf_counter()
+            proof = writer.write(writer.take(Known(self.run.step, Position(), {}, {}), copied=False))
+            took_s = time.perf_counter() - began
+            writer.tidy(proof.name)
+            return took_s
+
+        return Way("stepkeeper, training waits", save, lambda: self._restore_ours(folder))
+
+    def _restore_ours(self, folder: Path) -> None:
+        """With the proof that it is whole, which is what the daemon does while the worker imports TensorFlow."""
+        chosen = folder / str(checkpoints.committed(folder)[0])
+        manifest.verify(chosen)
+        restore.restore(self.tracked, chosen, 1)
+
+    def _manager(self) -> list[Way]:
+        manager = tf.train.CheckpointManager(self.tracked, str(self.folder / "manager"), max_to_keep=KEPT)
+
+        def synced() -> None:
+            written = Path(manager.save())
+            for path in written.parent.glob(f"{written.name}.*"):
+                durable.sync_file(path)
+            durable.sync_folder(written.parent)
+
+        return [
+            Way("CheckpointManager", lambda: timed(manager.save), manager.restore_or_initialize),
+            Way("CheckpointManager + fsync", lambda: timed(synced), None),
+        ]
+
+    def _manager_async(self) -> Way:
+        """Of the raw variables: with Keras 3 objects its second save fails (`keras_objects_async`)."""
+        variables = [*self.model.variables, *self.optimizer.variables]
+        tracked = tf.train.Checkpoint(state={f"{number}": each.value for number, each in enumerate(variables)})
+        manager = tf.train.CheckpointManager(tracked, str(self.folder / "async"), max_to_keep=KEPT)
+
+        def save() -> Begun:
+            written, at = threading.Event(), [0.0]
+
+            def note() -> None:
+                at[0] = time.perf_counter()
+                written.set()
+
+            # fresh options each time: the manager adds a callback to those it gets
+            options = tf.train.CheckpointOptions(enable_async=True, experimental_write_callbacks=[note])
+            began = time.perf_counter()
+            manager.save(options=options)
+            return Begun(written.is_set, lambda: at[0] - began)
+
+        def again() -> None:
+            tracked.sync()
+            manager.restore_or_initialize()
+
+        return Way("CheckpointManager async", save, again)
+
+    def _preemption_handler(self) -> Way:
+        """Told by SIGTERM as on a host that goes away; its handler is ours too for the time of the bench."""
+        manager = tf.train.CheckpointManager(self.tracked, str(self.folder / "handler"), max_to_keep=KEPT)
+        config = tf.distribute.experimental.TerminationConfig(exit_fn=lambda: None)  # or it would end the process
+        handler = tf.distribute.experimental.PreemptionCheckpointHandler(None, manager, termination_config=config)
+
+        def save() -> float:
+            began = time.perf_counter()
+            os.kill(os.getpid(), signal.SIGTERM)
+            saved = manager.latest_checkpoint
+            while manager.latest_checkpoint == saved:
+                handler.save_checkpoint_if_preempted()
+            took_s = time.perf_counter() - began
+            handler._received_own_sigterm.clear()
+            handler._received_checkpoint_step.clear()
+            return took_s
+
+        return Way("PreemptionCheckpointHandler", save, manager.restore_or_initialize)
+
+    def _backup(self) -> Way:
+        backup = keras.callbacks.BackupAndRestore(str(self.folder / "backup"), double_checkpoint=True)
+        backup.set_model(self.model)
+        backup.on_train_begin()
+
+        return Way("BackupAndRestore", lambda: timed(lambda: backup.on_epoch_end(1)), backup.on_train_begin)
+
+    def _write_and_sync(self) -> float:
+        content = memoryview(os.urandom(1 << 20) * (self.size_bytes // (1 << 20) + 1))[: self.size_bytes]
+        path = self.folder / "floor"
+        began = time.perf_counter()
+        with path.open("wb", buffering=0) as file:
+            file.write(content)
+            os.fsync(file.fileno())
+        took_s = time.perf_counter() - began
+        path.unlink()
+        return took_s
+
+    def _memcpy(self) -> Callable[[], float]:
+        source, target = bytearray(self.size_bytes), bytearray(self.size_bytes)
+
+        def copy() -> None:
+            target[:] = source
+
+        return lambda: timed(copy)
+
+
+def keras_objects_async(folder: Path) -> str:
+    """What TensorFlow's async save does when it is given Keras 3 objects: the error of its second save, or nothing."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+    manager = tf.train.CheckpointManager(tf.train.Checkpoint(model=model), str(folder / "keras-async"), max_to_keep=2)
+    try:
+        for _ in range(3):
+            manager.save(options=tf.train.CheckpointOptions(enable_async=True))
+    except ValueError as error:
+        return f"fails at its second save of Keras objects: {' '.join(str(error).split())[:120]}"
+    return ""

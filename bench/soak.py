@@ -1,0 +1,265 @@
+"""One daemon and several jobs under every fault at random seeded moments, for as long as asked.
+
+Run with `python -m bench.soak --minutes 10`. Jobs run in rounds: each is trained once in peace, then again and again
+under faults, and each round's last checkpoint must have the same hashes. Watched all along: no job ever has two
+workers. Looked at in the end: every attempt in the ledger has an end and a cause, the categories of time sum to the
+wall time, the daemon has no more descriptors, memory or children than a new one, and nothing that it started is left.
+Prints what was done, steps lost, time down, goodput, and what was wrong; writes bench/results/soak.json; exits with 1
+if anything was. The disks that are filled are small ones of their own; without root those two faults are left out.
+`--daemon-kills 200` instead kills the daemon so often while one job trains, and nothing else.
+"""
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import harness, soak_checks, soak_faults
+from bench.soak_site import KINDS, Kind, Site
+
+FIRST_S = 300.0  # a round in peace on a busy machine
+LAST_S = 600.0  # what is still to do when the faults are over
+GAP_S = 1.2  # mean time between two faults
+LEDGER_S = 40.0  # its writer waits up to 30 s before it tries a full disk again
+STRAYS_S = 20.0  # grandchildren that ignore SIGTERM take a while to be gone
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED", "EXITED")
+
+
+@dataclass
+class Report:
+    """What was done and what came of it."""
+
+    faults: Counter[str] = field(default_factory=Counter)
+    rounds: Counter[str] = field(default_factory=Counter)
+    books: list[soak_checks.Books] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    sizes: dict[str, Any] = field(default_factory=dict)
+    looks: int = 0
+
+    def recorded(self) -> dict[str, Any]:
+        """As the file keeps it."""
+        return {
+            "wrong": self.wrong, "faults": dict(self.faults), "rounds": dict(self.rounds), "looks": self.looks,
+            "daemon": self.sizes, "programs": [asdict(each) for each in self.books],
+        }  # fmt: skip
+
+    def fail(self, text: str) -> None:
+        self.wrong.append(text)
+        Console(stderr=True).print(f"[red]wrong[/]: {text}")
+
+
+class Soak:
+    """The jobs' rounds under faults."""
+
+    def __init__(self, site: Site, chance: random.Random, report: Report) -> None:
+        self.site = site
+        self.chance = chance
+        self.report = report
+        self.expected: dict[str, tuple[int, dict[str, str]]] = {}
+        self.current: dict[str, str] = {}
+
+    def in_peace(self) -> None:
+        """What each kind of job ends with if nobody disturbs it."""
+        programs = {kind.name: self.site.add(kind) for kind in self.site.kinds}
+        for kind, program in programs.items():
+            ended = self.until_ended(program, FIRST_S)
+            if ended != "SUCCEEDED":
+                raise SystemExit(f"{program} is {ended} though nobody disturbed it: {self.site.status(program)}")
+            self.expected[kind] = self.site.final(program)
+
+    def until_ended(self, program: str, patience_s: float) -> str:
+        deadline = time.monotonic() + patience_s
+        while True:
+            state = self.site.status(program)["state"]
+            if state in ENDED or time.monotonic() > deadline:
+                return str(state)
+            time.sleep(0.1)
+
+    def disturb(self, until: float) -> None:
+        """Faults, until that moment; what is done begins anew."""
+        for kind in self.site.kinds:
+            self.current[kind.name] = self.site.add(kind)
+        faults = list(soak_faults.FAULTS)
+        while time.monotonic() < until:
+            time.sleep(min(self.chance.expovariate(1 / GAP_S), 5 * GAP_S))
+            (fault,) = self.chance.choices(faults, list(soak_faults.FAULTS.values()))
+            workers = self.site.workers()
+            if workers:
+                self.report.faults[fault.__name__] += 1
+                self._carry_out(fault, self.chance.choice(workers))
+            for kind in self.site.kinds:
+                self._go_on(kind)
+
+    def _carry_out(self, fault: soak_faults.Fault, worker: Any) -> None:
+        try:
+            fault(self.site, worker, self.chance)
+        except Exception:  # noqa: BLE001 - whatever the daemon did not bear is what this looks for
+            self.report.fail(f"{fault.__name__} of {worker.program}: {traceback.format_exc(limit=-3)}")
+            if self.site.daemon.process is None or self.site.daemon.process.poll() is not None:
+                self.site.daemon.start()
+
+    def _go_on(self, kind: Kind) -> None:
+        program = self.current[kind.name]
+        state = self.site.status(program)["state"]
+        if state == "SUCCEEDED":
+            self.judge(kind, program)
+            self.current[kind.name] = self.site.add(kind)
+        elif state in ("FAILED", "EXITED"):
+            self.report.fail(f"{program} is {state}: {self.site.status(program)['reason']}")
+            self.current[kind.name] = self.site.add(kind)
+
+    def judge(self, kind: Kind, program: str) -> None:
+        """A round that is over: its end, and its books."""
+        self.report.rounds[kind.name] += 1
+        try:
+            found = self.site.final(program)
+        except Exception as error:  # noqa: BLE001 - as above
+            self.report.fail(f"{program} left no whole checkpoint: {error}")
+            return
+        if found != self.expected[kind.name]:
+            self.report.fail(f"{program} ended otherwise: {found}, in peace {self.expected[kind.name]}")
+        deadline = time.monotonic() + LEDGER_S
+        while (books := soak_checks.books(self.site, program)).wrong and time.monotonic() < deadline:
+            time.sleep(1.0)
+        self.report.books.append(books)
+        for each in books.wrong:
+            self.report.fail(f"{program}: {each}")
+
+    def finish(self) -> None:
+        """Lets all rounds come to their ends."""
+        for kind in self.site.kinds:
+            program = self.current[kind.name]
+            self.site.try_call("start", name=program, wait=False)
+            state = self.until_ended(program, LAST_S)
+            if state != "SUCCEEDED":
+                self.report.fail(
+                    f"{program} is {state} {LAST_S:.0f} s after the last fault: {self.site.status(program)}"
+                )
+                self.site.try_call("stop", name=program)
+            else:
+                self.judge(kind, program)
+
+    def daemon_kills(self, kills: int) -> None:
+        """That many while one job trains."""
+        (kind,) = self.site.kinds
+        program = self.current[kind.name] = self.site.add(kind)
+        for _ in range(kills):
+            time.sleep(self.chance.uniform(0, 0.3))
+            self.site.daemon.stop(signal.SIGKILL)
+            self.site.daemon.launch()
+            self.report.faults["daemon_killed"] += 1
+            if self.site.worker(program) is None and not self.site.directory(program).exists():
+                self.report.fail(f"{program} has no worker after {self.report.faults.total()} kills of the daemon")
+        self.site.call("status")
+        self.finish()
+        attempts = self.report.books[-1].attempts if self.report.books else 0
+        if attempts != 1:
+            self.report.fail(f"{program} took {attempts} attempts, though only daemons were killed")
+
+
+def at_the_end(site: Site, report: Report) -> None:
+    """No leak, no orphan: this daemon beside a new one."""
+    time.sleep(2.0)
+    old = soak_checks.size_of(site)
+    site.daemon.stop()
+    site.daemon.start()
+    site.call("status")
+    time.sleep(2.0)
+    new = soak_checks.size_of(site)
+    report.sizes |= {"at the end": asdict(old), "a new daemon": asdict(new)}
+    for each in soak_checks.leaks(new, old, at_rest=True):
+        report.fail(each)
+    code = site.daemon.stop()
+    if code != 0:
+        report.fail(f"the daemon ended with {code}")
+    deadline = time.monotonic() + STRAYS_S
+    while (left := site.strays()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    if left:
+        report.fail(f"left behind: {left}")
+    if "Traceback" in site.daemon.errors():
+        report.fail(f"the daemon met an error of its own: {site.daemon.errors()}")
+    for line in (site.folder / "daemon.log").read_text(errors="replace").splitlines():
+        if '"level": "critical"' in line or "internal" in line:
+            report.fail(line[:500])
+
+
+def show(report: Report, console: Console) -> None:
+    """The tables."""
+    table = Table("job", "rounds", "attempts", "causes", "steps lost", "down s", "hung s", "goodput", title="jobs")
+    for kind in report.rounds:
+        of_kind = [each for each in report.books if each.program.rpartition("-")[0] == kind]
+        causes: Counter[str] = sum((Counter(each.causes) for each in of_kind), Counter())
+        spent: Counter[str] = sum((Counter(each.spent_s) for each in of_kind), Counter())
+        wanted = sum(spent.values()) - spent["stopped"]
+        table.add_row(
+            kind, str(report.rounds[kind]), str(sum(each.attempts for each in of_kind)),
+            ", ".join(f"{name} {count}" for name, count in causes.most_common()),
+            str(sum(each.lost_steps for each in of_kind)), f"{spent['down']:.1f}", f"{spent['hung']:.1f}",
+            f"{spent['training'] / wanted:.2f}" if wanted else "-",
+        )  # fmt: skip
+    console.print(table)
+    done = ", ".join(f"{name} {count}" for name, count in report.faults.most_common())
+    console.print(f"{report.faults.total()} faults: {done}")
+    console.print(f"looked {report.looks} times for a second worker; the daemon: {report.sizes}")
+    for each in report.wrong:
+        console.print(f"[red]wrong[/]: {each}")
+    if not report.wrong:
+        console.print("[green]nothing was wrong[/]")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--daemon-kills", type=int, default=0)
+    parser.add_argument(
+        "--jobs", nargs="+", choices=[each.name for each in KINDS], default=[each.name for each in KINDS]
+    )
+    parser.add_argument("--keep", action="store_true", help="leave the folder, and say where it is")
+    options = parser.parse_args()
+    kinds = tuple(each for each in KINDS if each.name in (["count"] if options.daemon_kills else options.jobs))
+    report, console = Report(), Console(width=150)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    site = Site(Path(tempfile.mkdtemp(prefix="soak-")), kinds)
+    try:
+        with site.open():
+            soak = Soak(site, random.Random(options.seed), report)
+            soak.in_peace()
+            with soak_checks.Watch(site) as watch:
+                if options.daemon_kills:
+                    soak.daemon_kills(options.daemon_kills)
+                else:
+                    soak.disturb(time.monotonic() + 60 * options.minutes)
+                    console.print("the faults are over; the jobs go on to their ends")
+                    soak.finish()
+            report.looks = watch.looks
+            for each in watch.broken:
+                report.fail(each)
+            at_the_end(site, report)
+    finally:
+        if options.keep or report.wrong:
+            for name in site.mounted:
+                shutil.copytree(site.folder / name, site.folder / f"{name}.kept", dirs_exist_ok=True)
+            console.print(f"everything is in {site.folder}")
+        site.close()
+        if not (options.keep or report.wrong):
+            shutil.rmtree(site.folder, ignore_errors=True)
+    show(report, console)
+    harness.write("soak", {"seed": options.seed, "minutes": options.minutes, **report.recorded()})
+    return 1 if report.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

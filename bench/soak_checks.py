@@ -1,0 +1,124 @@
+"""What must hold while the soak goes on, and after it."""
+
+import itertools
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from bench.soak_site import Running, Site
+
+LOOK_S = 0.05
+SLACK_S = 1.5  # between what is booked and the clock: the question itself takes time on a busy machine
+FDS_SLACK = 6  # of the daemon: a client just leaving, a connection of the ledger for reading
+GROWTH_BYTES = 64 << 20
+
+
+class Watch:
+    """Looks all the time whether any job has two workers; `broken`: what it saw."""
+
+    def __init__(self, site: Site) -> None:
+        self.broken: list[str] = []
+        self.looks = 0
+        self._site = site
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._over.wait(LOOK_S):
+            by_program: dict[str, list[Running]] = defaultdict(list)
+            for each in self._site.workers():
+                by_program[each.program].append(each)
+            self.looks += 1
+            for program, workers in by_program.items():
+                if len(workers) > 1 and len(alive := [each for each in workers if _lives(each)]) > 1:
+                    self.broken.append(f"{program} has {len(alive)} workers at once: {alive}")
+
+
+def _lives(worker: Running) -> bool:
+    """Whether it is still there: two that were seen one after the other need not have been there together."""
+    try:
+        process = psutil.Process(worker.pid)
+        return process.create_time() == worker.began and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+@dataclass
+class Size:
+    """Of the daemon's process."""
+
+    pid: int
+    descriptors: int
+    rss_bytes: int
+    children: int
+    threads: int
+
+
+def size_of(site: Site) -> Size:
+    assert site.daemon.process is not None
+    process = psutil.Process(site.daemon.process.pid)
+    with process.oneshot():
+        memory, threads = process.memory_info().rss, process.num_threads()
+    return Size(process.pid, process.num_fds(), memory, len(process.children()), threads)
+
+
+def leaks(before: Size, after: Size, at_rest: bool) -> list[str]:
+    """What has grown. `at_rest`: nothing runs, so no process may be left."""
+    found = []
+    if after.descriptors > before.descriptors + FDS_SLACK:
+        found.append(f"descriptors of the daemon grew from {before.descriptors} to {after.descriptors}")
+    if after.rss_bytes > before.rss_bytes + GROWTH_BYTES:
+        found.append(f"the daemon's memory grew from {before.rss_bytes >> 20} to {after.rss_bytes >> 20} MiB")
+    if at_rest and after.children:
+        found.append(f"{after.children} children of the daemon are left")
+    return found
+
+
+@dataclass
+class Books:
+    """What the ledger says of one program, and what is wrong with it."""
+
+    program: str
+    attempts: int
+    lost_steps: int
+    goodput: float
+    spent_s: dict[str, float]
+    causes: dict[str, int]
+    wrong: list[str] = field(default_factory=list)
+
+
+def books(site: Site, program: str) -> Books:
+    """Of a program whose round is over."""
+    attempts: list[dict[str, Any]] = site.call("history", name=program, limit=10_000)["attempts"]
+    sums = site.call("goodput", name=program)
+    now = time.time()
+    found = Books(program, len(attempts), sums["lost_steps"], sums["goodput"] or 0.0, sums["spent_s"], sums["causes"])
+    numbers = [each["attempt"] for each in attempts]
+    if numbers != list(range(1, len(attempts) + 1)):
+        found.wrong.append(f"attempts are numbered {numbers}")
+    for each in attempts:
+        if each["ended_wall_at"] is None or each["cause"] is None:
+            found.wrong.append(f"attempt {each['attempt']} has no end")
+    for earlier, later in itertools.pairwise(attempts):
+        if earlier["ended_wall_at"] and earlier["ended_wall_at"] > later["started_wall_at"] + SLACK_S:
+            found.wrong.append(f"attempt {later['attempt']} began before attempt {earlier['attempt']} had ended")
+    if attempts and attempts[-1]["cause"] != "done":
+        found.wrong.append(f"the last attempt's cause is {attempts[-1]['cause']}")
+    wall_s, booked_s = now - sums["since_wall_at"], sum(sums["spent_s"].values())
+    if abs(wall_s - booked_s) > SLACK_S + 0.01 * wall_s:
+        found.wrong.append(f"{booked_s:.1f} s are booked of {wall_s:.1f} s")
+    if any(value < -0.001 for value in sums["spent_s"].values()):
+        found.wrong.append(f"less than nothing is booked: {sums['spent_s']}")
+    return found

@@ -1,0 +1,185 @@
+"""What the soak does to the daemon and its jobs. A fault is over, or left to the daemon, when its function returns."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from bench.soak_site import Running, Site
+from supervisor.protocol import checkpoints, layout
+from tests.system.killing import Damage, spoil
+
+PAUSE_S = 2.0  # at most: of what is taken away and given back
+GARBAGE = (
+    b"\x00\xff\xfe" * 100 + b"\n",
+    b"{" * 3000 + b"\n",
+    b'{"type":"progress"}\n',
+    b'{"type":"done","attempt":0,"step":1,"metrics":{}}\n',
+    b'{"type":"committed","attempt":999999,"step":-5,"checkpoint":"../../etc","flushes":"no"}\n',
+    b'{"type":"progress","attempt":1,"step":"many","epoch":null}\n',
+    b"[1,2,3]\n",
+    b'{"type":"no such thing","attempt":1}\n',
+)
+
+
+def _signal(worker: Running, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, psutil.Error):
+        if psutil.Process(worker.pid).create_time() == worker.began:
+            os.kill(worker.pid, number)
+
+
+def kill(site: Site, worker: Running, chance: random.Random) -> None:
+    _signal(worker, signal.SIGKILL)
+
+
+def segfault(site: Site, worker: Running, chance: random.Random) -> None:
+    _signal(worker, signal.SIGSEGV)
+
+
+def terminate(site: Site, worker: Running, chance: random.Random) -> None:
+    """As an operator's `kill` does, who does not know whose process it is."""
+    _signal(worker, signal.SIGTERM)
+
+
+def pause(site: Site, worker: Running, chance: random.Random) -> None:
+    _signal(worker, signal.SIGSTOP)
+    time.sleep(chance.uniform(0, PAUSE_S))
+    _signal(worker, signal.SIGCONT)
+
+
+def hang(site: Site, worker: Running, chance: random.Random) -> None:
+    """Stopped for good: the daemon has to see it."""
+    if site.kind(worker.program).hangs:
+        _signal(worker, signal.SIGSTOP)
+    else:
+        pause(site, worker, chance)
+
+
+def damage(site: Site, worker: Running, chance: random.Random) -> None:
+    """The newest checkpoint, while the worker can't write another; then it dies."""
+    _signal(worker, signal.SIGSTOP)
+    names = checkpoints.committed(site.directory(worker.program))
+    if len(names) > 1:
+        spoil(site.directory(worker.program) / str(names[0]), chance.choice(list(Damage)))
+    _signal(worker, signal.SIGKILL)
+
+
+def garbage(site: Site, worker: Running, chance: random.Random) -> None:
+    """Lines that nobody of ours wrote, into the pipe on which the worker speaks."""
+    pipe = site.folder / "run" / worker.program / f"a{worker.attempt}" / layout.FROM_WORKER
+    with contextlib.suppress(OSError):
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            for _ in range(chance.choice((1, 10, 300))):
+                os.write(descriptor, chance.choice(GARBAGE))
+        finally:
+            os.close(descriptor)
+
+
+def stop_and_start(site: Site, worker: Running, chance: random.Random) -> None:
+    site.try_call("stop", name=worker.program, wait=chance.random() < 0.5)
+    time.sleep(chance.uniform(0, PAUSE_S))
+    site.call("start", name=worker.program, wait=False)
+
+
+def restart(site: Site, worker: Running, chance: random.Random) -> None:
+    site.try_call("restart", name=worker.program, wait=False)
+
+
+def flush(site: Site, worker: Running, chance: random.Random) -> None:
+    site.try_call("checkpoint", name=worker.program, wait=False)
+
+
+def daemon_killed(site: Site, worker: Running, chance: random.Random) -> None:
+    """kill -9, and another one at once or after a moment; with luck a worker dies meanwhile."""
+    site.daemon.stop(signal.SIGKILL)
+    if chance.random() < 0.3:
+        _signal(worker, signal.SIGKILL)
+    time.sleep(chance.choice((0.0, chance.uniform(0, PAUSE_S))))
+    site.daemon.start()
+
+
+def daemon_reloaded(site: Site, worker: Running, chance: random.Random) -> None:
+    site.try_call("reload")
+
+
+def keeper_killed(site: Site, worker: Running, chance: random.Random) -> None:
+    """The process that reads what programs print."""
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if str(site.folder / "state") in line and any("log_keeper" in each for each in line):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+
+
+def flood(site: Site, worker: Running, chance: random.Random) -> None:
+    """A program that prints as fast as it can."""
+    site.try_call("start", name="flood", wait=False)
+    time.sleep(chance.uniform(0, PAUSE_S))
+    site.call("stop", name="flood", wait=False)
+
+
+def notice(site: Site, worker: Running, chance: random.Random) -> None:
+    """One that is withdrawn: far away, or so near that jobs save and stop."""
+    deadline_s = chance.choice((3.0, 20.0, 300.0))
+    path = site.folder / "notices" / "soak.json"
+    path.write_text(json.dumps({"version": 1, "kind": "preemption", "in_s": deadline_s, "reason": "soak"}))
+    time.sleep(chance.uniform(0, 2 * PAUSE_S))
+    path.unlink()
+
+
+def clients(site: Site, worker: Running, chance: random.Random) -> None:
+    """Connections that say nothing, or half of something, and go away."""
+    opened = []
+    for _ in range(20):
+        with contextlib.suppress(OSError):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            opened.append(connection)
+            connection.connect(str(site.daemon.socket))
+            connection.sendall(chance.choice((b"", b"POST /api/v1/sta", b"\x16\x03\x01 nonsense\r\n\r\n")))
+    with contextlib.suppress(OSError):
+        site.daemon.follow_and_leave(worker.program)
+    time.sleep(chance.uniform(0, PAUSE_S))
+    for connection in opened:
+        connection.close()
+
+
+def _fill(folder: Path, chance: random.Random) -> None:
+    """Takes what is free, for a moment."""
+    path = folder / "filler"
+    try:
+        with path.open("wb", buffering=0) as file:
+            while file.write(bytes(1 << 16)):
+                pass
+    except OSError:
+        time.sleep(chance.uniform(0, 2 * PAUSE_S))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def disk_full(site: Site, worker: Running, chance: random.Random) -> None:
+    """Of the checkpoints."""
+    if "small" in site.mounted:
+        _fill(site.folder / "small", chance)
+
+
+def state_disk_full(site: Site, worker: Running, chance: random.Random) -> None:
+    """Of the ledger."""
+    if "state" in site.mounted:
+        _fill(site.folder / "state", chance)
+
+
+Fault = Callable[[Site, Running, random.Random], None]
+FAULTS: dict[Fault, int] = {
+    kill: 6, segfault: 2, terminate: 2, pause: 2, hang: 2, damage: 4, garbage: 3, stop_and_start: 3, restart: 2,
+    flush: 2, daemon_killed: 4, daemon_reloaded: 2, keeper_killed: 2, flood: 2, notice: 3, clients: 2, disk_full: 2,
+    state_disk_full: 2,
+}  # fmt: skip
+"""Each with its weight."""

@@ -1,0 +1,223 @@
+"""Where the soak runs: small disks, the jobs' sections, the daemon, and the processes of each job."""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.harness import ROOT
+from supervisor.host import marks
+from supervisor.protocol import checkpoints, manifest
+from tests.system.harness import TRAINER, Daemon, Refused
+
+PR_SET_CHILD_SUBREAPER = 36
+REAP_S = 0.1
+DISK_BYTES = 24 << 20  # of each small file system: as much as a dozen checkpoints of the largest job here
+
+SETTINGS = """notices=file
+notice_dir={folder}/notices
+runtime_dir={folder}/run
+logfile_maxbytes=0
+"""
+NOISE = "import sys\nwhile True: sys.stdout.write('x' * 4096 + '\\n'); sys.stderr.write('y' * 300 + '\\n')"
+FLOOD = f"""[program:flood]
+command={sys.executable} -c "exec(open('{{folder}}/noise.py').read())"
+autostart=false
+autorestart=false
+stdout_logfile={{folder}}/flood.log
+stdout_logfile_maxbytes=1MB
+stdout_logfile_backups=1
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of job. `script`: a part of its workers' command line; `keys`: its section's; `hangs`: it may be left
+    hanging, for it starts so fast that a short limit is safe.
+    """
+
+    name: str
+    script: str
+    keys: str
+    environment: dict[str, str] = field(default_factory=dict)
+    hangs: bool = True
+    on_small_disk: bool = False
+
+
+KINDS = (
+    Kind(
+        "count",
+        TRAINER.name,
+        f"command={sys.executable} {TRAINER}\nhang_timeout=6\nstartup_timeout=40\nflush_timeout=5",
+        {"STEPS": "3000", "STEP_S": "0.01", "EVERY": "40", "FLUSH_S": "0.05"},
+    ),
+    Kind(
+        "family",
+        TRAINER.name,
+        f"command={sys.executable} {TRAINER}\nhang_timeout=6\nstartup_timeout=40\nflush_timeout=5\nstopwaitsecs=3",
+        {"STEPS": "3000", "STEP_S": "0.01", "EVERY": "60", "FLUSH_S": "0.02", "GRANDCHILD": "1"},
+    ),
+    Kind(
+        "plain",
+        "plain.py",
+        f"command={sys.executable} -u {ROOT}/examples/plain.py\ncheckpoint_interval=500 steps\n"
+        "hang_timeout=30\nstartup_timeout=60",
+        {"STEPS": "40000", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        on_small_disk=True,
+    ),
+    Kind(
+        "digits",
+        "digits.py",
+        f"command={sys.executable} -u {ROOT}/examples/digits.py\nreplicas=2\ndeterministic=true\n"
+        "checkpoint_interval=100 steps\nhang_timeout=300\nstartup_timeout=240",
+        hangs=False,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A worker that is alive: `began`: its start time, which tells it from a later process of its pid."""
+
+    program: str
+    attempt: int
+    pid: int
+    began: float
+
+
+class Site:
+    """A folder with a daemon and jobs; the jobs run in rounds, each a program of its own."""
+
+    def __init__(self, folder: Path, kinds: tuple[Kind, ...]) -> None:
+        self.folder = folder
+        self.kinds = kinds
+        self.rounds: dict[str, int] = {}
+        self._sections: dict[str, str] = {"": FLOOD.format(folder=folder)}
+        for name in ("notices", "jobs", "small", "state"):
+            (folder / name).mkdir()
+        (folder / "notices").chmod(0o755)
+        (folder / "noise.py").write_text(NOISE)
+        self.mounted = [each for each in ("small", "state") if _mount(folder / each)]
+        self.daemon = Daemon(folder, "", SETTINGS.format(folder=folder), {"PYTHONPATH": str(ROOT)})
+        self._reaping = threading.Event()
+
+    def directory(self, program: str) -> Path:
+        """The program's checkpoints."""
+        small = self.kind(program).on_small_disk
+        return self.folder / ("small" if small else "jobs") / program
+
+    def kind(self, program: str) -> Kind:
+        return next(each for each in self.kinds if program.rpartition("-")[0] == each.name)
+
+    def add(self, kind: Kind) -> str:
+        """One more round of a kind of job: its program, which is started by the update."""
+        number = self.rounds[kind.name] = self.rounds.get(kind.name, 0) + 1
+        program = f"{kind.name}-{number}"
+        environment = ",".join(f'{key}="{value}"' for key, value in kind.environment.items())
+        self._sections[program] = (
+            f"[program:{program}]\n{kind.keys}\ndirectory={ROOT}\ncheckpoint_dir={self.directory(program)}\n"
+            f"checkpoint_keep=3\nenvironment={environment}\nstartretries=1000000\n"
+            f"stdout_logfile={self.folder}/{program}.log\nredirect_stderr=true\nstdout_logfile_maxbytes=5MB\n"
+        )
+        self.daemon.write("".join(self._sections.values()))
+        self.call("update")
+        return program
+
+    def call(self, command: str, patience_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
+        """Asks the daemon, again while there is none: another fault may have taken it away."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return self.daemon.call(command, **arguments)
+            except (OSError, ValueError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def status(self, program: str) -> dict[str, Any]:
+        found = self.call("status")["programs"]
+        return next(each for each in found if each["name"] == program)
+
+    def try_call(self, command: str, **arguments: Any) -> None:
+        """Asks, and takes a refusal for an answer: programs end meanwhile."""
+        with contextlib.suppress(Refused, OSError, ValueError):
+            self.daemon.call(command, **arguments)
+
+    def workers(self) -> list[Running]:
+        """All workers that are alive, not counting what they started."""
+        found = []
+        for mark, processes in marks.of_daemon(self.folder / "state").items():
+            program = marks.program_of(mark)
+            if program not in self._sections:
+                continue
+            script = self.kind(program).script
+            for process in processes:
+                with contextlib.suppress(psutil.Error):
+                    line = process.cmdline()
+                    if process.status() != psutil.STATUS_ZOMBIE and any(each.endswith(script) for each in line):
+                        began = process.create_time()
+                        found.append(Running(program, marks.attempt_of(mark), process.pid, began))
+        return found
+
+    def worker(self, program: str) -> Running | None:
+        return next((each for each in self.workers() if each.program == program), None)
+
+    def final(self, program: str) -> tuple[int, dict[str, str]]:
+        """The step and the hashes of the last checkpoint."""
+        newest = checkpoints.committed(self.directory(program))[0]
+        files = manifest.verify(self.directory(program) / str(newest)).files
+        return newest.step, {each.name: each.hash for each in files}
+
+    def strays(self) -> list[str]:
+        """What still carries a mark of this site."""
+        found = marks.of_daemon(self.folder / "state")
+        return [f"{mark.rpartition('/')[2]} pid {each.pid}" for mark, processes in found.items() for each in processes]
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """With a daemon; in the end nothing of it is left, whatever happened."""
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        reaper = threading.Thread(target=self._reap, daemon=True)
+        reaper.start()
+        try:
+            self.daemon.start()
+            yield
+        finally:
+            with contextlib.suppress(Exception):
+                self.daemon.stop()
+            for processes in marks.of_daemon(self.folder / "state").values():
+                for each in processes:
+                    with contextlib.suppress(psutil.Error):
+                        each.kill()
+            self._reaping.set()
+            reaper.join()
+
+    def close(self) -> None:
+        """Unmounts; the log keeper may take a moment to leave."""
+        for name in self.mounted:
+            subprocess.run(["umount", "-l", str(self.folder / name)], check=False)
+
+    def _reap(self) -> None:
+        """As the first process of a host does: orphans come to us."""
+        while not self._reaping.wait(REAP_S):
+            own = self.daemon.process.pid if self.daemon.process is not None else 0
+            for child in psutil.Process().children():
+                with contextlib.suppress(psutil.Error, ChildProcessError):
+                    started_by_us = child.pid == own or child.name() in ("mount", "umount")
+                    if child.status() == psutil.STATUS_ZOMBIE and not started_by_us:
+                        os.waitpid(child.pid, os.WNOHANG)
+
+
+def _mount(folder: Path) -> bool:
+    """A small file system there, if this user may."""
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "stepkeeper-soak", str(folder)]
+    return os.geteuid() == 0 and subprocess.run(command, capture_output=True, check=False).returncode == 0

@@ -1,0 +1,50 @@
+"""The host stood still, or is about to: silence in that time is no hang, and a limit that passed in it did not pass."""
+
+from supervisor.core.actions.adopting import ANSWER_S
+from supervisor.core.actions.base import Effects
+from supervisor.core.actions.moves import flushing_deadline, running_deadline, starting_deadline
+from supervisor.core.events import HostStood
+from supervisor.core.facts import Facts, Flush
+from supervisor.protocol.messages import Then
+
+
+def stood_running(facts: Facts, event: HostStood, now: float) -> Effects:
+    """It may be silent for as long as ever, from now on."""
+    facts.hear_anew(now)
+    facts.deadline_at = running_deadline(facts, now)
+    return []
+
+
+def stood_starting(facts: Facts, event: HostStood, now: float) -> Effects:
+    """A job has as long as a new one; a plain program is only older than it was."""
+    if facts.policy.is_job:
+        facts.hear_anew(now)
+        facts.start_by = now + facts.policy.startup_timeout
+        facts.deadline_at = starting_deadline(facts)
+    return []
+
+
+def stood_flushing(facts: Facts, event: HostStood, now: float) -> Effects:
+    """The same for the checkpoint, or for the worker's way out after it."""
+    facts.hear_anew(now)
+    flush = facts.flush
+    if flush is not None and flush.committed and flush.then is Then.STOP:
+        facts.deadline_at = now + facts.policy.stop_timeout
+    elif flush is not None:
+        facts.flush = Flush(flush.id, flush.then, flush.committed, now)
+        facts.deadline_at = flushing_deadline(facts, now)
+    return []
+
+
+def stood_stopping(facts: Facts, event: HostStood, now: float) -> Effects:
+    """It could not heed the signal."""
+    facts.deadline_at = now + facts.policy.stop_timeout
+    return []
+
+
+def stood_adopting(facts: Facts, event: HostStood, now: float) -> Effects:
+    """It could not answer."""
+    facts.hear_anew(now)
+    if facts.deadline_at is not None:
+        facts.deadline_at = max(facts.deadline_at, now + ANSWER_S)
+    return []

@@ -1,0 +1,285 @@
+"""A pool of event listeners: who gets which event, what an answer means, what becomes of an event nobody took.
+
+The protocol is Supervisor's (version 3.0 of it): a listener writes `READY`, gets one event, writes `RESULT`, and so on.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PROTOCOL = "3.0"
+READY = b"READY\n"
+ACCEPTED = b"OK"
+RESULT = b"RESULT "
+
+MAX_BYTES = 16 << 20  # of payloads that wait in one pool; `buffer_size` events of a megabyte would be too many
+MAX_ANSWER_BYTES = 1 << 20  # Supervisor's own handler knows no answer longer than 4
+MAX_LENGTH_DIGITS = 7
+REFUSED_AGAIN_S = 1.0  # an event that was refused twice is not sent again at once: nobody is to do nothing else
+SHOWN = 40  # characters of what a listener said that it should not have
+
+
+class Standing(StrEnum):
+    """Where a listener stands in the protocol: Supervisor's words."""
+
+    ACKNOWLEDGED = "ACKNOWLEDGED"  # it started, or answered, and has not said READY
+    READY = "READY"  # it waits for an event
+    BUSY = "BUSY"  # it has one
+    UNKNOWN = "UNKNOWN"  # it said something else: nothing is sent to it until it is started again
+
+
+@dataclass(slots=True)
+class Event:
+    """An event that waits, or that a listener has. `refusals`: how often it was refused; `not_before`: monotonic."""
+
+    serial: int
+    pool_serial: int
+    name: str
+    payload: bytes
+    refusals: int = 0
+    not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write this to a listener's standard input."""
+
+    listener: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Distrusted:
+    """A listener is UNKNOWN from now on; `why` in words."""
+
+    listener: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A listener answered that it can't handle an event, which is sent again."""
+
+    listener: str
+    event: str
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The buffer is full: the oldest event is gone. `total`: how many are, since the daemon's start."""
+
+    event: str
+    total: int
+
+
+Effect = Send | Distrusted | Refused | Dropped
+
+
+@dataclass(slots=True)
+class Listener:
+    """One process of the pool. `is_up`: it has outlived startsecs, so it gets events; `why`: it is UNKNOWN."""
+
+    name: str
+    standing: Standing = Standing.ACKNOWLEDGED
+    is_up: bool = False
+    event: Event | None = None
+    why: str | None = None
+    said: bytearray = field(default_factory=bytearray)
+
+
+class Pool:
+    """Events in the order they happened, and the listeners that take them. Times are monotonic seconds.
+
+    `server`: the daemon's identifier. `capacity`: how many events may wait.
+    """
+
+    def __init__(self, name: str, server: str, capacity: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.accepted = self.refused = self.dropped = 0
+        self._server = server
+        self._waiting: deque[Event] = deque()
+        self._bytes = 0
+        self._serials = 0
+        self._listeners: dict[str, Listener] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for a listener."""
+        return len(self._waiting)
+
+    @property
+    def unanswered(self) -> int:
+        """How many events wait, or are with a listener that has not answered."""
+        return self.waiting + sum(each.event is not None for each in self._listeners.values())
+
+    @property
+    def listeners(self) -> Iterable[Listener]:
+        """Those that have a process."""
+        return self._listeners.values()
+
+    def listener(self, name: str) -> Listener | None:
+        """The listener of that name, if it has a process."""
+        return self._listeners.get(name)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def offer(self, serial: int, name: str, payload: bytes, now: float) -> list[Effect]:
+        """An event happened. Where there is no room for it the oldest one goes."""
+        self._waiting.append(Event(serial, self._serials, name, payload))
+        self._serials += 1
+        self._bytes += len(payload)
+        effects: list[Effect] = []
+        while len(self._waiting) > self.capacity or (self._bytes > MAX_BYTES and len(self._waiting) > 1):
+            lost = self._next()
+            self.dropped += 1
+            effects.append(Dropped(lost.name, self.dropped))
+        return effects + self._dispatch(now)
+
+    def opened(self, name: str) -> None:
+        """A listener's process was started."""
+        self._listeners[name] = Listener(name)
+
+    def stood(self, name: str, is_up: bool, now: float) -> list[Effect]:
+        """A listener is RUNNING now, or is not."""
+        listener = self._listeners.get(name)
+        if listener is not None:
+            listener.is_up = is_up
+        return self._dispatch(now)
+
+    def closed(self, name: str, now: float) -> list[Effect]:
+        """A listener's process is gone; what it had not answered goes to another, or to its successor."""
+        listener = self._listeners.pop(name, None)
+        if listener is not None:
+            self._take_back(listener)
+        return self._dispatch(now)
+
+    def deaf(self, name: str, now: float) -> list[Effect]:
+        """A listener has closed its standard input, or can't be written to."""
+        listener = self._listeners.get(name)
+        if listener is None or listener.standing is Standing.UNKNOWN:
+            return []
+        return [self._distrust(listener, "has closed its standard input"), *self._dispatch(now)]
+
+    def heard(self, name: str, data: bytes, now: float) -> list[Effect]:
+        """A listener wrote something."""
+        listener = self._listeners.get(name)
+        if listener is None or listener.standing is Standing.UNKNOWN:
+            return []
+        listener.said += data
+        effects: list[Effect] = []
+        while (heeded := self._heed(listener, now)) is not None:
+            effects += heeded
+        return effects + self._dispatch(now)
+
+    def deadline(self) -> float | None:
+        """When `expire` is to be called; None: nothing waits for a time."""
+        if not self._waiting or self._free() is None:
+            return None
+        return self._waiting[0].not_before
+
+    def expire(self, now: float) -> list[Effect]:
+        """What is to be done if the deadline has passed."""
+        return self._dispatch(now)
+
+    # --- what is made of it -------------------------------------------------------------------------------------------
+
+    def _heed(self, listener: Listener, now: float) -> list[Effect] | None:
+        """One word of a listener's; None if there is no whole one."""
+        said = bytes(listener.said[: len(READY)])
+        if not said:
+            return None
+        match listener.standing:
+            case Standing.ACKNOWLEDGED if said == READY:
+                del listener.said[: len(READY)]
+                listener.standing = Standing.READY
+                return []
+            case Standing.ACKNOWLEDGED if READY.startswith(said):
+                return None
+            case Standing.BUSY:
+                return self._answer(listener, now)
+            case Standing.UNKNOWN:
+                return None
+        expected = "READY" if listener.standing is Standing.ACKNOWLEDGED else "nothing before the next event"
+        return [self._distrust(listener, f"wrote {_shown(listener.said)}, where the protocol has {expected}")]
+
+    def _answer(self, listener: Listener, now: float) -> list[Effect] | None:
+        event = listener.event
+        assert event is not None  # it is BUSY
+        line, end, rest = bytes(listener.said).partition(b"\n")
+        length = _length(line)
+        if (length is None) if end else not _may_become_result(line):
+            return [self._distrust(listener, f"wrote {_shown(listener.said)}, where the protocol has RESULT LENGTH")]
+        if not end or length is None or len(rest) < length:
+            return None
+        answer = rest[:length]
+        del listener.said[: len(line) + 1 + length]
+        listener.standing = Standing.ACKNOWLEDGED
+        if answer == ACCEPTED:
+            listener.event = None
+            self.accepted += 1
+            return []
+        event.refusals += 1
+        event.not_before = now + (REFUSED_AGAIN_S if event.refusals > 1 else 0.0)
+        self.refused += 1
+        self._take_back(listener)
+        return [Refused(listener.name, event.name, answer)]
+
+    def _distrust(self, listener: Listener, why: str) -> Distrusted:
+        listener.standing, listener.why = Standing.UNKNOWN, why
+        listener.said.clear()
+        self._take_back(listener)
+        return Distrusted(listener.name, why)
+
+    def _take_back(self, listener: Listener) -> None:
+        """Its event waits again, before all that came later; there is always room for that."""
+        event, listener.event = listener.event, None
+        if event is None:
+            return
+        place = sum(1 for each in self._waiting if each.pool_serial < event.pool_serial)
+        self._waiting.insert(place, event)
+        self._bytes += len(event.payload)
+
+    def _dispatch(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        while self._waiting and self._waiting[0].not_before <= now and (listener := self._free()) is not None:
+            event = self._next()
+            listener.event, listener.standing = event, Standing.BUSY
+            effects.append(Send(listener.name, self._envelope(event)))
+        return effects
+
+    def _free(self) -> Listener | None:
+        ready = (each for each in self._listeners.values() if each.standing is Standing.READY and each.is_up)
+        return next(ready, None)
+
+    def _next(self) -> Event:
+        event = self._waiting.popleft()
+        self._bytes -= len(event.payload)
+        return event
+
+    def _envelope(self, event: Event) -> bytes:
+        """Header and payload; `len` counts bytes, as Supervisor's documentation says."""
+        header = (
+            f"ver:{PROTOCOL} server:{self._server} serial:{event.serial} pool:{self.name} "
+            f"poolserial:{event.pool_serial} eventname:{event.name} len:{len(event.payload)}\n"
+        )
+        return header.encode() + event.payload
+
+
+def _length(line: bytes) -> int | None:
+    """How long the answer is that this line announces; None if it does not."""
+    digits = line.removeprefix(RESULT)
+    if not line.startswith(RESULT) or not digits.isdigit() or len(digits) > MAX_LENGTH_DIGITS:
+        return None
+    return length if (length := int(digits)) <= MAX_ANSWER_BYTES else None
+
+
+def _may_become_result(start: bytes) -> bool:
+    """Whether what follows can still make it `RESULT LENGTH`."""
+    return RESULT.startswith(start) or _length(start) is not None
+
+
+def _shown(said: bytes | bytearray) -> str:
+    return repr(bytes(said[:SHOWN]))[1:]

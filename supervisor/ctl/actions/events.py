@@ -1,0 +1,110 @@
+"""Action that watches: events."""
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from supervisor.ctl import render
+from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.client import Unreachable
+from supervisor.ctl.terminal import SCHEMA, Status, Terminal
+
+TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
+START = "start"
+MISSED = "EVENTS_MISSED"
+TOLD_FIRST = ("cursor", "serial", "wall_at", "event", "program", "group", "process", "from_state", "state", "reason")
+"""Keys that a line for people has in a place of their own, or leaves out."""
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which events, from where on."""
+
+    names: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    since: str | None = None
+    follow: bool = True
+
+
+def events(terminal: Terminal, arguments: Arguments) -> Status:
+    """What happens, as it happens; over restarts of the daemon, and without a gap where it remembers."""
+    wanted = _wanted(arguments)
+    try:
+        for event in _watched(terminal, wanted):
+            if terminal.as_json:
+                print(json.dumps({"schema": SCHEMA, **event}), file=terminal.out, flush=True)
+            else:
+                terminal.say(line(event))
+    except KeyboardInterrupt:
+        if not wanted.follow:
+            raise
+    return Status.FINE  # Ctrl-C is how one leaves
+
+
+def _watched(terminal: Terminal, wanted: Wanted) -> Iterator[Event]:
+    cursor, was_there = wanted.since, False
+    while True:
+        try:
+            for event in terminal.client.events(wanted.names, wanted.kinds, cursor, follow=wanted.follow):
+                cursor, was_there = event["cursor"], True
+                if "event" in event:
+                    yield event
+            why = "supervisord ended the stream"
+        except Unreachable as error:
+            if not (wanted.follow and was_there):
+                raise
+            why = str(error)
+        if not wanted.follow:
+            return
+        terminal.explain(f"{why}; trying again")
+        cursor = _until_there(terminal, cursor)
+
+
+def _until_there(terminal: Terminal, cursor: str | None) -> str | None:
+    """Waits for a daemon that answers."""
+    while True:
+        time.sleep(TRY_AGAIN_S)
+        try:
+            terminal.client.call("pid")
+        except Unreachable:
+            continue
+        return cursor
+
+
+def line(event: Event) -> str:
+    """One event for people: when, what, of whom, from where, why."""
+    if event["event"] == MISSED:
+        count = event.get("count")
+        return f"... {count} events were missed" if count else "... supervisord was started anew; events were missed"
+    whose = event.get("program") or event.get("group") or ""
+    moved = f"from {event['from_state']}" if event.get("from_state") else ""
+    more = [f"{key}={value}" for key, value in event.items() if key not in TOLD_FIRST and value not in (None, "", 0)]
+    if event.get("expected") == 0:
+        more.append("expected=0")
+    told = [render.moment(event["wall_at"]), event["event"], whose, moved, *more]
+    reason = f": {render.one_line(str(event['reason']))}" if event.get("reason") else ""
+    return " ".join(filter(None, told)) + reason
+
+
+def _wanted(arguments: Arguments) -> Wanted:
+    wanted, names, left = Wanted(), [], list(arguments)
+    while left:
+        match left.pop(0):
+            case "--no-follow":
+                wanted = replace(wanted, follow=False)
+            case ("--kind" | "--since") as option if not left:
+                raise Usage(f"Error: {option} requires a value")
+            case "--kind":
+                wanted = replace(wanted, kinds=(*wanted.kinds, *left.pop(0).split(",")))
+            case "--since":
+                wanted = replace(wanted, since=left.pop(0))
+            case option if option.startswith("-"):
+                raise Usage(f"Error: bad argument {option}")
+            case name:
+                names.append(name)
+    since = START if wanted.since is None and not wanted.follow else wanted.since
+    return replace(wanted, since=since, names=() if "all" in names else tuple(names))

@@ -1,0 +1,106 @@
+"""The two pipes between the daemon and an event listener: its standard input and its standard output."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+READ_BYTES = 64 * 1024  # a pipe's default capacity
+DEAF_AFTER_S = 0.5  # a process that dies closes its pipes a moment before its end is seen
+
+
+class ListenerPipes:
+    """The daemon's ends, in the running loop; `stdin` and `stdout` are the listener's, until `handed_over`.
+
+    `heard` gets what it writes; `deaf` is called when it lives and reads no more. `copy`: a descriptor that gets all it
+    writes too, as far as there is room; it is closed with the pipes. They end with the daemon: only it has its ends.
+    """
+
+    def __init__(self, heard: Callable[[bytes], None], deaf: Callable[[], None], copy: int | None = None) -> None:
+        self._heard, self._deaf, self._copy = heard, deaf, copy
+        self._loop = asyncio.get_running_loop()
+        self._unsent = b""
+        self._is_closed = False
+        self.stdin, self._writing = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._reading, self.stdout = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            os.close(self.stdin)
+            os.close(self._writing)
+            raise
+        for descriptor in (self._reading, self._writing, *([] if copy is None else [copy])):
+            os.set_blocking(descriptor, False)
+        self._loop.add_reader(self._reading, self._readable)
+
+    def handed_over(self) -> None:
+        """The listener has its ends: they are closed here."""
+        for descriptor in (self.stdin, self.stdout):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.stdin = self.stdout = -1
+
+    def write(self, data: bytes) -> None:
+        """Gives it this on its standard input; never waits. One event at a time, so there is no queue to bound."""
+        if self._writing >= 0:
+            self._unsent += data
+            self._writable()
+
+    def close(self) -> None:
+        """Reads what it wrote last, then closes everything."""
+        self._is_closed = True
+        if self._reading >= 0:
+            for _ in range(16):  # 1 MiB; a child that it left behind may print for ever
+                if self._reading < 0 or not self._readable():
+                    break
+        self.handed_over()
+        self._stop_reading()
+        self._stop_writing()
+        if self._copy is not None:
+            os.close(self._copy)
+            self._copy = None
+
+    def _readable(self) -> bool:
+        """Hears one piece; False if there was none."""
+        try:
+            data = os.read(self._reading, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._stop_reading()
+            return False
+        if self._copy is not None:
+            with contextlib.suppress(OSError):  # a disk that is slow must not hold events up
+                os.write(self._copy, data)
+        self._heard(data)
+        return True
+
+    def _writable(self) -> None:
+        try:
+            self._unsent = self._unsent[os.write(self._writing, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # it has closed its standard input, or is gone
+            self._stop_writing()
+            self._loop.call_later(DEAF_AFTER_S, self._tell_deaf)
+            return
+        if self._unsent:
+            self._loop.add_writer(self._writing, self._writable)
+        else:
+            self._loop.remove_writer(self._writing)
+
+    def _tell_deaf(self) -> None:
+        if not self._is_closed:
+            self._deaf()
+
+    def _stop_reading(self) -> None:
+        if self._reading >= 0:
+            self._loop.remove_reader(self._reading)
+            os.close(self._reading)
+            self._reading = -1
+
+    def _stop_writing(self) -> None:
+        if self._writing >= 0:
+            self._loop.remove_writer(self._writing)
+            os.close(self._writing)
+            self._writing = -1
+        self._unsent = b""

@@ -1,0 +1,46 @@
+"""Looks at the clock every few seconds while a job runs: a look that comes late shows that the host stood still."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from supervisor.core import events as fact
+from supervisor.core.facts import ALIVE
+from supervisor.core.stillness import EVERY_S, stood_s
+from supervisor.runner.runner import Runner
+
+log = structlog.get_logger()
+
+
+class Pulse:
+    """All programs, by `runners`. Without a job to watch nothing is looked at, and nobody is woken."""
+
+    def __init__(self, runners: Callable[[], Mapping[str, Runner]]) -> None:
+        self._runners = runners
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def changed(self) -> None:
+        """A program's state is another one."""
+        if self._timer is None and any(_is_watched(each) for each in self._runners().values()):
+            self._timer = self._loop.call_later(EVERY_S, self._look)
+
+    def end(self) -> None:
+        """Looks no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        timer, self._timer = self._timer, None
+        still_s = None if timer is None else stood_s(timer.when(), self._loop.time())
+        self.changed()
+        if still_s is None:
+            return
+        log.warning("host.stood_still", still_s=round(still_s, 1), effect="what is waited for has its whole time again")
+        for runner in list(self._runners().values()):
+            runner.post(fact.HostStood(still_s))
+
+
+def _is_watched(runner: Runner) -> bool:
+    return runner.facts.policy.is_job and runner.state in ALIVE

@@ -1,0 +1,87 @@
+"""[eventlistener:NAME] sections: Supervisor's keys and defaults, and what is refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from supervisor.config import Config
+from supervisor.config.migrate import Fate, judge
+from tests.config.conftest import DAEMON
+
+EAR = "[eventlistener:ear]\ncommand=/bin/ear\nevents=PROCESS_STATE,tick_60\n"
+
+
+def test_a_listener_is_a_program_whose_group_is_its_pool(read: Callable[..., Config]):
+    programs = read(DAEMON + EAR + "numprocs=2\nprocess_name=%(program_name)s_%(process_num)d\n").programs
+
+    assert list(programs) == ["ear:ear_0", "ear:ear_1"]
+    ear = programs["ear:ear_0"]
+    assert ear.listener is not None
+    assert ear.listener.events == ("PROCESS_STATE", "TICK_60")
+    assert ear.listener.buffer_size == 1000
+    assert (ear.group, ear.group_priority, ear.priority) == ("ear", -1, 999)
+    assert ear.stdout_logfile is None
+    assert ear.stderr_logfile is not None
+
+
+def test_listeners_start_before_programs_unless_they_say_otherwise(read: Callable[..., Config]):
+    program = "[program:a]\ncommand=x\n"
+
+    assert list(read(DAEMON + program + EAR).programs) == ["ear", "a"]
+    assert list(read(DAEMON + program + EAR + "priority=1000\n").programs) == ["a", "ear"]
+
+
+def test_supervisor_s_keys_are_taken(read: Callable[..., Config]):
+    keys = "buffer_size=5\nresult_handler=supervisor.dispatchers:default_handler\nstdout_logfile=/var/log/ear.log\n"
+
+    ear = read(DAEMON + EAR + keys + "redirect_stderr=false\nstdout_capture_maxbytes=0\n").programs["ear"]
+
+    assert ear.listener is not None
+    assert ear.listener.buffer_size == 5
+    assert ear.stdout_logfile == Path("/var/log/ear.log")
+
+
+def test_a_program_is_no_listener(read: Callable[..., Config]):
+    assert read(DAEMON + "[program:a]\ncommand=x\n").programs["a"].listener is None
+
+
+def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[str]]):
+    def of(*lines: str, head: str = "[eventlistener:ear]\ncommand=x\n") -> str:
+        (found,) = complaints(DAEMON + head + "\n".join(lines))
+        return found
+
+    assert "has no 'events', which it needs" in of()
+    assert "which is no event type; did you mean PROCESS_STATE?" in of("events=PROCESS_STAT")
+    assert "is empty" in of("events=,")
+    assert "PROCESS_LOG_STDOUT, which is never sent: what programs print" in of("events=PROCESS_LOG_STDOUT")
+    assert "PROCESS_COMMUNICATION, which is never sent" in of("events=PROCESS_COMMUNICATION")
+    assert "the daemon loads no code of others" in of("events=EVENT", "result_handler=mine:handler")
+    assert "buffer_size" in of("events=EVENT", "buffer_size=0")
+    assert "standard output is how an event listener answers" in of("events=EVENT", "redirect_stderr=true")
+    assert "has no key 'checkpoint_dir'" in of("events=EVENT", "checkpoint_dir=/x")
+    assert "has no key 'event'; did you mean 'events'?" in of("events=EVENT", "event=X")
+    assert "has no key 'events'" in of("events=EVENT", head="[program:ear]\ncommand=x\n")
+    twins = "[program:ear]\ncommand=x\n[eventlistener:ear]\ncommand=y\n"
+    assert "has the name of another group" in of("events=EVENT", head=twins)
+    assert "has no name; write [eventlistener:NAME]" in of("events=EVENT", head="[eventlistener]\ncommand=x\n")
+    assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
+
+
+def test_migrate_says_what_is_different(tmp_path: Path):
+    path = tmp_path / "old.conf"
+    path.write_text(
+        DAEMON + EAR + "buffer_size=50\nstdout_logfile=AUTO\nstdout_events_enabled=false\nstartretries=1\n"
+        "result_handler=other:handler\n"
+    )
+
+    judged = {each.place.line: each.fate for each in judge(path, {}) if (each.place.line or 0) > 1}
+
+    assert list(judged.values()) == [
+        Fate.KEPT,
+        Fate.KEPT,
+        Fate.KEPT,
+        Fate.KEPT,
+        Fate.CHANGED,
+        Fate.NO_EFFECT,
+        Fate.CHANGED,
+        Fate.REFUSED,
+    ]
