@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+from supervisor.protocol.protowire import encoded
 from supervisor.protocol.sstable import masked_crc
 
 _START = 1  # SessionLog.START: readers drop what they hold from that step on
@@ -79,20 +80,12 @@ def _crc(content: bytes) -> bytes:
     return struct.pack("<I", masked_crc(content))
 
 
-def _number(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
 def _varint(field: int, value: int) -> bytes:
-    return _number(field << 3) + _number(value)
+    return encoded(field << 3) + encoded(value)
 
 
 def _message(field: int, content: bytes) -> bytes:
-    return _number(field << 3 | 2) + _number(len(content)) + content
+    return encoded(field << 3 | 2) + encoded(len(content)) + content
 
 
 def _text(field: int, text: str) -> bytes:
@@ -100,4 +93,4 @@ def _text(field: int, text: str) -> bytes:
 
 
 def _float(field: int, value: float) -> bytes:
-    return _number(field << 3 | 5) + struct.pack("<f", value)
+    return encoded(field << 3 | 5) + struct.pack("<f", value)

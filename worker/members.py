@@ -87,6 +87,10 @@ class Members:
         atexit.register(self._part)
         threading.Thread(target=self._watch, name="stepkeeper-members", daemon=True).start()
 
+    def must_stay(self) -> None:
+        """Training begins: from now on all die with the first of them that does."""
+        self._parting = False
+
     def may_end(self) -> None:
         """Training is over for all of them: from now on it is no failure if one ends."""
         self._parting = True

@@ -73,6 +73,8 @@ class GangKeeper(Keeper):
         gang, attempt = self._gang, self._attempt
         if gang.is_chief:
             opened = super()._open(directory)
+            if (started := members.started()) is not None:
+                started.must_stay()  # also where the script trains a second time
             gang.text_from_chief(json.dumps([attempt.number, str(opened.restore) if opened.restore else None]))
             return opened
         if attempt.channel is not None:

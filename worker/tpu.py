@@ -11,14 +11,18 @@ import tensorflow as tf
 NAME = "TPU_NAME"  # TensorFlow's own variable, and Google's
 LOCAL = "local"  # a TPU VM's own
 
+_connected = False  # to another host's TPU
+
 
 def strategy() -> tf.distribute.Strategy:
     """Over the TPU that TPU_NAME names, else this host's own. Raises RuntimeError where there is none."""
+    global _connected
     name = os.environ.get(NAME) or LOCAL
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
         if name != LOCAL:
             tf.config.experimental_connect_to_cluster(resolver)
+            _connected = True
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, ValueError, OSError) as error:
@@ -29,6 +33,7 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def on_host() -> tf.train.CheckpointOptions:
-    """For TensorFlow's own reads and writes of checkpoints: the files are this host's, not the TPU's."""
-    return tf.train.CheckpointOptions(experimental_io_device="/job:localhost")
+def on_host() -> tf.train.CheckpointOptions | None:
+    """For TensorFlow's own reads and writes of checkpoints: where a TPU belongs to another host, the files are still
+    this one's. None elsewhere: a cluster of workers knows no such device."""
+    return tf.train.CheckpointOptions(experimental_io_device="/job:localhost") if _connected else None

@@ -1,6 +1,7 @@
 """A run whose program writes its own files: restored, saved, stopped and refused as any other."""
 
 import random
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -8,8 +9,8 @@ import numpy as np
 import pytest
 
 from supervisor.protocol import checkpoints, layout
-from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Restored, SaveFailed, Then
+from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker.daemon_end import DaemonEnd
 from worker.files import FilesRun, Unfit
@@ -160,3 +161,23 @@ def test_what_another_program_wrote_leaves_with_65(
 def test_without_a_directory_it_says_what_to_give() -> None:
     with pytest.raises(ValueError, match="checkpoint_dir"):
         FilesRun(Counting())
+
+
+def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonEnd, tmp_path: Path) -> None:
+    class Slow(Counting):
+        def write(self, folder: Path) -> None:
+            daemon.wait_for(Progress, among=lambda said: said.section == "save")
+            time.sleep(0.8)
+            super().write(folder)
+
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    daemon.send(Go(1, restore=None))
+    with FilesRun(Slow(), total_steps=4) as run:
+        for step in (1, 2, 3):
+            time.sleep(0.11 * (step == 3))  # so long, and it is worth telling
+            run.step_done(epoch=0, batch=step)
+        after = daemon.wait_for(Progress, among=lambda said: said.step == 3 and said.section is None)
+        run.step_done(epoch=0, batch=4)
+
+    assert after.step_s is not None
+    assert after.step_s < 0.4, "what a save takes is no step's time"
