@@ -45,7 +45,7 @@ bench-fleet: $(INSTALLED)  ## 1 to 1,000 programs under one daemon, beside Super
 bench-preempt: $(INSTALLED)  ## notices beside TensorFlow's PreemptionCheckpointHandler (6 minutes; long: ARGS=--long)
 	$(BIN)/python -m bench.preempt $(ARGS)
 
-systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 3 minutes)
+systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 8 minutes)
 	$(BIN)/python -m tests.systemd
 
 diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md
