@@ -54,7 +54,7 @@ bench-soak: $(INSTALLED)  ## every fault at random moments (ARGS="--minutes 10";
 bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hour and a half; ARGS="--kills 10" is short)
 	$(BIN)/python -m bench.exactness $(ARGS)
 
-systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 3 minutes)
+systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 8 minutes)
 	$(BIN)/python -m tests.systemd
 
 diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md
