@@ -209,6 +209,11 @@ SHAPES: Mapping[str, Shape] = {
     "reload": Shape(_object()),
     "remove": _named(NAME),
     "reread": Shape(_of(Changes)),
+    "send_stdin": _named(
+        _object(name=TEXT, bytes=WHOLE),
+        chars={**TEXT, "description": "Text, sent as UTF-8; either this or base64."},
+        base64={**TEXT, "description": "Bytes, in base64."},
+    ),
     "shutdown": Shape(_object()),
     "signal": Shape(NAME, {"name": TEXT, "signal": {**TEXT, "description": "Its name, as HUP or SIGHUP, or number."}}),
     "start": _named(NAME, wait={**FLAG, "default": True}),

@@ -1,12 +1,12 @@
 """What Supervisor's methods do with what programs print, and are told."""
 
 import asyncio
+import base64
 from pathlib import Path
 from typing import Any
 
 from supervisor.control import groups, log_reading
 from supervisor.control.asked import Daemon
-from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.rpc_calls import Struct, do, results, runner_of
 from supervisor.runner.runner import Runner
 
@@ -58,12 +58,14 @@ async def clear_all_logs(daemon: Daemon) -> list[Struct]:
     return sorted(cleared, key=lambda result: order.index((result["name"], result["group"])))
 
 
-async def send_stdin(daemon: Daemon, name: str, chars: str) -> bool:
-    """Would write to a program's standard input, which is empty here: NO_FILE, as where a program has closed it."""
+async def send_stdin(daemon: Daemon, name: str, chars: str | bytes) -> bool:
+    """Writes to a program's standard input; text as UTF-8."""
     runner = runner_of(daemon, name)
-    if runner.acts.pid is None:
-        raise RpcFault(FaultCode.NOT_RUNNING, name)
-    raise RpcFault(FaultCode.NO_FILE, f"{name} is not read from: programs have no standard input here")
+    if isinstance(chars, bytes):
+        await do(daemon, "send_stdin", name=runner.name, base64=base64.b64encode(chars).decode())
+    else:
+        await do(daemon, "send_stdin", name=runner.name, chars=chars)
+    return True
 
 
 async def send_event(daemon: Daemon, type: str, data: str) -> bool:

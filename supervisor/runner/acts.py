@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -20,7 +21,8 @@ from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
-from supervisor.host.channel import Channel
+from supervisor.host import stdin as standard_input
+from supervisor.host.channel import Channel, make_folder
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
@@ -28,6 +30,7 @@ from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
 from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
+from supervisor.host.stdin import Stdin
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
@@ -70,6 +73,7 @@ class Attempt:
     channel: Channel | None
     memory: OomWatch
     is_adopted: bool = False
+    stdin: Stdin | None = None
 
 
 class Acts:
@@ -106,6 +110,11 @@ class Acts:
         """Sends a signal to the worker (not to its group); False if there is none."""
         return self._attempt is not None and self._attempt.process.send(number, group=False)
 
+    @property
+    def stdin(self) -> Stdin | None:
+        """The worker's standard input; None where there is no worker, or none that can be written to (a job's)."""
+        return self._attempt.stdin if self._attempt else None
+
     def take_over(self, found: LeftWorker) -> bool:
         """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
         number, channel, is_job = found.attempt, None, self._config.job is not None
@@ -121,7 +130,8 @@ class Acts:
             if channel is not None:
                 channel.let_go()
             return False
-        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True)
+        stdin = None if is_job else Stdin(self._folder(number))
+        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True, stdin=stdin)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
@@ -183,6 +193,9 @@ class Acts:
             if config.job is not None:
                 channel = self._open_channel(number)
                 undo.callback(channel.close)
+            stdin = None if channel is not None else self._open_stdin(number, undo)
+            if stdin is not None:
+                handed_over.callback(os.close, stdin)
             stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
             handed_over.callback(os.close, stdout)
             stderr = stdout
@@ -203,13 +216,35 @@ class Acts:
                 server_url=services.server_url,
                 stdout=stdout,
                 stderr=stderr,
+                stdin=stdin,
             )
             process = spawn(request, partial(self._exited, number))
             undo.pop_all()
-        return Attempt(number, process, channel, OomWatch(process.pid))
+        return Attempt(
+            number,
+            process,
+            channel,
+            OomWatch(process.pid),
+            stdin=None if channel is not None else Stdin(self._folder(number)),
+        )
+
+    def _folder(self, number: int) -> Path:
+        """The attempt's own, for its pipes."""
+        return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
+
+    def _open_stdin(self, number: int, undo: contextlib.ExitStack) -> int:
+        """What a plain program is to read from. Where no file can be made it starts all the same."""
+        folder = self._folder(number)
+        undo.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            make_folder(folder, 0o711)
+            return standard_input.create(folder, owner_of(self._config))
+        except OSError as error:
+            self._log.warning("stdin.out_of_reach", folder=str(folder), error=error.strerror, effect="nobody can write")
+            return standard_input.without_path()
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
-        folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
+        folder = self._folder(number)
         owner = owner_of(self._config)
         try:
             return Channel(folder, number, owner, self._heard, partial(self._misheard, number), found)
@@ -324,6 +359,8 @@ class Acts:
             attempt.channel.close()
             for message in words if not self._spoke_last else ():
                 self._heard(message)
+        else:
+            shutil.rmtree(self._folder(number), ignore_errors=True)
         self._attempt = None
         now = time.time()
         self.last_exit, self.ended_wall_at = exit_, now

@@ -55,6 +55,7 @@ def spawn_request(
     server_url: str | None,
     stdout: int,
     stderr: int,
+    stdin: int | None = None,
 ) -> SpawnRequest:
     """The order for one process. Raises SpawnError if its user does not exist or can't be taken on."""
     return SpawnRequest(
@@ -81,6 +82,7 @@ def spawn_request(
         group_ends_with_it=config.job is not None,
         stdout=stdout,
         stderr=stderr,
+        stdin=stdin,
         limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
         oom_score_adjust=config.oom_score_adjust,
     )
