@@ -58,7 +58,7 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Sta
         first = next(blocks, b"")
         if follow:
             print("==> Press Ctrl-C to exit <==", file=terminal.out, flush=True)
-        for text in _decoded(itertools.chain([first], blocks)):
+        for text in decoded(itertools.chain([first], blocks)):
             print(text, end="", file=terminal.out, flush=follow)
     except KeyboardInterrupt:
         if not follow:
@@ -75,7 +75,7 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Sta
     return Status.FINE
 
 
-def _decoded(blocks: Iterator[bytes]) -> Iterator[str]:
+def decoded(blocks: Iterator[bytes]) -> Iterator[str]:
     """The text; what is not UTF-8, or cut off at the beginning, is replaced."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for block in blocks:

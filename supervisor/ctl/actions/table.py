@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import accounts, daemon, listing, logs, noticed, running, story, using
+from supervisor.ctl.actions import accounts, daemon, foreground, listing, logs, noticed, running, story, using
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -70,6 +70,11 @@ TABLE: Mapping[str, Action] = {
             ("drill NAME ... --in TIME --possible", "The same, as a notice that need not come true."),
             ("drill NAME ... --withdraw", "Take it back."),
         ),
+        names=True,
+    ),
+    "fg": Action(
+        foreground.fg,
+        (("fg NAME", "Show what a program prints, and send it the lines you type, until Ctrl-C; it runs on."),),
         names=True,
     ),
     "goodput": Action(
