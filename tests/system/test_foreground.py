@@ -9,6 +9,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from bench import peer
+from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, alive
 
 TIME_S = 20.0
@@ -152,3 +154,19 @@ def test_without_a_log_fg_says_so_and_still_sends(daemon: Daemon):
     terminal.sendeof()
     terminal.expect_exact("Exiting foreground")
     terminal.expect(pexpect.EOF)
+
+
+@pytest.mark.slow  # installs Supervisor, where that is not done yet
+def test_supervisors_own_client_talks_to_a_program_too(daemon: Daemon):
+    client = peer.binaries() / "supervisorctl"
+    terminal = pexpect.spawn(
+        str(client), ["-c", str(daemon.conf), "fg", "talker"], env=PEER_ENVIRONMENT, encoding="utf-8", timeout=TIME_S
+    )
+    shows(terminal, "==> Press Ctrl-C to exit <==", "ready")
+    terminal.sendline("from afar")
+    shows(terminal, "heard from afar", "complaint from afar")
+    terminal.sendintr()
+    terminal.expect_exact("Exiting foreground")
+    terminal.close()
+
+    assert daemon.status("talker")["state"] == "RUNNING"

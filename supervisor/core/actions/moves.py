@@ -134,11 +134,20 @@ def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
         count = failures.by_cause[cause]
         return fail(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
     pause = restart.delay(failures.idle_deaths, f"{policy.name}:{facts.attempt}")
+    if not policy.is_job and facts.moved:
+        pause = loop_pause(facts, now)
     if pause <= 0:
         return launch(facts, now)
     facts.reason = text
     enter(facts, State.BACKOFF, now + pause)
     return []
+
+
+def loop_pause(facts: Facts, now: float) -> float:
+    """Books a crash of a plain program that had started; seconds to wait, more for each one that follows shortly."""
+    failures = facts.failures
+    failures.crashed(now - facts.started_at)
+    return restart.delay(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
 
 
 def fail(facts: Facts, reason: str) -> Effects:
