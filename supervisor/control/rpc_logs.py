@@ -1,6 +1,5 @@
 """What Supervisor's methods do with what programs print, and are told."""
 
-import asyncio
 import base64
 from pathlib import Path
 from typing import Any
@@ -13,35 +12,39 @@ from supervisor.runner.runner import Runner
 
 async def read_log(daemon: Daemon, offset: int, length: int) -> str:
     """A piece of the daemon's log."""
-    return await asyncio.to_thread(log_reading.read, daemon.settings.logfile, offset, length)
+    path = daemon.settings.logfile
+    return await daemon.disks.run(path, log_reading.read, path, offset, length)
 
 
 async def clear_log(daemon: Daemon) -> bool:
     """Empties the daemon's log and deletes its backups."""
-    await asyncio.to_thread(log_reading.clear, daemon.settings.logfile)
+    path = daemon.settings.logfile
+    await daemon.disks.run(path, log_reading.clear, path)
     return True
 
 
 async def read_stdout(daemon: Daemon, name: str, offset: int, length: int) -> str:
     """A piece of the log of a program's standard output."""
-    return await asyncio.to_thread(log_reading.read, logfile(runner_of(daemon, name), "stdout"), offset, length)
+    path = logfile(runner_of(daemon, name), "stdout")
+    return await daemon.disks.run(path, log_reading.read, path, offset, length)
 
 
 async def read_stderr(daemon: Daemon, name: str, offset: int, length: int) -> str:
     """A piece of the log of a program's standard error."""
-    return await asyncio.to_thread(log_reading.read, logfile(runner_of(daemon, name), "stderr"), offset, length)
+    path = logfile(runner_of(daemon, name), "stderr")
+    return await daemon.disks.run(path, log_reading.read, path, offset, length)
 
 
 async def tail_stdout(daemon: Daemon, name: str, offset: int, length: int) -> list[Any]:
     """The end of the log of standard output: text, size of the file, whether it holds more than that."""
     path = logfile(runner_of(daemon, name), "stdout")
-    return list(await asyncio.to_thread(log_reading.tail, path, offset, length))
+    return list(await daemon.disks.run(path, log_reading.tail, path, offset, length))
 
 
 async def tail_stderr(daemon: Daemon, name: str, offset: int, length: int) -> list[Any]:
     """The end of the log of standard error: text, size of the file, whether it holds more than that."""
     path = logfile(runner_of(daemon, name), "stderr")
-    return list(await asyncio.to_thread(log_reading.tail, path, offset, length))
+    return list(await daemon.disks.run(path, log_reading.tail, path, offset, length))
 
 
 async def clear_logs(daemon: Daemon, name: str) -> bool:
