@@ -116,7 +116,8 @@ class ProgramConfig(HookKeys):
     depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(
         (),
         "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
-        "for its startsecs, a job trains, or either has done its work. It waits for them at its start only.",
+        "for its startsecs or said so (notify), a job trains, or either has done its work. It waits for them at its "
+        "start only.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -134,6 +135,14 @@ class ProgramConfig(HookKeys):
         1.0, "Seconds it must stay up to count as started; ending earlier is a failed start. A job has started when it "
         "trains."
     )  # fmt: skip
+    notify: Boolean = key(
+        False,
+        "Whether it says itself when it is ready, in place of startsecs: by READY=1 to the socket that NOTIFY_SOCKET "
+        "names, as services of systemd do; its STATUS= is shown. Jobs are ready when they train.",
+    )
+    notify_timeout: Timeout = key(
+        90.0, "Seconds within which it has to say so; then it is stopped, which is a failed start. As systemd's."
+    )
     startretries: Count = key(
         3,
         "How many failed starts in a row are tried again before it is given up. For a job: restarts in a row that "

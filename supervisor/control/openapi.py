@@ -118,6 +118,7 @@ PROGRAM = _object(
     exit_code=_or_null(WHOLE),
     signal=_or_null(WHOLE),
     reason=_or_null(TEXT),
+    says=_or_null(TEXT),
     wanted=FLAG,
     warning=_or_null(TEXT),
     durable_s=_or_null(NUMBER),

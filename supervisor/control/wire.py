@@ -49,6 +49,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "exit_code": exited.code if exited else None,
         "signal": exited.signal if exited else None,
         "reason": runner.reason,
+        "says": runner.acts.says,
         "warning": warning,
         "notice": noticed.standing(runner, time.monotonic()),
         "wanted": runner.wanted,
@@ -96,7 +97,9 @@ def describe(runner: Runner) -> str:
     match runner.state:
         case State.RUNNING | State.FLUSHING:
             since = f"uptime {_span(_age(runner.acts.started_wall_at))}"
-            return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner)])
+            return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner), *_says(runner)])
+        case State.STARTING if runner.config.notify:
+            return ", ".join([f"pid {runner.acts.pid}", *(_says(runner) or ["not ready yet"])])
         case State.STARTING if runner.config.job is not None:
             return ", ".join([f"pid {runner.acts.pid}", _starting(runner), *_notice(runner)])
         case State.ADOPTING:
@@ -118,6 +121,10 @@ def _where(runner: Runner) -> list[str]:
 
 def _notice(runner: Runner) -> list[str]:
     return noticed.words(runner, time.monotonic())
+
+
+def _says(runner: Runner) -> list[str]:
+    return [runner.acts.says] if runner.acts.says else []
 
 
 def _starting(runner: Runner) -> str:

@@ -28,6 +28,7 @@ from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
+from supervisor.host.notify import NotifySocket, Said
 from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.host.stdin import Stdin
@@ -74,6 +75,7 @@ class Attempt:
     memory: OomWatch
     is_adopted: bool = False
     stdin: Stdin | None = None
+    notify: NotifySocket | None = None
 
 
 class Acts:
@@ -87,6 +89,8 @@ class Acts:
         """Called with every checkpoint that is found damaged, and why."""
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
+        self.says: str | None = None
+        """What the worker says that it is at (STATUS= of a notification)."""
         self.started_wall_at: float | None = None
         self.ended_wall_at: float | None = None
         self.last_exit: Exit | None = None
@@ -117,11 +121,14 @@ class Acts:
 
     def take_over(self, found: LeftWorker) -> bool:
         """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
-        number, channel, is_job = found.attempt, None, self._config.job is not None
+        number, channel, notify, is_job = found.attempt, None, None, self._config.job is not None
         self._begin()
         try:
             if is_job:
                 channel = self._open_channel(number, found=True)
+            elif self._config.notify:
+                notify = self._open_notify(number)
+                notify.pid = found.pid
         except SpawnError as error:
             self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
             return False
@@ -129,9 +136,13 @@ class Acts:
         if process is None:
             if channel is not None:
                 channel.let_go()
+            if notify is not None:
+                notify.close()
             return False
         stdin = None if is_job else Stdin(self._folder(number))
-        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True, stdin=stdin)
+        self._attempt = Attempt(
+            number, process, channel, OomWatch(found.pid), is_adopted=True, stdin=stdin, notify=notify
+        )
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
@@ -142,6 +153,8 @@ class Acts:
             self._attempt.process.let_go()
             if self._attempt.channel is not None:
                 self._attempt.channel.let_go()
+            if self._attempt.notify is not None:
+                self._attempt.notify.close()
             self._attempt = None
         for task in self._tasks:
             task.cancel()
@@ -149,7 +162,7 @@ class Acts:
     def _begin(self) -> None:
         self.training.begin()
         self._spoke_last = False
-        self.spawn_error = self.last_exit = None
+        self.spawn_error = self.last_exit = self.says = None
 
     # --- effects out --------------------------------------------------------------------------------------------------
 
@@ -196,6 +209,10 @@ class Acts:
             stdin = None if channel is not None else self._open_stdin(number, undo)
             if stdin is not None:
                 handed_over.callback(os.close, stdin)
+            notify = None
+            if self._config.notify:
+                notify = self._open_notify(number)
+                undo.callback(notify.close)
             stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
             handed_over.callback(os.close, stdout)
             stderr = stdout
@@ -217,16 +234,14 @@ class Acts:
                 stdout=stdout,
                 stderr=stderr,
                 stdin=stdin,
+                notify=notify.path if notify is not None else None,
             )
             process = spawn(request, partial(self._exited, number))
             undo.pop_all()
-        return Attempt(
-            number,
-            process,
-            channel,
-            OomWatch(process.pid),
-            stdin=None if channel is not None else Stdin(self._folder(number)),
-        )
+        if notify is not None:
+            notify.pid = process.pid
+        to_read = None if channel is not None else Stdin(self._folder(number))
+        return Attempt(number, process, channel, OomWatch(process.pid), stdin=to_read, notify=notify)
 
     def _folder(self, number: int) -> Path:
         """The attempt's own, for its pipes."""
@@ -242,6 +257,33 @@ class Acts:
         except OSError as error:
             self._log.warning("stdin.out_of_reach", folder=str(folder), error=error.strerror, effect="nobody can write")
             return standard_input.without_path()
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the worker has said that it is ready (notify), also to an earlier daemon."""
+        return self._attempt is not None and self._attempt.notify is not None and self._attempt.notify.was_ready
+
+    def _open_notify(self, number: int) -> NotifySocket:
+        folder = self._folder(number)
+        mark = marks.mark(self._services.state_dir, self._config.name, number)
+        try:
+            return NotifySocket(folder, owner_of(self._config), mark, partial(self._told, number), self._disbelieved)
+        except OSError as error:
+            raise SpawnError(
+                f"cannot listen for its readiness in {folder}: {error.strerror or error}; make runtime_dir writable, "
+                f"or point it elsewhere",
+                permanent=False,
+            ) from error
+
+    def _told(self, number: int, said: Said) -> None:
+        if said.status is not None:
+            self.says = said.status or None
+        if said.ready:
+            self._log.info("worker.ready", attempt=number)
+            self._post(fact.ReadySaid(number))
+
+    def _disbelieved(self, why: str) -> None:
+        self._log.warning("notification.refused", why=why)
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = self._folder(number)
@@ -354,6 +396,9 @@ class Acts:
         attempt = self._attempt
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
+        if attempt.notify is not None:
+            attempt.notify.drain()
+            attempt.notify.close()
         if attempt.channel is not None:
             words = attempt.channel.last_words() if attempt.is_adopted else []
             attempt.channel.close()

@@ -81,7 +81,7 @@ def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, no
     if cause in (Cause.MEMORY_LIMIT, Cause.UNHEALTHY):
         return retry(facts, cause, text, now)
     if cause is not Cause.EXITED:
-        return retry(facts, cause, f"exited too quickly: {text}", now)
+        return retry(facts, cause, _failed_start(facts, cause, text), now)
     expected = event.code in facts.policy.exitcodes
     autorestart = facts.policy.autorestart
     if expected and autorestart is not AutoRestart.ALWAYS:
@@ -92,6 +92,14 @@ def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, no
         enter(facts, State.EXITED)
         return []
     return _launch_again(facts, text, 0.0 if expected else loop_pause(facts, now), now)
+
+
+def _failed_start(facts: Facts, cause: Cause, text: str) -> str:
+    if cause is Cause.STARTUP_TIMEOUT:
+        return text
+    if facts.policy.notify_timeout is not None:
+        return f"ended before it said READY=1: {text}"
+    return f"exited too quickly: {text}"
 
 
 def _launch_again(facts: Facts, text: str, pause: float, now: float) -> Effects:

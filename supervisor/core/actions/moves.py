@@ -55,7 +55,7 @@ def launch(facts: Facts, now: float) -> Effects:
         return hold(facts, until)
     facts.attempt += 1
     facts.started_at = facts.progressed_at = now
-    facts.moved = facts.done_said = facts.restoring = facts.outdated = False
+    facts.moved = facts.done_said = facts.restoring = facts.outdated = facts.unheard = False
     facts.held = facts.last_flush_asked = facts.insured = False
     facts.flush_again_at = facts.stepped_at = None
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None
@@ -64,7 +64,8 @@ def launch(facts: Facts, now: float) -> Effects:
     facts.ran_out = facts.goes_back = False
     facts.patience.begin(now)
     if not policy.is_job:
-        enter(facts, State.STARTING, now + policy.startsecs)
+        wait_s = policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
+        enter(facts, State.STARTING, now + wait_s)
         return [Spawn(facts.attempt)]
     facts.start_by = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
