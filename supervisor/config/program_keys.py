@@ -170,13 +170,22 @@ class ProgramConfig(HookKeys):
     redirect_stderr: Boolean = key(False, "Whether standard error goes into the log of standard output.")
     stdout_logfile: LogPath = key(
         None,
-        "Log of standard output: a path, NONE for no log, or AUTO.",
+        "Log of standard output: a path, NONE for no log, or AUTO; `syslog` or `journal` for no file but that.",
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
     stdout_logfile_maxbytes: Bytes = key(
         LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which it is rotated; 0 is never. As in Supervisor."
     )
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay. As in Supervisor.")
+    stdout_syslog: Boolean = key(
+        False,
+        "Whether the lines of standard output go to the system's log (/dev/log, facility user, level info), too, with "
+        "the program as their identifier; without a file if stdout_logfile is NONE.",
+    )
+    stdout_journal: Boolean = key(
+        False,
+        "The same for systemd's journal, in fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, STEPKEEPER_STREAM=stdout.",
+    )
     stderr_logfile: LogPath = key(
         None,
         "Log of standard error, as stdout_logfile; none if redirect_stderr is true.",
@@ -184,3 +193,5 @@ class ProgramConfig(HookKeys):
     )
     stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which it is rotated; 0 is never.")
     stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
+    stderr_syslog: Boolean = key(False, "As stdout_syslog, for standard error.")
+    stderr_journal: Boolean = key(False, "As stdout_journal, for standard error.")

@@ -4,6 +4,7 @@ import ipaddress
 import os
 import pwd
 from collections.abc import Mapping
+from pathlib import Path
 
 from supervisor.config.check import Checked
 from supervisor.config.daemon_keys import SupervisordConfig
@@ -12,6 +13,8 @@ from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
 from supervisor.core import dependencies
 from supervisor.ini.problems import nearest
 from supervisor.protocol import layout
+
+OURS = frozenset({Path("/dev/stdout"), Path("/dev/stderr"), Path("/dev/fd/1"), Path("/dev/fd/2")})
 
 MAX_ADDRESS_BYTES = 107
 """What sun_path holds besides its NUL (unix(7))."""
@@ -69,6 +72,12 @@ def of_program(program: ProgramConfig, checked: Checked) -> None:
 
 def _check_log(program: ProgramConfig, checked: Checked, channel: str) -> None:
     key = f"{channel}_logfile"
+    for log in (f"{channel}_syslog", f"{channel}_journal"):
+        if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
+            checked.complain(f"{log} has no effect while redirect_stderr is true; take one of them out", log)
+        elif getattr(program, log) and getattr(program, key) in OURS:
+            text = f"{log} needs what the program prints, but {key} hands it the daemon's own output"
+            checked.complain(f"{text}; write {key} = NONE, or take {log} out", log)
     file, size = getattr(program, key), getattr(program, f"{key}_maxbytes")
     if channel == "stderr" and program.redirect_stderr:
         if key in checked and checked.written.entries[key].value.upper() not in ("AUTO", "NONE"):

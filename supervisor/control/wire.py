@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from supervisor.config import ProgramConfig
 from supervisor.control import noticed
 from supervisor.core.facts import State
+from supervisor.host import journal, syslog
 from supervisor.runner.runner import Runner
 
 _WIRE: dict[State, tuple[str, int]] = {
@@ -33,8 +35,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
     """All that `status` says of a program. `troubles`: what is wrong with log files, by path. `warning`: more words."""
     word, code = wire_state(runner)
     exited = runner.acts.last_exit
-    logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
-    log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
+    log_error = next((troubles[path] for path in _logs(runner.config) if path in troubles), None)
     return {
         "name": runner.name,
         "group": runner.config.group,
@@ -57,6 +58,16 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "stderr_logfile": _text(runner.config.stderr_logfile),
         "job": _job(runner),
     }
+
+
+def _logs(config: ProgramConfig) -> list[Path]:
+    """The files and addresses that what it prints goes to."""
+    files = [path for path in (config.stdout_logfile, config.stderr_logfile) if path is not None]
+    if config.stdout_syslog or config.stderr_syslog:
+        files.append(syslog.ADDRESS)
+    if config.stdout_journal or config.stderr_journal:
+        files.append(journal.SOCKET)
+    return files
 
 
 def _job(runner: Runner) -> dict[str, Any] | None:

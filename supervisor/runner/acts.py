@@ -27,7 +27,7 @@ from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
+from supervisor.host.logs import LogPump, Tee
 from supervisor.host.notify import NotifySocket, Said
 from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
@@ -213,13 +213,15 @@ class Acts:
             if self._config.notify:
                 notify = self._open_notify(number)
                 undo.callback(notify.close)
-            stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
+            tee = Tee(config.name, number, "stdout", config.stdout_syslog, config.stdout_journal)
+            limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
+            stdout = logs.capture(config.stdout_logfile, *limits, tee)
             handed_over.callback(os.close, stdout)
             stderr = stdout
             if not config.redirect_stderr:
-                stderr = logs.capture(
-                    config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-                )
+                tee = Tee(config.name, number, "stderr", config.stderr_syslog, config.stderr_journal)
+                limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
+                stderr = logs.capture(config.stderr_logfile, *limits, tee)
                 handed_over.callback(os.close, stderr)
             services = self._services
             request = spawn_request(

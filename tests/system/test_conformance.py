@@ -73,6 +73,9 @@ priority=20
 [program:reader]
 command=/bin/cat
 autostart=false
+[program:shut]
+command=/bin/sh -c "exec 0<&-; exec sleep 1000"
+autostart=false
 [group:g]
 programs=early,late
 priority=5
@@ -269,6 +272,8 @@ def feeding(side: Side) -> None:
     side.rpc("supervisor.sendProcessStdin", "reader:*", "x")
     side.rpc("supervisor.stopProcess", "reader")
     side.rpc("supervisor.sendProcessStdin", "reader", "late")
+    side.rpc("supervisor.startProcess", "shut")
+    side.rpc("supervisor.sendProcessStdin", "shut", "x")
 
 
 def typing(side: Side) -> None:
