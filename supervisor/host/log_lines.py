@@ -106,7 +106,7 @@ class SystemLog:
                 if error.errno == errno.EMSGSIZE:
                     self._say("")
                     return
-                self._say(f"cannot log to {syslog.why(error, self._address)}; what does not fit into memory is dropped")
+                self._say(f"cannot log: {syslog.why(error, self._address)}; what does not fit into memory is dropped")
                 time.sleep(RETRY_S)
             else:
                 self._say("")

@@ -57,7 +57,11 @@ def words(happening: object) -> str:
     """An event or order in words: `worker exited (signal 9)`."""
     name = re.sub(r"(?<!^)(?=[A-Z])", " ", type(happening).__name__).lower()
     try:
-        details = [(each.name, getattr(happening, each.name)) for each in fields(happening)]  # type: ignore[arg-type]
+        details = [
+            (each.name, value)
+            for each in fields(happening)  # type: ignore[arg-type]
+            if (value := getattr(happening, each.name)) != each.default
+        ]
     except TypeError:
         return name  # not one of ours: said with an error that it caused
     said = [f"{key} {_shown(value)[:LONGEST]}" for key, value in details if key != "attempt" and not _is_empty(value)]

@@ -73,6 +73,7 @@ priority=20
 [program:reader]
 command=/bin/cat
 autostart=false
+stdout_syslog=true
 [program:shut]
 command=/bin/sh -c "exec 0<&-; exec sleep 1000"
 autostart=false

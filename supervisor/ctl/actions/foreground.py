@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from supervisor.ctl.actions.base import Arguments
+from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.actions.logs import CHANNELS, decoded
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.naming import Program, program_of
@@ -26,6 +26,8 @@ class _Gone(Exception):
 
 def fg(terminal: Terminal, arguments: Arguments) -> Status:
     """Until Ctrl-C or the end of the input; the program runs on."""
+    if terminal.as_json:
+        raise Usage("Error: fg has no JSON form; take --json out")
     if not arguments:
         terminal.say("ERROR: no process name supplied")
         terminal.say("fg <process>\tConnect to a process in foreground mode\n\t\tCtrl-C to exit")

@@ -53,9 +53,15 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
 
 def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Status:
     follow = count is None
+    if follow and terminal.as_json:
+        raise Usage("Error: -f has no JSON form; take --json out")
     try:
         blocks = terminal.client.tail(name, channel, DEFAULT_BYTES if count is None else count, follow=follow)
         first = next(blocks, b"")
+        if terminal.as_json:
+            text = "".join(decoded(itertools.chain([first], blocks)))
+            terminal.show({"name": name, "channel": channel, "text": text})
+            return Status.FINE
         if follow:
             print("==> Press Ctrl-C to exit <==", file=terminal.out, flush=True)
         for text in decoded(itertools.chain([first], blocks)):
