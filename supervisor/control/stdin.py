@@ -1,7 +1,6 @@
 """The command `send_stdin`: bytes for a program's standard input."""
 
 import base64
-import binascii
 
 from supervisor.control.asked import Arguments, Daemon, Result, program_in, text_in
 from supervisor.control.errors import Code, CommandError
@@ -38,5 +37,5 @@ def _data(arguments: Arguments) -> bytes:
         if "chars" in arguments:
             return text_in(arguments, "chars").encode()
         return base64.b64decode(text_in(arguments, "base64"), validate=True)
-    except (UnicodeEncodeError, binascii.Error) as error:
+    except ValueError as error:  # lone surrogates; what is no base64
         raise CommandError(Code.BAD_ARGUMENTS, f"what is to be sent can't be read: {error}") from error

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,14 +20,13 @@ from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
-from supervisor.host import stdin as standard_input
-from supervisor.host.channel import Channel, make_folder
+from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump, Tee
-from supervisor.host.notify import NotifySocket, Said
+from supervisor.host.notify import Said
 from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.host.stdin import Stdin
@@ -42,6 +40,7 @@ from supervisor.runner.selecting import select
 from supervisor.runner.stacks import keep_then_abort
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
+from supervisor.runner.ways import Ways
 
 STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
@@ -74,8 +73,7 @@ class Attempt:
     channel: Channel | None
     memory: OomWatch
     is_adopted: bool = False
-    stdin: Stdin | None = None
-    notify: NotifySocket | None = None
+    ways: Ways | None = None  # of a plain program
 
 
 class Acts:
@@ -117,18 +115,15 @@ class Acts:
     @property
     def stdin(self) -> Stdin | None:
         """The worker's standard input; None where there is no worker, or none that can be written to (a job's)."""
-        return self._attempt.stdin if self._attempt else None
+        return self._attempt.ways.stdin if self._attempt and self._attempt.ways else None
 
     def take_over(self, found: LeftWorker) -> bool:
         """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
-        number, channel, notify, is_job = found.attempt, None, None, self._config.job is not None
+        number, channel, is_job = found.attempt, None, self._config.job is not None
         self._begin()
         try:
             if is_job:
                 channel = self._open_channel(number, found=True)
-            elif self._config.notify:
-                notify = self._open_notify(number)
-                notify.pid = found.pid
         except SpawnError as error:
             self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
             return False
@@ -136,13 +131,11 @@ class Acts:
         if process is None:
             if channel is not None:
                 channel.let_go()
-            if notify is not None:
-                notify.close()
             return False
-        stdin = None if is_job else Stdin(self._folder(number))
-        self._attempt = Attempt(
-            number, process, channel, OomWatch(found.pid), is_adopted=True, stdin=stdin, notify=notify
-        )
+        ways = None if is_job else self._ways(number)
+        if ways is not None:
+            ways.take_over(found.pid)
+        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True, ways=ways)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
@@ -153,8 +146,8 @@ class Acts:
             self._attempt.process.let_go()
             if self._attempt.channel is not None:
                 self._attempt.channel.let_go()
-            if self._attempt.notify is not None:
-                self._attempt.notify.close()
+            if self._attempt.ways is not None:
+                self._attempt.ways.let_go()
             self._attempt = None
         for task in self._tasks:
             task.cancel()
@@ -202,17 +195,15 @@ class Acts:
         """Pipes, log capture, process. Raises SpawnError or OSError with everything taken back."""
         config, logs = self._config, self._services.logs
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            channel = None
+            channel, ways, stdin = None, None, None
             if config.job is not None:
                 channel = self._open_channel(number)
                 undo.callback(channel.close)
-            stdin = None if channel is not None else self._open_stdin(number, undo)
-            if stdin is not None:
+            else:
+                ways = self._ways(number)
+                stdin = ways.open()
                 handed_over.callback(os.close, stdin)
-            notify = None
-            if self._config.notify:
-                notify = self._open_notify(number)
-                undo.callback(notify.close)
+                undo.callback(ways.end)
             tee = Tee(config.name, number, "stdout", config.stdout_syslog, config.stdout_journal)
             limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
             stdout = logs.capture(config.stdout_logfile, *limits, tee)
@@ -236,46 +227,26 @@ class Acts:
                 stdout=stdout,
                 stderr=stderr,
                 stdin=stdin,
-                notify=notify.path if notify is not None else None,
+                notify=ways.notify_path if ways is not None else None,
             )
             process = spawn(request, partial(self._exited, number))
             undo.pop_all()
-        if notify is not None:
-            notify.pid = process.pid
-        to_read = None if channel is not None else Stdin(self._folder(number))
-        return Attempt(number, process, channel, OomWatch(process.pid), stdin=to_read, notify=notify)
+        if ways is not None:
+            ways.started(process.pid)
+        return Attempt(number, process, channel, OomWatch(process.pid), ways=ways)
 
     def _folder(self, number: int) -> Path:
         """The attempt's own, for its pipes."""
         return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
 
-    def _open_stdin(self, number: int, undo: contextlib.ExitStack) -> int:
-        """What a plain program is to read from. Where no file can be made it starts all the same."""
-        folder = self._folder(number)
-        undo.callback(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            make_folder(folder, 0o711)
-            return standard_input.create(folder, owner_of(self._config))
-        except OSError as error:
-            self._log.warning("stdin.out_of_reach", folder=str(folder), error=error.strerror, effect="nobody can write")
-            return standard_input.without_path()
+    def _ways(self, number: int) -> Ways:
+        mark = marks.mark(self._services.state_dir, self._config.name, number)
+        return Ways(self._folder(number), self._config, mark, partial(self._told, number))
 
     @property
     def was_ready(self) -> bool:
         """Whether the worker has said that it is ready (notify), also to an earlier daemon."""
-        return self._attempt is not None and self._attempt.notify is not None and self._attempt.notify.was_ready
-
-    def _open_notify(self, number: int) -> NotifySocket:
-        folder = self._folder(number)
-        mark = marks.mark(self._services.state_dir, self._config.name, number)
-        try:
-            return NotifySocket(folder, owner_of(self._config), mark, partial(self._told, number), self._disbelieved)
-        except OSError as error:
-            raise SpawnError(
-                f"cannot listen for its readiness in {folder}: {error.strerror or error}; make runtime_dir writable, "
-                f"or point it elsewhere",
-                permanent=False,
-            ) from error
+        return self._attempt is not None and self._attempt.ways is not None and self._attempt.ways.was_ready
 
     def _told(self, number: int, said: Said) -> None:
         if said.status is not None:
@@ -283,9 +254,6 @@ class Acts:
         if said.ready:
             self._log.info("worker.ready", attempt=number)
             self._post(fact.ReadySaid(number))
-
-    def _disbelieved(self, why: str) -> None:
-        self._log.warning("notification.refused", why=why)
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = self._folder(number)
@@ -398,16 +366,13 @@ class Acts:
         attempt = self._attempt
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
-        if attempt.notify is not None:
-            attempt.notify.drain()
-            attempt.notify.close()
+        if attempt.ways is not None:
+            attempt.ways.end()
         if attempt.channel is not None:
             words = attempt.channel.last_words() if attempt.is_adopted else []
             attempt.channel.close()
             for message in words if not self._spoke_last else ():
                 self._heard(message)
-        else:
-            shutil.rmtree(self._folder(number), ignore_errors=True)
         self._attempt = None
         now = time.time()
         self.last_exit, self.ended_wall_at = exit_, now
