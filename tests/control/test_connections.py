@@ -74,7 +74,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, path:
             tmp_path / "s", b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{", b"x", b"x"
         )
 
-    assert answer.startswith((b"HTTP/1.1 408", b"HTTP/1.1 405"))
+    assert answer.startswith(b"HTTP/1.1 408")
 
 
 async def test_one_client_too_many_is_told_so_and_the_others_are_served(tmp_path: Path):

@@ -165,7 +165,7 @@ async def test_descriptors_that_come_along_are_closed(tmp_path: Path):
     """As `systemd-notify` does, which waits until its barrier is closed."""
     heard = Heard(tmp_path / "a1", worker=os.getpid())
     before = len(os.listdir("/proc/self/fd"))
-    ends = [os.pipe() for _ in range(20)]
+    ends = [os.pipe2(os.O_NONBLOCK) for _ in range(20)]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
         rights = array.array("i", [writing for _, writing in ends])
         way.connect(heard.path)
