@@ -194,7 +194,7 @@ class Runner:
         self.acts.books.adopted(found.attempt, found.age_s)
         digest = marks.configuration_of(found.pid)
         outdated = digest is not None and digest != digest_of(self.config)
-        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated))
+        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
         return True
 
     async def book_lost(self, attempt: int, host_left: bool) -> bool:
