@@ -14,7 +14,12 @@ from supervisor.protocol.messages import Phase, Then
 
 @dataclass(frozen=True, slots=True)
 class StartRequested:
-    """An operator, autostart, or the ledger's memory wants the program to run."""
+    """An operator, autostart, or the ledger's memory wants the program to run.
+
+    `anew`: earlier failures count no more; otherwise a new daemon goes on where the one before it stopped.
+    """
+
+    anew: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +205,8 @@ class AttemptLost:
     """It ended while no daemon was there. `done`: it had said so; `error`: its last words if it failed.
 
     `committed_step`: the highest step of its checkpoints. `host_left`: the host was started anew since it began.
+    `step`, `out_of_memory`, `go_back`: as in `FailureSaid`; `code`: the exit status that it was about to leave with.
+    `oom`: as in `WorkerExited`.
     """
 
     attempt: int
@@ -207,6 +214,11 @@ class AttemptLost:
     error: str | None = None
     committed_step: int | None = None
     host_left: bool = False
+    step: int | None = None
+    out_of_memory: bool = False
+    go_back: bool = False
+    code: int | None = None
+    oom: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

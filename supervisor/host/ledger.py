@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.host.boot import boot_id
 from supervisor.host.ledger_accounts import Accounts
+from supervisor.host.ledger_memories import Memories
 from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create, sayable_errors
 from supervisor.host.ledger_writer import LedgerWriter, Value
@@ -71,6 +72,8 @@ class Ledger:
         self._writer = LedgerWriter(connection, pruning or Pruning())
         self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
         """Where the time of jobs went."""
+        self.memories = Memories(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        """What the failures of jobs taught."""
 
     @property
     def last_error(self) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 6  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 7  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _ACCOUNTS = """
@@ -22,6 +22,12 @@ ALTER TABLE attempts ADD COLUMN checkpoints_pruned INTEGER NOT NULL DEFAULT 0;
 _SILENCES = """
 CREATE TABLE silences (
     program TEXT NOT NULL, section TEXT NOT NULL, longest_s REAL NOT NULL, PRIMARY KEY (program, section)
+) WITHOUT ROWID;
+"""
+
+_MEMORIES = """
+CREATE TABLE memories (
+    program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
 ) WITHOUT ROWID;
 """
 
@@ -47,6 +53,7 @@ CREATE TABLE refusals (
     PRIMARY KEY (program, attempt, name)
 ) WITHOUT ROWID;
 {_ACCOUNTS}
+{_MEMORIES}
 """
 
 _UPGRADES = {
@@ -55,6 +62,7 @@ _UPGRADES = {
     3: _SILENCES,
     4: _OUT_OF_USE,
     5: "ALTER TABLE attempts ADD COLUMN split INTEGER;",
+    6: _MEMORIES,
 }
 """By the version that a ledger has: what makes the next version of it."""
 
@@ -68,6 +76,7 @@ _PROBES = (
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
     "SELECT program, section, longest_s FROM silences LIMIT 0",
+    "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
 )
 
 

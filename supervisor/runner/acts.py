@@ -26,7 +26,7 @@ from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
-from supervisor.host.oom_events import OomWatch
+from supervisor.host.oom_events import Counter, OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
@@ -93,6 +93,8 @@ class Acts:
         self._services = services
         self._post = post
         self._attempt: Attempt | None = None
+        self.counters: tuple[Counter, ...] = ()
+        """Of kills for lack of memory, as they stood when the worker was last seen to move to another cgroup."""
         self._spoke_last = False  # it said `done` or `failed`
         self._tasks: set[asyncio.Task[object]] = set()
         self._log = structlog.get_logger().bind(program=config.name)
@@ -160,6 +162,7 @@ class Acts:
         except SpawnError as error:
             self._not_spawned(effect, error)
             return
+        self.counters = self._attempt.memory.of_cgroups
         self.started_wall_at, self.ended_wall_at = time.time(), None
         process = self._attempt.process
         self._services.ledger.attempt_started(
@@ -358,6 +361,8 @@ class Acts:
         self.books.heard(message, time.monotonic())
         if self._attempt is not None:
             self._attempt.memory.lives(time.monotonic(), moved=isinstance(message, messages.Hello))
+            if isinstance(message, messages.Hello):
+                self.counters = self._attempt.memory.of_cgroups
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
         if isinstance(message, messages.Committed) and self._config.job is not None:

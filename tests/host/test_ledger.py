@@ -164,6 +164,7 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
         shell.execute("ALTER TABLE attempts DROP COLUMN checkpoints_pruned")
         shell.execute("DROP TABLE accounts")
         shell.execute("DROP TABLE silences")
+        shell.execute("DROP TABLE memories")
         shell.execute("DROP TABLE out_of_use")
         shell.execute("ALTER TABLE attempts DROP COLUMN split")
         shell.execute("PRAGMA user_version = 1")
