@@ -98,6 +98,7 @@ class Run:
         self._told_at: float | None = None  # monotonic, less the time that saves took
         self._told_step = 0
         self._told: Progress | None = None  # the last
+        self._waited_s = 0.0  # for data, since then
 
     @property
     def epoch(self) -> int:
@@ -213,11 +214,13 @@ class Run:
             tells = self._told is not None and (self._told.step_s or 0.0) >= PROGRESS_S
             if tells:
                 self._tell_section("data")
+            began = time.monotonic()
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             finally:
+                self._waited_s += time.monotonic() - began
                 if tells:
                     self._tell_section(None)
             yield batch
@@ -250,6 +253,7 @@ class Run:
             step_s,
             numbers(self._metrics),
             self._keeper.interval_s,
+            data_s=self._take_waited(),
             saving_s=self._keeper.saving_s,
         )
         self._attempt.reporter.progress(self._told)
@@ -258,8 +262,14 @@ class Run:
     def _tell_section(self, section: str | None) -> None:
         """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
         if self._told is not None:
-            self._told = replace(self._told, section=section, saving_s=self._keeper.saving_s)
+            saving_s = self._keeper.saving_s
+            self._told = replace(self._told, section=section, data_s=self._take_waited(), saving_s=saving_s)
             self._attempt.reporter.progress(self._told)
+
+    def _take_waited(self) -> float | None:
+        """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return None if self._feed is None else waited_s
 
     def _look(self) -> None:
         """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 7  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 8  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _ACCOUNTS = """
@@ -40,7 +40,7 @@ CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
     restored TEXT, from_step INTEGER, to_step INTEGER,
     ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
-    split INTEGER,
+    split INTEGER, ran_s REAL,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
@@ -63,6 +63,7 @@ _UPGRADES = {
     4: _OUT_OF_USE,
     5: "ALTER TABLE attempts ADD COLUMN split INTEGER;",
     6: _MEMORIES,
+    7: "ALTER TABLE attempts ADD COLUMN ran_s REAL;",
 }
 """By the version that a ledger has: what makes the next version of it."""
 
@@ -70,7 +71,7 @@ _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
     "SELECT program FROM out_of_use LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id, split, checkpoints_pruned FROM attempts LIMIT 0",
+    " exit_code, signal, boot_id, split, ran_s, checkpoints_pruned FROM attempts LIMIT 0",
     "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
     " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",

@@ -83,6 +83,10 @@ class Acts:
         """Called with every checkpoint that is found damaged, and why."""
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.committed_at = 0.0
+        """Monotonic: how long it ran, and how old its checkpoint is, does not depend on what the clock is set to."""
         self.started_wall_at: float | None = None
         self.ended_wall_at: float | None = None
         self.last_exit: Exit | None = None
@@ -103,6 +107,13 @@ class Acts:
     def pid(self) -> int | None:
         """The worker's pid while there is one."""
         return self._attempt.process.pid if self._attempt else None
+
+    @property
+    def ran_s(self) -> float | None:
+        """For how many seconds the worker has run, or ran; None if this daemon never had one."""
+        if self.started_at is None:
+            return None
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.started_at
 
     def send_signal(self, number: int) -> bool:
         """Sends a signal to the worker (not to its group); False if there is none."""
@@ -125,6 +136,7 @@ class Acts:
             return False
         self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
+        self.started_at, self.ended_at = time.monotonic() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
 
@@ -164,6 +176,7 @@ class Acts:
             return
         self.counters = self._attempt.memory.of_cgroups
         self.started_wall_at, self.ended_wall_at = time.time(), None
+        self.started_at, self.ended_at = time.monotonic(), None
         process = self._attempt.process
         self._services.ledger.attempt_started(
             self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at, effect.split
@@ -174,6 +187,7 @@ class Acts:
     def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
         number = effect.attempt
         self.spawn_error, self.ended_wall_at = error, time.time()
+        self.started_at = self.ended_at = time.monotonic()
         self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.split)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
@@ -285,8 +299,8 @@ class Acts:
     @perform.register
     def _(self, effect: order.RecordEnd) -> None:
         exit_ = self.last_exit or Exit(None, None)
-        if self.training.step is not None and self.started_wall_at is not None:
-            ran_s = (self.ended_wall_at or time.time()) - self.started_wall_at
+        ran_s = self.ran_s
+        if self.training.step is not None and ran_s is not None:
             self.reliability = self.reliability.after(ran_s, effect.cause)
         self._services.ledger.attempt_ended(
             self._config.name,
@@ -297,6 +311,7 @@ class Acts:
             exit_.signal,
             self.training.step,
             self.ended_wall_at or time.time(),
+            ran_s,
         )
 
     # --- what comes back ----------------------------------------------------------------------------------------------
@@ -328,13 +343,12 @@ class Acts:
             for message in words if not self._spoke_last else ():
                 self._heard(message)
         self._attempt = None
-        now = time.time()
-        self.last_exit, self.ended_wall_at = exit_, now
+        self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()
         self._log.warning(
             "worker.exited",
             attempt=number,
             how=describe_exit(exit_.code, exit_.signal),
-            ran_for_s=round(now - (self.started_wall_at or now), 1),
+            ran_for_s=round(self.ran_s or 0.0, 1),
             last_step=self.training.step,
         )
         oom = attempt.memory.evidence() if exit_.signal == signal.SIGKILL else None
@@ -365,6 +379,8 @@ class Acts:
                 self.counters = self._attempt.memory.of_cgroups
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
+        if isinstance(message, messages.Committed):
+            self.committed_at = time.monotonic() - (message.ago_s or 0.0)
         if isinstance(message, messages.Committed) and self._config.job is not None:
             now = asyncio.get_running_loop().time()
             self._services.saves.note(self._config.name, self._config.job.checkpoint_dir, message.save_s, now)

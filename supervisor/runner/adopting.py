@@ -101,7 +101,8 @@ async def look_back(
     newest = await _newest(config, attempt, checkpoints)
     step = None if newest is None else newest.step
     saved_wall_at = None if newest is None else newest.created_wall_at
-    lived_s_ago = None if saved_wall_at is None else max(0.0, time.time() - saved_wall_at)
+    ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
+    lived_s_ago = None if ago_s is None or ago_s < 0 else ago_s  # a clock that was set back knows nothing
     lost = AttemptLost(attempt, done, None, step, host_left)
     if failed is not None:
         lost = replace(

@@ -57,6 +57,7 @@ class Runner:
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of state."""
         self._handed_over = False
+        self._has_recalled = False
         self._remembered: tuple[Memory, tuple[Counter, ...]] | None = None
         self.acts = Acts(config, services, self.post)
         self._services = services
@@ -162,6 +163,9 @@ class Runner:
 
     async def _recall(self) -> None:
         """What an earlier daemon had learned of failures; with another configuration they may be over."""
+        if self._remembered is not None or self._has_recalled:
+            return
+        self._has_recalled = True
         with contextlib.suppress(LedgerError):
             recalled = await asyncio.to_thread(self._services.ledger.memories.last, self.name)
             if recalled is not None:

@@ -121,7 +121,7 @@ def test_a_crash_loop_goes_on_where_it_stood(tmp_path: Path):
         daemon.start()
         failed = daemon.until_state("t", "FAILED", patience_s=60)
         assert len(history(daemon)) == 5, "one more attempt, not a whole budget"
-        daemon.call("start", name="t")
+        daemon.call("start", name="t", wait=False)
         daemon.until(lambda: len(history(daemon)) >= 7, "an operator's start has all of it")
 
 
