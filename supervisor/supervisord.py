@@ -16,7 +16,7 @@ from supervisor.control.doors import open_doors
 from supervisor.control.server import serve
 from supervisor.core.finishing import ExitOn, Finish, finish
 from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host import orphans
+from supervisor.host import cgroup, orphans
 from supervisor.host.background import Background, Foreground
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import DaemonLog
@@ -84,6 +84,7 @@ class Supervisord:
             environment={**without_notify(os.environ), **settings.environment},
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
+            cgroups=cgroup.prepare(),
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
         )

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
+from supervisor.host.cgroup import Cgroup, Cgroups
 from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.health import Checks
@@ -54,6 +55,7 @@ class Services:
     runtime_dir: Path
     environment: Mapping[str, str]
     server_url: str | None
+    cgroups: Cgroups | None = None
     saves: Saves = field(default_factory=Saves)
     notice_grace: float = 60.0
     hooks: Hooks = field(default_factory=Hooks)
@@ -70,6 +72,7 @@ class Attempt:
     channel: Channel | None
     memory: OomWatch
     is_adopted: bool = False
+    cgroup: Cgroup | None = None
 
 
 class Acts:
@@ -135,6 +138,9 @@ class Acts:
                 channel.let_go()
             return False
         self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True)
+        if self._services.cgroups is not None:
+            cgroup = self._services.cgroups.of(self._config.name, number)
+            self._attempt.cgroup = cgroup if cgroup.exists else None
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self.started_at, self.ended_at = time.monotonic() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
@@ -209,6 +215,9 @@ class Acts:
                 )
                 handed_over.callback(os.close, stderr)
             services = self._services
+            cgroup = self._cgroup(number)
+            if cgroup is not None:
+                undo.callback(cgroup.remove)
             request = spawn_request(
                 config,
                 number,
@@ -221,9 +230,19 @@ class Acts:
                 stdout=stdout,
                 stderr=stderr,
             )
-            process = spawn(request, partial(self._exited, number))
+            process = spawn(replace(request, cgroup=cgroup), partial(self._exited, number))
             undo.pop_all()
-        return Attempt(number, process, channel, OomWatch(process.pid))
+        return Attempt(number, process, channel, OomWatch(process.pid), cgroup=cgroup)
+
+    def _cgroup(self, number: int) -> Cgroup | None:
+        """A group of its own, where the daemon may make some; else its limits are watched from outside."""
+        config, cgroups = self._config, self._services.cgroups
+        if config.cpu_limit is not None and (cgroups is None or "cpu" not in cgroups.controllers):
+            self._log.warning("cpu_limit.not_held", attempt=number, remedy="give the daemon a cgroup with Delegate=cpu")
+        if cgroups is None:
+            return None
+        cgroups.sweep(config.name, number)
+        return cgroups.make(config.name, number, config.memory_limit, config.cpu_limit)
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
@@ -286,6 +305,8 @@ class Acts:
     def _(self, effect: order.Kill) -> None:
         self._log.warning("worker.killed", attempt=effect.attempt)
         if self._attempt is not None:
+            if self._attempt.cgroup is not None:
+                self._attempt.cgroup.kill()
             self._attempt.process.kill_tree()
 
     @perform.register
@@ -358,6 +379,8 @@ class Acts:
 
     def _sweep(self, attempt: Attempt) -> None:
         """In a thread: kills what the worker left behind, in its session and out of it."""
+        if attempt.cgroup is not None:
+            attempt.cgroup.remove()
         attempt.process.kill_stragglers()
         tree.kill(marks.of_attempt(marks.mark(self._services.state_dir, self._config.name, attempt.number)))
 

@@ -70,6 +70,7 @@ def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
             lost_steps=None,
             refused=(("step-0000000200.a2", "ckpt.index is missing"), ("step-0000000150.a2", "is not JSON")),
             checkpoints=2,
+            ran_s=4.0,
         )
     ]
 
