@@ -20,6 +20,7 @@ from supervisor.host import cgroup, orphans
 from supervisor.host.background import Background, Foreground
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import DaemonLog
+from supervisor.host.gpus import ANSWERS_WITHIN_S, Gpus
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.ledger_pruning import Pruning
@@ -75,6 +76,9 @@ class Supervisord:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
         logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()
         logs.start()
+        gpus = Gpus()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(gpus.open), ANSWERS_WITHIN_S)
         services = Services(
             ledger=ledger,
             logs=logs,
@@ -85,6 +89,7 @@ class Supervisord:
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
             cgroups=cgroup.prepare(),
+            gpus=gpus,
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
         )

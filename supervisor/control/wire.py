@@ -97,6 +97,8 @@ def describe(runner: Runner) -> str:
         case State.RUNNING | State.FLUSHING:
             since = f"uptime {_span(runner.acts.ran_s or 0.0)}"
             return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner)])
+        case State.STARTING if runner.acts.waits_for_gpus:
+            return "waits for its GPUs to be free of the last attempt"
         case State.STARTING if runner.config.job is not None:
             return ", ".join([f"pid {runner.acts.pid}", _starting(runner), *_notice(runner)])
         case State.ADOPTING:

@@ -58,11 +58,15 @@ class SpawnSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class SpawnFailed:
-    """There is no process. `permanent`: trying the same again would fail the same way."""
+    """There is no process. `permanent`: trying the same again would fail the same way.
+
+    `waits_s`: nothing was tried, as the host can't take it now; it is looked at again after so many seconds.
+    """
 
     attempt: int
     error: str
     permanent: bool
+    waits_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

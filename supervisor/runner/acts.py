@@ -18,11 +18,13 @@ from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core import effects as order
 from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
+from supervisor.core.gpus import SICK_WAIT_S
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
 from supervisor.host.cgroup import Cgroup, Cgroups
 from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.gpus import Gpus
 from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
@@ -32,6 +34,7 @@ from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
+from supervisor.runner.gpu_waiting import until_fit
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import check_of, owner_of, spawn_request
 from supervisor.runner.saves import Saves
@@ -56,6 +59,7 @@ class Services:
     environment: Mapping[str, str]
     server_url: str | None
     cgroups: Cgroups | None = None
+    gpus: Gpus | None = None
     saves: Saves = field(default_factory=Saves)
     notice_grace: float = 60.0
     hooks: Hooks = field(default_factory=Hooks)
@@ -103,8 +107,16 @@ class Acts:
         self.counters: tuple[Counter, ...] = ()
         """Of kills for lack of memory, as they stood when the worker was last seen to move to another cgroup."""
         self._spoke_last = False  # it said `done` or `failed`
+        self._last_pid: int | None = None  # of the attempt before
+        self._waiting_for_gpus: int | None = None  # the attempt that does
+        self._unsaid: list[messages.ToWorker] = []  # to that attempt
         self._tasks: set[asyncio.Task[object]] = set()
         self._log = structlog.get_logger().bind(program=config.name)
+
+    @property
+    def waits_for_gpus(self) -> bool:
+        """Whether its process is not there yet because the GPUs may not be free."""
+        return self._waiting_for_gpus is not None
 
     @property
     def pid(self) -> int | None:
@@ -171,6 +183,40 @@ class Acts:
     @perform.register
     def _(self, effect: order.Spawn) -> None:
         self._begin()
+        gpus = self._services.gpus
+        if self._config.job is not None and gpus is not None and gpus.can_ask:
+            self._waiting_for_gpus = effect.attempt
+            self._background(self._spawn_on_gpus(effect, gpus, self._config.job.gpu_wait))
+        else:
+            self._spawn_now(effect)
+
+    async def _spawn_on_gpus(self, effect: order.Spawn, gpus: Gpus, limit_s: float) -> None:
+        """The same once the GPUs are free of the last attempt and in order, unless it is to end before that."""
+        program_mark = marks.mark(self._services.state_dir, self._config.name, effect.attempt).rpartition(":")[0] + ":"
+        verdict = await until_fit(gpus, self._config, self._last_pid, program_mark, limit_s)
+        if self._waiting_for_gpus != effect.attempt:
+            return
+        self._waiting_for_gpus = None
+        if verdict.sick is not None:
+            self._unsaid.clear()
+            self._log.error("gpu.unfit", attempt=effect.attempt, why=verdict.sick)
+            self._post(fact.SpawnFailed(effect.attempt, verdict.sick, permanent=False, waits_s=SICK_WAIT_S))
+            return
+        if verdict.waits is not None:
+            self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits, waited_s=limit_s)
+        self._spawn_now(effect)
+        unsaid, self._unsaid = self._unsaid, []
+        for message in unsaid:
+            self._say(message)
+
+    def _end_waiting(self, number: int) -> None:
+        """Told to end what was not started yet."""
+        if self._waiting_for_gpus == number:
+            self._waiting_for_gpus = None
+            self._unsaid.clear()
+            self._post(fact.SpawnFailed(number, "ended before it was started; its GPUs were not free", permanent=False))
+
+    def _spawn_now(self, effect: order.Spawn) -> None:
         try:
             self._attempt = self._spawn(effect.attempt, effect.split)
         except OSError as error:
@@ -276,6 +322,7 @@ class Acts:
 
     @perform.register
     def _(self, effect: order.Terminate) -> None:
+        self._end_waiting(effect.attempt)
         if self._config.stop_command is None:
             self._signal_stop(effect.attempt)
         else:
@@ -297,12 +344,14 @@ class Acts:
 
     @perform.register
     def _(self, effect: order.Abort) -> None:
+        self._end_waiting(effect.attempt)
         self._log.error("worker.aborted", attempt=effect.attempt, last_step=self.training.step)
         if self._attempt is not None:
             self._background(self._keep_stacks(self._attempt.process, effect))
 
     @perform.register
     def _(self, effect: order.Kill) -> None:
+        self._end_waiting(effect.attempt)
         self._log.warning("worker.killed", attempt=effect.attempt)
         if self._attempt is not None:
             if self._attempt.cgroup is not None:
@@ -363,7 +412,7 @@ class Acts:
             attempt.channel.close()
             for message in words if not self._spoke_last else ():
                 self._heard(message)
-        self._attempt = None
+        self._attempt, self._last_pid = None, attempt.process.pid
         self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()
         self._log.warning(
             "worker.exited",
@@ -385,7 +434,9 @@ class Acts:
         tree.kill(marks.of_attempt(marks.mark(self._services.state_dir, self._config.name, attempt.number)))
 
     def _say(self, message: messages.ToWorker) -> None:
-        if self._attempt is not None and self._attempt.channel is not None:
+        if self._waiting_for_gpus is not None:
+            self._unsaid.append(message)
+        elif self._attempt is not None and self._attempt.channel is not None:
             self._attempt.channel.send(message)
 
     def _misheard(self, attempt: int, error: str) -> None:
