@@ -16,7 +16,10 @@ ENDLESS = 100_000
 SOURCE = Path(__file__).parent.parent / "children" / "set_clock.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler for what shifts the clock")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(COMPILER is None, reason="there is no C compiler for what shifts the clock"),
+]
 
 
 class Clock:

@@ -20,6 +20,8 @@ STAND_IN = Path(__file__).parent.parent / "children" / "nvml"
 ENDLESS = 100_000
 LOST, RESET = 15, 16
 
+pytestmark = pytest.mark.slow
+
 
 def stand_in() -> Any:
     spec = importlib.util.spec_from_file_location("nvml_stand_in", STAND_IN / "pynvml.py")

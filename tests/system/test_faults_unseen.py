@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.system.harness import Daemon, alive, job
+from tests.system.harness import TRAINER, Daemon, alive, job
+from tests.system.test_repeating import memory_cgroup  # noqa: F401 - a fixture
 
 ENDLESS = 100_000
 PR_SET_CHILD_SUBREAPER = 36
 
-pytestmark = pytest.mark.usefixtures("reaper")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("reaper")]
 
 
 @pytest.fixture
@@ -75,6 +77,23 @@ def test_the_cause_of_an_end_that_nobody_saw_is_found(
         if how == "diverged":
             diverged_at = int(first["text"].split("loss of step ")[1].split()[0])
             assert 0 < history(daemon)[1]["from_step"] < diverged_at - 1
+
+
+def test_a_kill_for_lack_of_memory_that_nobody_saw_is_booked_as_that(
+    tmp_path: Path,
+    reaper: Callable[[int], int],
+    memory_cgroup: Path,  # noqa: F811
+):
+    enter = f"/bin/sh -c 'echo $$ > {memory_cgroup}/cgroup.procs && exec {sys.executable} {TRAINER}'"
+    section = job("t", tmp_path, "on_oom=microbatch", FAIL="told", STEPS=ENDLESS, EVERY=10)
+    section = section.replace(f"command={sys.executable} {TRAINER}", f"command={enter}")
+    with Daemon(tmp_path, section) as daemon:
+        end_unseen(daemon, "memory", reaper)
+
+        first = history(daemon)[0]
+        assert first["cause"] == "out-of-memory" and memory_cgroup.name in first["text"], first
+        daemon.call("stop", name="t")
+        daemon.until(lambda: not (memory_cgroup / "cgroup.procs").read_text(), "the cgroup is empty")
 
 
 def test_done_unseen_is_success(tmp_path: Path, reaper: Callable[[int], int]):
