@@ -24,7 +24,7 @@ CHILD = Path(__file__).parent.parent / "children" / "faulty.py"
 STEPS = 40
 PATIENCE_S = 120.0
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 CAUSES = {
     "kill": "crash",
