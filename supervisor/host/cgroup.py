@@ -95,6 +95,11 @@ class Cgroup:
             return False
         return True
 
+    def remove_if_empty(self) -> None:
+        """What a plain program left behind lives on in it."""
+        with contextlib.suppress(OSError):
+            self.path.rmdir()
+
     def remove(self) -> bool:
         """Kills what is left in it, then removes it; whether it is gone. Waits at most GONE_WITHIN_S: use a thread."""
         if not self.exists:

@@ -425,6 +425,8 @@ class Acts:
         self._post(fact.WorkerExited(number, exit_.code, exit_.signal, oom))
         if self._config.job is not None or self._config.killasgroup:
             self._background(asyncio.to_thread(self._sweep, attempt))
+        elif attempt.cgroup is not None:
+            attempt.cgroup.remove_if_empty()
 
     def _sweep(self, attempt: Attempt) -> None:
         """In a thread: kills what the worker left behind, in its session and out of it."""

@@ -58,6 +58,7 @@ class Runner:
         """Called after every change of state."""
         self._handed_over = False
         self._has_recalled = False
+        self._has_news = False  # something happened besides steps, which teach nothing that could not wait
         self._remembered: tuple[Memory, tuple[Counter, ...]] | None = None
         self.acts = Acts(config, services, self.post)
         self._services = services
@@ -273,6 +274,7 @@ class Runner:
 
     def _expire(self) -> None:
         self._timer = None
+        self._has_news = True
         self._do(lambda: self._handle(fact.DeadlinePassed(), self._job.expire))
 
     def _do(self, first: Callable[[], None]) -> None:
@@ -283,6 +285,7 @@ class Runner:
             first()
             while self._mailbox:
                 event = self._mailbox.popleft()
+                self._has_news = self._has_news or not isinstance(event, fact.StepsDone)
                 self._handle(event, partial(self._job.handle, event))
                 self._aside(self._telling.happened, event, self._job.facts)
         finally:
@@ -331,7 +334,9 @@ class Runner:
 
     def _look_on(self, before: State) -> None:
         self.acts.books.stood(self._job.facts, self._loop.time())
-        self._remember()
+        if self._has_news or self.state is not before:
+            self._has_news = False
+            self._remember()
         if self.state is not before:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)

@@ -1,12 +1,13 @@
 """A job without TensorFlow: counts steps, checkpoints the count, speaks the control pipe. For tests of the daemon.
 
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
-FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang", "exit-0",
-"ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data", "save", each a
-way to hang; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
-at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
-"told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`),
-GRANDCHILD (start one that ignores SIGTERM and leaves the session).
+FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
+"exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
+"save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "dies-from-20": at the first step
+after the restore of step 20; "dies-at-27": at that step; "nan": diverges at step NAN_AT until that is skipped,
+"memory": takes more than there is at step 5, unless it divides its batches; "told": as the file `fail` in the
+checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start one that ignores SIGTERM and
+leaves the session).
 """
 
 import fcntl
@@ -152,7 +153,7 @@ def hang_once(pipes: Pipes, directory: Path, step: int) -> None:
     if mark.exists():
         return
     mark.touch()
-    if FAIL in ("data", "save"):
+    if FAIL in ("data", "save", "evaluation"):
         pipes.say(Progress(pipes.attempt, step, 0, STEPS, section=FAIL))
     if FAIL == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -201,6 +202,8 @@ def main() -> int:
         pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
         return WorkerExit.LOCKED
     checkpoints.sweep_partials(told.checkpoint_dir)
+    if FAIL == "start-up":
+        hang_once(pipes, told.checkpoint_dir, 0)
     if FAIL == "ignore-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "GRANDCHILD" in os.environ:
@@ -219,8 +222,10 @@ def main() -> int:
     changed = ("cores is 1, was 2",) if FAIL == "elsewhere" else ()
     pipes.say(Restored(attempt, step, restored, 0.0, STEPS, changed=changed))
     origin = step
+    if FAIL == "tracing":
+        hang_once(pipes, told.checkpoint_dir, step)
     while step < STEPS:
-        if step == 5 and FAIL in ("stop", "spin", "data", "save"):
+        if step == 5 and FAIL in ("stop", "spin", "data", "save", "evaluation"):
             hang_once(pipes, told.checkpoint_dir, step)
         if FAIL == "hang" and step >= 5:
             time.sleep(600)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from supervisor.host import marks
-from tests.system.harness import Daemon
+from tests.system.harness import Daemon, job
 
 CHILD = Path(__file__).parent.parent / "children" / "faulty.py"
 STEPS = 40
@@ -113,6 +113,17 @@ def test_it_is_survived(daemon: Daemon, name: str):
         assert log.stat().st_size <= 2 << 20, "the log is not kept to its size"
     if name == "garbage":
         assert "worker.misspoke" in daemon.events("worker.misspoke")
+
+
+def test_a_hang_in_each_section_is_seen_as_that(tmp_path: Path):
+    keys = "hang_timeout=auto\nhang_timeout_min=8\nstopwaitsecs=4"
+    sections = {"start-up": "in start-up", "tracing": "in tracing", "evaluation": "in section evaluation"}
+    programs = "".join(job(name, tmp_path, keys, STEPS=30, EVERY=10, FAIL=name) for name in sections)
+    with Daemon(tmp_path, programs) as daemon:
+        for name, words in sections.items():
+            found = daemon.until_state(name, "SUCCEEDED", "FAILED", patience_s=PATIENCE_S)
+            assert found["state"] == "SUCCEEDED", found["reason"]
+            assert any(words in each["text"] for each in history(daemon, name)), history(daemon, name)
 
 
 # --- the file system of its checkpoints -------------------------------------------------------------------------------
