@@ -16,10 +16,10 @@ from supervisor.protocol.messages import Phase, Then
 class StartRequested:
     """An operator, autostart, or the ledger's memory wants the program to run.
 
-    `anew`: earlier failures count no more; otherwise a new daemon goes on where the one before it stopped.
+    `goes_on`: a new daemon goes on where the one before it stopped; otherwise earlier failures count no more.
     """
 
-    anew: bool = True
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)

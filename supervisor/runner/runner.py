@@ -189,8 +189,8 @@ class Runner:
 
     def start(self) -> None:
         """Nothing stands in the way any more."""
-        anew, self.goes_on = not self.goes_on, False
-        self.post(fact.StartRequested(anew))
+        goes_on, self.goes_on = self.goes_on, False
+        self.post(fact.StartRequested(goes_on))
 
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""

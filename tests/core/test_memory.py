@@ -26,7 +26,7 @@ def rebuilt(job: Job, now: float, lives: bool = False) -> Job:
     later.facts.wanted = job.facts.wanted
     later.facts.patience.recall(job.facts.patience.longest)
     if not lives and job.state is not State.FAILED:
-        later.handle(events.StartRequested(anew=False), now)
+        later.handle(events.StartRequested(goes_on=True), now)
     return later
 
 
@@ -139,7 +139,7 @@ def test_a_job_that_was_given_up_gets_one_more_attempt_from_a_new_daemon_and_all
     assert job.state is State.FAILED
 
     later = rebuilt(job, 2.0, lives=True)
-    assert later.handle(events.StartRequested(anew=False), 2.0) == [Spawn(2), SelectCheckpoint(2)]
+    assert later.handle(events.StartRequested(goes_on=True), 2.0) == [Spawn(2), SelectCheckpoint(2)]
     later.handle(events.WorkerExited(2, signal=9), 3.0)
     assert later.state is State.FAILED
 
@@ -172,7 +172,7 @@ def test_a_back_off_goes_on_less_the_time_that_no_daemon_was_there():
         later = Job(JOB)
         later.skip_attempts(1)
         later.recall(memory, 100.0, ago_s)
-        later.handle(events.StartRequested(anew=False), 100.0)
+        later.handle(events.StartRequested(goes_on=True), 100.0)
         assert later.state is state
         if state is State.BACKOFF:
             assert later.deadline() == 100.0 + memory.waits_s - ago_s

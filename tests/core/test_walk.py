@@ -64,7 +64,7 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "out_of_memory": st.booleans(),
                 "go_back": st.booleans(),
                 "waits_s": st.sampled_from([None, None, 60.0]),
-                "anew": st.booleans(),
+                "goes_on": st.booleans(),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )

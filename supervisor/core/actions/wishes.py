@@ -36,7 +36,7 @@ def start(facts: Facts, event: StartRequested, now: float) -> Effects:
     if facts.closing:
         return effects
     rests_until, facts.rests_until = facts.rests_until, None
-    if not event.anew:
+    if event.goes_on:
         if rests_until is not None and now < rests_until:
             enter(facts, State.BACKOFF, rests_until)
             return effects
