@@ -17,10 +17,11 @@ from supervisor.control.doors import open_doors
 from supervisor.control.server import serve
 from supervisor.core.finishing import ExitOn, Finish, finish
 from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host import orphans, shutdown
+from supervisor.host import cgroup, orphans, shutdown
 from supervisor.host.background import Background, Foreground
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import DaemonLog
+from supervisor.host.gpus import ANSWERS_WITHIN_S, Gpus
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.ledger_pruning import Pruning
@@ -81,6 +82,9 @@ class Supervisord:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
         logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()
         logs.start()
+        gpus = Gpus()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.to_thread(gpus.open), ANSWERS_WITHIN_S)
         services = Services(
             ledger=ledger,
             logs=logs,
@@ -90,6 +94,8 @@ class Supervisord:
             environment={**without_notify(os.environ), **settings.environment},
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
+            cgroups=cgroup.prepare(),
+            gpus=gpus,
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
             listening=Listening(settings.identifier),

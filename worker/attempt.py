@@ -55,16 +55,28 @@ class Attempt:
     number: int = 1
     failed: bool = False
 
-    def last_words(self, error: str, step: int | None = None, detail: str = "", *, out_of_memory: bool = False) -> None:
+    def last_words(
+        self,
+        error: str,
+        step: int | None = None,
+        detail: str = "",
+        *,
+        out_of_memory: bool = False,
+        code: int | None = None,
+    ) -> None:
         """Says once why this attempt fails; what fails afterwards is a consequence."""
-        self._say(Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory))
+        self._say(Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory, code=code))
 
     def diverged(self, error: str, step: int, go_back: bool, batches: tuple[str, ...] = ()) -> NoReturn:
         """Leaves because training diverged at `step`.
 
         `go_back`: the next attempt begins from before that; `batches`: those that it leaves out, as `EPOCH:BATCH`.
         """
-        self._say(Failed(self.number, step, error[:MAX_ERROR], go_back=go_back, batches=batches))
+        self._say(
+            Failed(
+                self.number, step, error[:MAX_ERROR], go_back=go_back, batches=batches, code=int(WorkerExit.DIVERGED)
+            )
+        )
         self.reporter.drain(DRAIN_TIMEOUT_S)
         raise Leaving(int(WorkerExit.DIVERGED))
 
@@ -83,14 +95,16 @@ class Attempt:
 
     def give_up(self, code: WorkerExit, error: str, step: int | None = None) -> NoReturn:
         """Says why, and leaves the process with the code that says which kind of failure it is."""
-        self.last_words(error, step)
+        self.last_words(error, step, code=int(code))
         self.reporter.drain(DRAIN_TIMEOUT_S)
         raise Leaving(int(code))
 
     def excepted(self, error: BaseException, step: int | None = None) -> None:
         """Last words for an exception in the script; its traceback goes to stderr as always."""
         detail = "".join(traceback.format_exception(error))
-        self.last_words(one_line(error), step, detail, out_of_memory=lacks_memory(error))
+        self.last_words(
+            one_line(error), step, detail, out_of_memory=lacks_memory(error), code=int(WorkerExit.USER_ERROR)
+        )
 
 
 _OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError", "OutOfMemoryError"})

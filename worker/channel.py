@@ -55,6 +55,7 @@ class Channel:
         self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waiting: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
+        self._taking = threading.Lock()
         self._latest: Progress | None = None  # not sent yet; a newer one takes its place
         self._unsent = b""  # rest of a line that did not fit into the pipe
         self.pipes = control.pipes
@@ -81,7 +82,11 @@ class Channel:
         """Offers what is worth knowing only while it is new: dropped for a newer one if the pipe is full."""
         if self._closed:
             return
-        self._progress = self._latest = message
+        with self._taking:
+            unsent = self._latest
+            if unsent is not None and unsent.data_s is not None:  # that time is gone, whether or not it is told alone
+                message = replace(message, data_s=unsent.data_s + (message.data_s or 0.0))
+            self._progress = self._latest = message
         self._rouse()
 
     def remark(self, text: str) -> None:
@@ -176,7 +181,8 @@ class Channel:
                 self._unsent = following
                 return True
             following.set()
-        latest, self._latest = self._latest, None
+        with self._taking:
+            latest, self._latest = self._latest, None
         if latest is not None:
             self._unsent = codec.encode(latest)
         return latest is not None
@@ -215,7 +221,7 @@ class Channel:
         if (last := self._committed) is not None:
             self._waiting.append(codec.encode(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
         if self._progress is not None:
-            self._waiting.append(codec.encode(self._progress))
+            self._waiting.append(codec.encode(replace(self._progress, data_s=None)))
         if self._done is not None:
             self._waiting.append(codec.encode(self._done))
         self.say(self._standing())

@@ -94,6 +94,7 @@ class Run(Steps):
         self._in_step = False  # a batch was handed out, and its step is not done
         self._metrics: Mapping[str, Any] = {}
         self._summary: dict[str, Any] = {}
+        self._waited_s = 0.0  # for data, since the daemon was told of it
 
     @property
     def epoch(self) -> int:
@@ -210,11 +211,13 @@ class Run(Steps):
             tells = self._told is not None and (self._told.step_s or 0.0) >= PROGRESS_S
             if tells:
                 self._tell_section("data")
+            began = time.monotonic()
             try:
                 batch = next(batches)
             except StopIteration:
                 return
             finally:
+                self._waited_s += time.monotonic() - began
                 if tells:
                     self._tell_section(None)
             yield batch
@@ -241,6 +244,11 @@ class Run(Steps):
             rows = self._feed.rows if self._feed is not None else None
             replicas = by_replica(self._metrics)
             self._board.step(self.step, numbers(self._metrics), replicas, self._keeper.stalled_s, rows)
+
+    def _take_waited(self) -> float | None:
+        """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
+        waited_s, self._waited_s = self._waited_s, 0.0
+        return None if self._feed is None else waited_s
 
     def _look(self) -> None:
         """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""

@@ -55,6 +55,10 @@ class Steps:
         """For how long a save has been written beside training; None if none is."""
         return None
 
+    def _take_waited(self) -> float | None:
+        """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
+        return None
+
     def _finish(self) -> None:
         """Training is complete."""
         raise NotImplementedError
@@ -93,6 +97,7 @@ class Steps:
             step_s,
             metrics(),
             interval_s,
+            data_s=self._take_waited(),
             saving_s=self._saving_s,
         )
         self._attempt.reporter.progress(self._told)
@@ -101,5 +106,6 @@ class Steps:
     def _tell_section(self, section: str | None) -> None:
         """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
         if self._told is not None:
-            self._told = replace(self._told, section=section, saving_s=self._saving_s)
+            saving_s = self._saving_s
+            self._told = replace(self._told, section=section, data_s=self._take_waited(), saving_s=saving_s)
             self._attempt.reporter.progress(self._told)

@@ -134,6 +134,11 @@ class JobConfig(Section):
         "as long for an evaluation. Ten minutes, as PyTorch gives its collectives: ending a step that is only slow "
         "costs more than an idle machine.",
     )
+    gpu_wait: Timeout = key(
+        30.0,
+        "Seconds a start waits for the GPU memory that the last attempt still holds; then it starts anyway. Needs "
+        "NVIDIA's driver and the extra `nvml`.",
+    )
     on_nan: Annotated[str, from_text(values.on_nan)] | None = key(
         None,
         "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "

@@ -13,6 +13,7 @@ from supervisor.config.types import (
     LOG_MAXBYTES,
     Boolean,
     Bytes,
+    Cores,
     Count,
     CountLimit,
     FilePath,
@@ -95,7 +96,14 @@ class ProgramConfig(HookKeys):
     memory_limit: PositiveBytes | None = key(
         None,
         "Bytes (KB, MB, GB) of resident memory that it and all it started may hold. Looked at every second; above it, "
-        "a job flushes, and the program starts again (cause memory-limit).",
+        "a job flushes, and the program starts again (cause memory-limit). A tenth above it the kernel ends it, where "
+        "the daemon has control groups of its own.",
+        shown="none",
+    )
+    cpu_limit: Cores | None = key(
+        None,
+        "How many cores' time it and all it started may use, as 1.5. Held by the kernel, where the daemon has control "
+        "groups of its own; elsewhere the log says that it is not held.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(

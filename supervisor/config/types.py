@@ -17,6 +17,7 @@ CountLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=Fa
 PositiveBytes = Annotated[int, from_text(values.positive_size)]
 SizeLimit = Annotated[int, from_text(lambda text: values.limit(text, is_size=True))]
 Seconds = Annotated[float, from_text(values.seconds)]
+Cores = Annotated[float, from_text(values.cores)]
 Timeout = Annotated[float, from_text(values.timeout)]
 Variables = Annotated[dict[str, str], from_text(values.environment)]
 User = Annotated[str, from_text(values.user)]

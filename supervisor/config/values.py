@@ -138,6 +138,17 @@ def limit(text: str, is_size: bool) -> int:
     return size_bytes(text) if is_size else whole(text, 1, MAX_LIMIT)
 
 
+def cores(text: str) -> float:
+    """A number of cores, as 2 or 0.5; at least a hundredth, as less is no time at all."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = float("nan")
+    if not 0.01 <= found <= 1e6:
+        raise ValueError(f"is {text!r:.80}; write a number of cores, for example 1.5, of at least 0.01")
+    return found
+
+
 def seconds(text: str) -> float:
     """A length of time, 0 included: seconds as a number, or `30 s`, `5 minutes`, `1.5 hours`."""
     match = _DURATION.fullmatch(text)

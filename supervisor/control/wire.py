@@ -92,10 +92,12 @@ def describe(runner: Runner) -> str:
         return runner.waits_for
     match runner.state:
         case State.RUNNING | State.FLUSHING:
-            since = f"uptime {_span(_age(runner.acts.started_wall_at))}"
+            since = f"uptime {_span(runner.acts.ran_s or 0.0)}"
             return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner), *_says(runner)])
         case State.STARTING if runner.config.notify:
             return ", ".join([f"pid {runner.acts.pid}", *(_says(runner) or ["not ready yet"])])
+        case State.STARTING if runner.acts.waits_for_gpus:
+            return "waits for its GPUs to be free of the last attempt"
         case State.STARTING if runner.config.job is not None:
             return ", ".join([f"pid {runner.acts.pid}", _starting(runner), *_notice(runner)])
         case State.ADOPTING:
@@ -140,7 +142,7 @@ def _training(runner: Runner) -> list[str]:
         if training.step_s:
             parts.append(f"{1 / training.step_s:.3g} steps/s")
         if training.checkpoint is not None:
-            age = _span(_age(training.checkpoint.committed_wall_at))
+            age = _span(time.monotonic() - runner.acts.committed_at)
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
@@ -151,10 +153,6 @@ def _training(runner: Runner) -> list[str]:
     if training.left_out:
         parts.append(f"not in its checkpoints: {', '.join(training.left_out)}")
     return parts
-
-
-def _age(since_wall: float | None) -> float:
-    return max(0.0, time.time() - since_wall) if since_wall is not None else 0.0
 
 
 def _span(seconds: float) -> str:

@@ -14,7 +14,12 @@ from supervisor.protocol.messages import Phase, Then
 
 @dataclass(frozen=True, slots=True)
 class StartRequested:
-    """An operator, autostart, or the ledger's memory wants the program to run."""
+    """An operator, autostart, or the ledger's memory wants the program to run.
+
+    `goes_on`: a new daemon goes on where the one before it stopped; otherwise earlier failures count no more.
+    """
+
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +60,15 @@ class SpawnSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class SpawnFailed:
-    """There is no process. `permanent`: trying the same again would fail the same way."""
+    """There is no process. `permanent`: trying the same again would fail the same way.
+
+    `waits_s`: nothing was tried, as the host can't take it now; it is looked at again after so many seconds.
+    """
 
     attempt: int
     error: str
     permanent: bool
+    waits_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +219,8 @@ class AttemptLost:
     """It ended while no daemon was there. `done`: it had said so; `error`: its last words if it failed.
 
     `committed_step`: the highest step of its checkpoints. `host_left`: the host was started anew since it began.
+    `step`, `out_of_memory`, `go_back`: as in `FailureSaid`; `code`: the exit status that it was about to leave with.
+    `oom`: as in `WorkerExited`.
     """
 
     attempt: int
@@ -217,6 +228,11 @@ class AttemptLost:
     error: str | None = None
     committed_step: int | None = None
     host_left: bool = False
+    step: int | None = None
+    out_of_memory: bool = False
+    go_back: bool = False
+    code: int | None = None
+    oom: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

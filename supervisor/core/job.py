@@ -80,6 +80,7 @@ from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest,
 from supervisor.core.effects import Effect
 from supervisor.core.events import Event
 from supervisor.core.facts import Facts, Policy, State
+from supervisor.core.memory import Memory, recall
 from supervisor.core.stillness import stood_s
 
 _ = ignore
@@ -257,6 +258,10 @@ class Job:
     def skip_attempts(self, highest: int) -> None:
         """Attempts up to `highest` are known to have been; the next one gets a higher number."""
         self.facts.attempt = max(self.facts.attempt, highest)
+
+    def recall(self, memory: Memory, now: float, ago_s: float) -> None:
+        """What an earlier daemon knew `ago_s` ago; before any event, and after `skip_attempts`."""
+        recall(self.facts, memory, now, ago_s)
 
     @property
     def state(self) -> State:

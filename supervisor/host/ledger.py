@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.host.boot import boot_id
 from supervisor.host.ledger_accounts import Accounts
+from supervisor.host.ledger_memories import Memories
 from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.ledger_schema import LedgerError, connect_reading, open_or_create, sayable_errors
 from supervisor.host.ledger_writer import LedgerWriter, Value
@@ -39,8 +40,8 @@ class AttemptRecord:
 
     `restored`: name of the checkpoint it began from, None at step 0. `lost_steps`: how far behind `to_step` the next
     attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
-    its start. `checkpoints`: how many it committed. `changed`: what the bits depend on and is another than when the job
-    trained last, in words.
+    its start. `checkpoints`: how many it committed. `ran_s`: how long it ran, whatever the clock was set to meanwhile.
+    `changed`: what the bits depend on and is another than when the job trained last, in words.
     """
 
     attempt: int
@@ -57,6 +58,7 @@ class AttemptRecord:
     refused: tuple[tuple[str, str], ...]
     checkpoints: int
     changed: tuple[str, ...] = ()
+    ran_s: float | None = None
 
 
 class Ledger:
@@ -73,6 +75,8 @@ class Ledger:
         self._writer = LedgerWriter(connection, pruning or Pruning())
         self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
         """Where the time of jobs went."""
+        self.memories = Memories(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        """What the failures of jobs taught."""
 
     @property
     def last_error(self) -> str | None:
@@ -193,12 +197,14 @@ class Ledger:
         signal: int | None,
         last_step: int | None,
         at: float,
+        ran_s: float | None = None,
     ) -> None:
-        """An attempt is over, also one that never became a process."""
+        """An attempt is over, also one that never became a process. `ran_s`: if that was measured."""
         self._writer.put(
-            "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at)"
-            " VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (program, attempt) DO UPDATE SET"
-            " cause = ?3, text = ?4, exit_code = ?5, signal = ?6, to_step = coalesce(?7, to_step), ended_at = ?8",
+            "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
+            " ran_s) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (program, attempt) DO UPDATE SET"
+            " cause = ?3, text = ?4, exit_code = ?5, signal = ?6, to_step = coalesce(?7, to_step), ended_at = ?8,"
+            " ran_s = ?9",
             program,
             attempt,
             cause,
@@ -207,6 +213,7 @@ class Ledger:
             signal,
             last_step,
             at,
+            ran_s,
         )
 
     def close(self) -> None:
@@ -256,9 +263,9 @@ class Ledger:
     def recent_saves(self, limit: int) -> dict[str, list[float]]:
         """How long the last `limit` saves of every program took (s), oldest first."""
         rows = self._select(
-            "SELECT program, save_s FROM (SELECT program, save_s, committed_at, row_number() OVER"
-            " (PARTITION BY program ORDER BY committed_at DESC) AS age FROM checkpoints)"
-            " WHERE age <= ? ORDER BY program, committed_at",
+            "SELECT program, save_s FROM (SELECT program, save_s, row_number() OVER"
+            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints)"
+            " WHERE age <= ? ORDER BY program, age DESC",
             limit,
         )
         found: dict[str, list[float]] = {}
@@ -274,7 +281,8 @@ class Ledger:
     def ends(self, program: str) -> list[tuple[float, str]]:
         """How long each attempt that trained ran, in seconds, and why it ended; those that are over, oldest first."""
         rows = self._select(
-            "SELECT ended_at - started_at AS ran_s, cause FROM attempts WHERE program = ? AND ended_at IS NOT NULL"
+            "SELECT coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, cause FROM attempts"
+            " WHERE program = ? AND ended_at IS NOT NULL"
             " AND from_step IS NOT NULL AND cause IS NOT NULL ORDER BY attempt",
             program,
         )
@@ -283,8 +291,8 @@ class Ledger:
     def history(self, program: str, limit: int = 20) -> list[AttemptRecord]:
         """The last `limit` attempts, newest last."""
         rows = self._select(
-            "SELECT attempt, started_at, ended_at, restored, from_step, to_step, cause, text, exit_code, signal,"
-            " changed,"
+            "SELECT attempt, started_at, ended_at, coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
+            " from_step, to_step, cause, text, exit_code, signal, changed,"
             " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
             " + checkpoints_pruned AS checkpoints"
             " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",

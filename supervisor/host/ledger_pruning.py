@@ -15,7 +15,7 @@ AND (attempt <= newest - ?1 OR (attempt <= newest - ?2 AND ended_at < ?3)) LIMIT
 """
 _OLD_SAVES = """
 SELECT program, attempt, name FROM (SELECT program, attempt, name, row_number() OVER
-(PARTITION BY program ORDER BY committed_at DESC) AS age FROM checkpoints) WHERE age > ? LIMIT ?
+(PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints) WHERE age > ? LIMIT ?
 """
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 7  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 9  # raised with every change of the tables; PRAGMA user_version in the file
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
 _ACCOUNTS = """
@@ -25,6 +25,12 @@ CREATE TABLE silences (
 ) WITHOUT ROWID;
 """
 
+_MEMORIES = """
+CREATE TABLE memories (
+    program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
+) WITHOUT ROWID;
+"""
+
 _OUT_OF_USE = "CREATE TABLE out_of_use (program TEXT PRIMARY KEY) WITHOUT ROWID;"
 
 _TABLES = f"""{_SILENCES}
@@ -34,7 +40,7 @@ CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
     restored TEXT, from_step INTEGER, to_step INTEGER,
     ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
-    split INTEGER, changed TEXT,
+    split INTEGER, changed TEXT, ran_s REAL,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
@@ -47,6 +53,7 @@ CREATE TABLE refusals (
     PRIMARY KEY (program, attempt, name)
 ) WITHOUT ROWID;
 {_ACCOUNTS}
+{_MEMORIES}
 """
 
 _UPGRADES = {
@@ -56,6 +63,8 @@ _UPGRADES = {
     4: _OUT_OF_USE,
     5: "ALTER TABLE attempts ADD COLUMN split INTEGER;",
     6: "ALTER TABLE attempts ADD COLUMN changed TEXT;",
+    7: _MEMORIES,
+    8: "ALTER TABLE attempts ADD COLUMN ran_s REAL;",
 }
 """By the version that a ledger has: what makes the next version of it."""
 
@@ -63,12 +72,13 @@ _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
     "SELECT program FROM out_of_use LIMIT 0",
     "SELECT program, attempt, pid, start_time, started_at, restored, from_step, to_step, ended_at, cause, text,"
-    " exit_code, signal, boot_id, split, changed, checkpoints_pruned FROM attempts LIMIT 0",
+    " exit_code, signal, boot_id, split, changed, ran_s, checkpoints_pruned FROM attempts LIMIT 0",
     "SELECT program, attempt, until_wall_at, until_awake_s, boot_id, open_as, step, furthest, owed_s, spent_s"
     " FROM accounts LIMIT 0",
     "SELECT program, attempt, name, step, size_bytes, save_s, stall_s, committed_at FROM checkpoints LIMIT 0",
     "SELECT program, attempt, name, reason, refused_at FROM refusals LIMIT 0",
     "SELECT program, section, longest_s FROM silences LIMIT 0",
+    "SELECT program, content, digest, kept_awake_s, boot_id FROM memories LIMIT 0",
 )
 
 

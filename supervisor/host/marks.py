@@ -41,6 +41,11 @@ def configuration_of(pid: int) -> str | None:
     return _read(pid, CONFIGURATION)
 
 
+def of_process(pid: int) -> str | None:
+    """A process' mark; None if it has none or is gone."""
+    return _read(pid)
+
+
 def of_attempt(value: str) -> list[psutil.Process]:
     """The live processes of one attempt. Reads all of /proc: call it from a thread."""
     return [process for found, process in _marked() if found == value]

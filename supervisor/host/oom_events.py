@@ -2,10 +2,12 @@
 
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
+_FILES = frozenset({"memory.events", "memory.oom_control"})
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
@@ -16,6 +18,15 @@ class Counter:
     file: Path
     where: str
     count: int
+
+    @classmethod
+    def of(cls, file: str, where: str, count: int) -> "Counter":
+        """One that was written down; only of files that a counter may be in."""
+        path = Path(file)
+        is_known = path.name in _FILES and path.is_absolute() and ".." not in path.parts
+        if not is_known or not path.is_relative_to("/sys/fs/cgroup"):
+            raise ValueError(f"{file} is no counter of a cgroup")
+        return cls(path, where, count)
 
     def has_risen(self) -> bool | None:
         """Whether it says more now; None if it can't be read any more."""
@@ -42,16 +53,23 @@ class OomWatch:
         self._looked_at = now
         self._counters = list(filter(None, (_cgroup_counter(self._pid), _host_counter())))
 
-    def evidence(self) -> str | None:
-        """What shows that the kernel took it for its memory, in words; None if nothing does.
+    @property
+    def of_cgroups(self) -> tuple[Counter, ...]:
+        """Those that a later daemon can compare with: the host's count other processes too, and for longer."""
+        return tuple(each for each in self._counters if each.file.name in _FILES)
 
-        The first counter that can still be read decides: a cgroup's says more than the host's.
-        """
-        for counter in self._counters:
-            risen = counter.has_risen()
-            if risen is not None:
-                return f"{counter.where} counts one more kill for lack of memory" if risen else None
-        return None
+    def evidence(self) -> str | None:
+        """What shows that the kernel took it for its memory, in words; None if nothing does."""
+        return evidence(self._counters)
+
+
+def evidence(counters: Iterable[Counter]) -> str | None:
+    """What counters show; the first one that can still be read decides: a cgroup's says more than the host's."""
+    for counter in counters:
+        risen = counter.has_risen()
+        if risen is not None:
+            return f"{counter.where} counts one more kill for lack of memory" if risen else None
+    return None
 
 
 def _cgroup_counter(pid: int) -> Counter | None:

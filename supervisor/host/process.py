@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from supervisor.host import exit_status, limits, oom, tree
+from supervisor.host.cgroup import Cgroup
 from supervisor.host.exit_status import Exit
 from supervisor.host.limits import Limits
 from supervisor.host.spawning import Credentials, SpawnError, SpawnErrorKind, credentials, explain, find_command
@@ -40,7 +41,7 @@ class SpawnRequest:
     `stdin`: a descriptor too; None: it has an empty one (/dev/null).
 
     `group_ends_with_it`: SIGKILL goes to what is left of its process group in the moment it ends, so that no
-    grandchild still holds its devices and locks when the next attempt begins.
+    grandchild still holds its devices and locks when the next attempt begins. `cgroup`: it begins in this group.
     """
 
     program: str
@@ -55,6 +56,7 @@ class SpawnRequest:
     group_ends_with_it: bool = False
     limits: Limits = field(default_factory=dict)
     oom_score_adjust: int | None = None
+    cgroup: Cgroup | None = None
 
 
 def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
@@ -96,7 +98,38 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
 
 
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
-    in_child = limits.setting(request.program, request.limits) if request.limits else None
+    with contextlib.ExitStack() as until_it_runs:
+        return _popen_in(request, command, _entrance(request, until_it_runs))
+
+
+def _entrance(request: SpawnRequest, until_it_runs: contextlib.ExitStack) -> int | None:
+    """What the child enters its group through: opened here, as the child may be another user by then."""
+    if request.cgroup is None:
+        return None
+    try:
+        entrance = request.cgroup.entrance()
+    except OSError:  # removed by somebody: what it can't be held to is watched from outside
+        return None
+    until_it_runs.callback(os.close, entrance)
+    return entrance
+
+
+def _in_child(request: SpawnRequest, entrance: int | None) -> Callable[[], None] | None:
+    set_limits = limits.setting(request.program, request.limits) if request.limits else None
+    if entrance is None:
+        return set_limits
+
+    def prepare() -> None:
+        with contextlib.suppress(OSError):
+            os.write(entrance, b"0")
+        if set_limits is not None:
+            set_limits()
+
+    return prepare
+
+
+def _popen_in(request: SpawnRequest, command: Path, entrance: int | None) -> subprocess.Popen[bytes]:
+    in_child = _in_child(request, entrance)
     identity_of = request.credentials if os.geteuid() == 0 else None  # a plain user can't even set what it has
     child = subprocess.Popen(
         request.argv,
@@ -111,10 +144,10 @@ def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         user=identity_of.uid if identity_of else None,
         group=identity_of.gid if identity_of else None,
         extra_groups=identity_of.groups if identity_of else None,
-        # only where it is asked for: it keeps Popen from vfork; all it does is setrlimit(2)
+        # only where it is asked for: it keeps Popen from vfork; all it does is setrlimit(2) and write(2)
         preexec_fn=in_child,  # noqa: PLW1509
     )
-    if in_child is None:
+    if not request.limits:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or is another user's by now
             limits.restore(child.pid)
     return child

@@ -11,6 +11,7 @@ the job that systemd has for the unit can.
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,12 +50,17 @@ def job_of(unit: str, listed: str) -> str | None:
     return next((row[2] for row in rows if len(row) > 2 and row[1] == unit), None)
 
 
+def _service(group: str) -> str:
+    """The same without what lies below the service: with Delegate= a command of the unit's has a group of its own."""
+    return re.sub(r"(?m)^(.*\.service)/.*$", r"\1", group)
+
+
 def left_in(group: str) -> list[psutil.Process]:
-    """The processes of a control group (the text of /proc/PID/cgroup), but this one."""
-    found = []
+    """The processes of a service (the text of /proc/PID/cgroup of one in it), in groups below too, but this one."""
+    found, service = [], _service(group)
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):  # gone meanwhile
-            if pid != os.getpid() and Path(f"/proc/{pid}/cgroup").read_text() == group:
+            if pid != os.getpid() and _service(Path(f"/proc/{pid}/cgroup").read_text()) == service:
                 found.append(psutil.Process(pid))
     return found
 

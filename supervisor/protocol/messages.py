@@ -181,7 +181,7 @@ class Failed:
 
     `out_of_memory`: the exception says that there was none left. `go_back`: training diverged at `step`, and the next
     attempt is to begin from before that. `batches`: data that later attempts leave out because
-    of this, as `EPOCH:BATCH`, both from 0.
+    of this, as `EPOCH:BATCH`, both from 0. `code`: the exit status that it is going to leave with, if it knows.
     """
 
     attempt: int
@@ -191,6 +191,7 @@ class Failed:
     out_of_memory: bool = False
     go_back: bool = False
     batches: tuple[str, ...] = ()
+    code: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,16 @@ def expendable(checkpoints: Iterable[Kept], policy: RetentionPolicy) -> list[Che
 
 
 def _one_every(ordered: list[Kept], hours: float | None) -> set[CheckpointName]:
-    """The first checkpoint of each window of `hours`, counted from the one kept before it."""
+    """The first checkpoint of each window of `hours`, counted from the one kept before it.
+
+    One that says it is older than an earlier step was written after the clock was set back: a window begins there.
+    """
     chosen: set[CheckpointName] = set()
     if hours is None:
         return chosen
     last: float | None = None
     for kept in ordered:
-        if last is None or kept.created_wall_at - last >= hours * 3600:
+        if last is None or not 0 <= kept.created_wall_at - last < hours * 3600:
             chosen.add(kept.name)
             last = kept.created_wall_at
     return chosen

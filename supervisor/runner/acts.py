@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -18,23 +18,27 @@ from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core import effects as order
 from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
+from supervisor.core.gpus import SICK_WAIT_S
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
+from supervisor.host.cgroup import Cgroup, Cgroups
 from supervisor.host.channel import Channel
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.gpus import Gpus
 from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.listener_pipes import ListenerPipes
 from supervisor.host.logs import LogPump, Tee
 from supervisor.host.notify import Said
-from supervisor.host.oom_events import OomWatch
+from supervisor.host.oom_events import Counter, OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
 from supervisor.host.stdin import Stdin
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
 from supervisor.runner.exports import Exports
+from supervisor.runner.gpu_waiting import until_fit
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import check_of, owner_of, spawn_request
 from supervisor.runner.listening import Listening
@@ -61,6 +65,8 @@ class Services:
     runtime_dir: Path
     environment: Mapping[str, str]
     server_url: str | None
+    cgroups: Cgroups | None = None
+    gpus: Gpus | None = None
     saves: Saves = field(default_factory=Saves)
     notice_grace: float = 60.0
     hooks: Hooks = field(default_factory=Hooks)
@@ -80,6 +86,7 @@ class Attempt:
     is_adopted: bool = False
     listener: ListenerPipes | None = None
     ways: Ways | None = None  # of a plain program
+    cgroup: Cgroup | None = None
 
 
 class Acts:
@@ -96,6 +103,10 @@ class Acts:
         """What became of the last flush requests, by their ids."""
         self.says: str | None = None
         """What the worker says that it is at (STATUS= of a notification)."""
+        self.started_at: float | None = None
+        self.ended_at: float | None = None
+        self.committed_at = 0.0
+        """Monotonic: how long it ran, and how old its checkpoint is, does not depend on what the clock is set to."""
         self.started_wall_at: float | None = None
         self.ended_wall_at: float | None = None
         self.last_exit: Exit | None = None
@@ -106,14 +117,31 @@ class Acts:
         self._services = services
         self._post = post
         self._attempt: Attempt | None = None
+        self.counters: tuple[Counter, ...] = ()
+        """Of kills for lack of memory, as they stood when the worker was last seen to move to another cgroup."""
         self._spoke_last = False  # it said `done` or `failed`
+        self._last_pid: int | None = None  # of the attempt before
+        self._waiting_for_gpus: int | None = None  # the attempt that does
+        self._unsaid: list[messages.ToWorker] = []  # to that attempt
         self._tasks: set[asyncio.Task[object]] = set()
         self._log = structlog.get_logger().bind(program=config.name)
+
+    @property
+    def waits_for_gpus(self) -> bool:
+        """Whether its process is not there yet because the GPUs may not be free."""
+        return self._waiting_for_gpus is not None
 
     @property
     def pid(self) -> int | None:
         """The worker's pid while there is one."""
         return self._attempt.process.pid if self._attempt else None
+
+    @property
+    def ran_s(self) -> float | None:
+        """For how many seconds the worker has run, or ran; None if this daemon never had one."""
+        if self.started_at is None:
+            return None
+        return (time.monotonic() if self.ended_at is None else self.ended_at) - self.started_at
 
     def send_signal(self, number: int) -> bool:
         """Sends a signal to the worker (not to its group); False if there is none."""
@@ -149,7 +177,11 @@ class Acts:
         if ways is not None:
             ways.take_over(found.pid)
         self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True, ways=ways)
+        if self._services.cgroups is not None:
+            cgroup = self._services.cgroups.of(self._config.name, number)
+            self._attempt.cgroup = cgroup if cgroup.exists else None
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
+        self.started_at, self.ended_at = time.monotonic() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
 
@@ -181,6 +213,40 @@ class Acts:
     @perform.register
     def _(self, effect: order.Spawn) -> None:
         self._begin()
+        gpus = self._services.gpus
+        if self._config.job is not None and gpus is not None and gpus.can_ask:
+            self._waiting_for_gpus = effect.attempt
+            self._background(self._spawn_on_gpus(effect, gpus, self._config.job.gpu_wait))
+        else:
+            self._spawn_now(effect)
+
+    async def _spawn_on_gpus(self, effect: order.Spawn, gpus: Gpus, limit_s: float) -> None:
+        """The same once the GPUs are free of the last attempt and in order, unless it is to end before that."""
+        program_mark = marks.mark(self._services.state_dir, self._config.name, effect.attempt).rpartition(":")[0] + ":"
+        verdict = await until_fit(gpus, self._config, self._last_pid, program_mark, limit_s)
+        if self._waiting_for_gpus != effect.attempt:
+            return
+        self._waiting_for_gpus = None
+        if verdict.sick is not None:
+            self._unsaid.clear()
+            self._log.error("gpu.unfit", attempt=effect.attempt, why=verdict.sick)
+            self._post(fact.SpawnFailed(effect.attempt, verdict.sick, permanent=False, waits_s=SICK_WAIT_S))
+            return
+        if verdict.waits is not None:
+            self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits, waited_s=limit_s)
+        self._spawn_now(effect)
+        unsaid, self._unsaid = self._unsaid, []
+        for message in unsaid:
+            self._say(message)
+
+    def _end_waiting(self, number: int) -> None:
+        """Told to end what was not started yet."""
+        if self._waiting_for_gpus == number:
+            self._waiting_for_gpus = None
+            self._unsaid.clear()
+            self._post(fact.SpawnFailed(number, "ended before it was started; its GPUs were not free", permanent=False))
+
+    def _spawn_now(self, effect: order.Spawn) -> None:
         try:
             self._attempt = self._spawn(effect.attempt, effect.split)
         except OSError as error:
@@ -190,7 +256,9 @@ class Acts:
         except SpawnError as error:
             self._not_spawned(effect, error)
             return
+        self.counters = self._attempt.memory.of_cgroups
         self.started_wall_at, self.ended_wall_at = time.time(), None
+        self.started_at, self.ended_at = time.monotonic(), None
         process = self._attempt.process
         self._services.ledger.attempt_started(
             self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at, effect.split
@@ -201,6 +269,7 @@ class Acts:
     def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
         number = effect.attempt
         self.spawn_error, self.ended_wall_at = error, time.time()
+        self.started_at = self.ended_at = time.monotonic()
         self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.split)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
@@ -235,6 +304,9 @@ class Acts:
                 stderr = logs.capture(config.stderr_logfile, *limits, tee)
                 handed_over.callback(os.close, stderr)
             services = self._services
+            cgroup = self._cgroup(number)
+            if cgroup is not None:
+                undo.callback(cgroup.remove)
             request = spawn_request(
                 config,
                 number,
@@ -249,13 +321,13 @@ class Acts:
                 stdin=stdin,
                 notify=ways.notify_path if ways is not None else None,
             )
-            process = spawn(request, partial(self._exited, number))
+            process = spawn(replace(request, cgroup=cgroup), partial(self._exited, number))
             undo.pop_all()
         if ways is not None:
             ways.started(process.pid)
         if listener is not None:
             services.listening.opened(config.group, config.name, listener.write)
-        return Attempt(number, process, channel, OomWatch(process.pid), listener=listener, ways=ways)
+        return Attempt(number, process, channel, OomWatch(process.pid), listener=listener, ways=ways, cgroup=cgroup)
 
     def _folder(self, number: int) -> Path:
         """The attempt's own, for its pipes."""
@@ -291,6 +363,16 @@ class Acts:
             attempt.listener.close()
             self._services.listening.closed(self._config.group, self._config.name)
 
+    def _cgroup(self, number: int) -> Cgroup | None:
+        """A group of its own, where the daemon may make some; else its limits are watched from outside."""
+        config, cgroups = self._config, self._services.cgroups
+        if config.cpu_limit is not None and (cgroups is None or "cpu" not in cgroups.controllers):
+            self._log.warning("cpu_limit.not_held", attempt=number, remedy="give the daemon a cgroup with Delegate=cpu")
+        if cgroups is None:
+            return None
+        cgroups.sweep(config.name, number)
+        return cgroups.make(config.name, number, config.memory_limit, config.cpu_limit)
+
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = self._folder(number)
         owner = owner_of(self._config)
@@ -323,6 +405,7 @@ class Acts:
 
     @perform.register
     def _(self, effect: order.Terminate) -> None:
+        self._end_waiting(effect.attempt)
         if self._config.stop_command is None:
             self._signal_stop(effect.attempt)
         else:
@@ -344,14 +427,18 @@ class Acts:
 
     @perform.register
     def _(self, effect: order.Abort) -> None:
+        self._end_waiting(effect.attempt)
         self._log.error("worker.aborted", attempt=effect.attempt, last_step=self.training.step)
         if self._attempt is not None:
             self._background(self._keep_stacks(self._attempt.process, effect))
 
     @perform.register
     def _(self, effect: order.Kill) -> None:
+        self._end_waiting(effect.attempt)
         self._log.warning("worker.killed", attempt=effect.attempt)
         if self._attempt is not None:
+            if self._attempt.cgroup is not None:
+                self._attempt.cgroup.kill()
             self._attempt.process.kill_tree()
 
     @perform.register
@@ -365,8 +452,8 @@ class Acts:
     @perform.register
     def _(self, effect: order.RecordEnd) -> None:
         exit_ = self.last_exit or Exit(None, None)
-        if self.training.step is not None and self.started_wall_at is not None:
-            ran_s = (self.ended_wall_at or time.time()) - self.started_wall_at
+        ran_s = self.ran_s
+        if self.training.step is not None and ran_s is not None:
             self.reliability = self.reliability.after(ran_s, effect.cause)
         self._services.ledger.attempt_ended(
             self._config.name,
@@ -377,6 +464,7 @@ class Acts:
             exit_.signal,
             self.training.step,
             self.ended_wall_at or time.time(),
+            ran_s,
         )
 
     # --- what comes back ----------------------------------------------------------------------------------------------
@@ -410,29 +498,34 @@ class Acts:
             for message in words if not self._spoke_last else ():
                 self._heard(message)
         self._hang_up(attempt)
-        self._attempt = None
+        self._attempt, self._last_pid = None, attempt.process.pid
         self.exports.over(number)
-        now = time.time()
-        self.last_exit, self.ended_wall_at = exit_, now
+        self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()
         self._log.warning(
             "worker.exited",
             attempt=number,
             how=describe_exit(exit_.code, exit_.signal),
-            ran_for_s=round(now - (self.started_wall_at or now), 1),
+            ran_for_s=round(self.ran_s or 0.0, 1),
             last_step=self.training.step,
         )
         oom = attempt.memory.evidence() if exit_.signal == signal.SIGKILL else None
         self._post(fact.WorkerExited(number, exit_.code, exit_.signal, oom))
         if self._config.job is not None or self._config.killasgroup:
             self._background(asyncio.to_thread(self._sweep, attempt))
+        elif attempt.cgroup is not None:
+            attempt.cgroup.remove_if_empty()
 
     def _sweep(self, attempt: Attempt) -> None:
         """In a thread: kills what the worker left behind, in its session and out of it."""
+        if attempt.cgroup is not None:
+            attempt.cgroup.remove()
         attempt.process.kill_stragglers()
         tree.kill(marks.of_attempt(marks.mark(self._services.state_dir, self._config.name, attempt.number)))
 
     def _say(self, message: messages.ToWorker) -> None:
-        if self._attempt is not None and self._attempt.channel is not None:
+        if self._waiting_for_gpus is not None:
+            self._unsaid.append(message)
+        elif self._attempt is not None and self._attempt.channel is not None:
             self._attempt.channel.send(message)
 
     def _misheard(self, attempt: int, error: str) -> None:
@@ -445,10 +538,14 @@ class Acts:
         self.books.heard(message, time.monotonic())
         if self._attempt is not None:
             self._attempt.memory.lives(time.monotonic(), moved=isinstance(message, messages.Hello))
+            if isinstance(message, messages.Hello):
+                self.counters = self._attempt.memory.of_cgroups
         if isinstance(message, messages.Exported):
             self.exports.heard(message)
         if isinstance(message, messages.Committed | messages.SaveFailed):
             self._answer(message)
+        if isinstance(message, messages.Committed):
+            self.committed_at = time.monotonic() - (message.ago_s or 0.0)
         if isinstance(message, messages.Committed) and self._config.job is not None:
             now = asyncio.get_running_loop().time()
             saves, job = self._services.saves, self._config.job

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -97,12 +97,23 @@ async def look_back(
     words = await asyncio.to_thread(channel.last_words, folder, attempt)
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     done = any(isinstance(each, messages.Done) for each in words)
-    error = next((each.error for each in words if isinstance(each, messages.Failed)), None)
+    failed = next((each for each in words if isinstance(each, messages.Failed)), None)
     newest = await _newest(config, attempt, checkpoints)
     step = None if newest is None else newest.step
     saved_wall_at = None if newest is None else newest.created_wall_at
-    lived_s_ago = None if saved_wall_at is None else max(0.0, time.time() - saved_wall_at)
-    return AttemptLost(attempt, done, error, step, host_left), words, lived_s_ago
+    ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
+    lived_s_ago = None if ago_s is None or ago_s < 0 else ago_s  # a clock that was set back knows nothing
+    lost = AttemptLost(attempt, done, None, step, host_left)
+    if failed is not None:
+        lost = replace(
+            lost,
+            error=failed.error,
+            step=failed.step,
+            out_of_memory=failed.out_of_memory,
+            go_back=failed.go_back,
+            code=failed.code,
+        )
+    return lost, words, lived_s_ago
 
 
 async def _newest(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> Listed | None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 
 from supervisor.config.relations import graph_of
 from supervisor.core import dependencies
-from supervisor.core import events as fact
 from supervisor.core.facts import ALIVE, State
 from supervisor.host.ledger import Ledger
 from supervisor.runner.runner import Runner
@@ -24,10 +23,14 @@ class Gates:
         """By program in use: those in use that it depends on."""
         return graph_of({name: runner.config for name, runner in self._runners().items()})
 
-    def start(self, runner: Runner) -> None:
-        """Starts it once all it depends on is ready; meanwhile it is wanted and says what it waits for."""
+    def start(self, runner: Runner, anew: bool = True) -> None:
+        """Starts it once all it depends on is ready; meanwhile it is wanted and says what it waits for.
+
+        `anew`: an operator wants it, so that earlier failures count no more.
+        """
+        runner.goes_on = runner.goes_on and not anew
         if not self._unready(runner):
-            runner.post(fact.StartRequested())
+            runner.start()
             return
         if not runner.wanted:
             runner.preset(True)
@@ -70,7 +73,7 @@ class Gates:
                 runner.wait_for(self.words(runner))
             else:
                 self._waiting.discard(name)
-                runner.post(fact.StartRequested())
+                runner.start()
 
     def _unready(self, runner: Runner) -> list[tuple[str, State | None]]:
         runners = self._runners()

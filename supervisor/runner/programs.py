@@ -301,7 +301,7 @@ class Programs:
             runner.acts.books.lost(runner.wanted, None, None)
         runner.taken_up.set()
         if gone and runner.wanted and not (adopted or booked or self.closing):
-            self.gates.start(runner)
+            self.gates.start(runner, anew=False)
 
     async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,11 +20,13 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
+from supervisor.core.memory import Memory, memory_of
 from supervisor.core.patience import Section
 from supervisor.core.restart import HIGHEST_SPLIT, Cause, retries
 from supervisor.core.wire_states import WireState, wire_state
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
+from supervisor.host.oom_events import Counter, evidence
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.adopting import LeftWorker, look_back
@@ -50,11 +53,16 @@ class Runner:
         self.story = Story()
         self.waits_for: str | None = None
         """What has to be ready before it is started, in words, while it is held back."""
+        self.goes_on = False
+        """Whether the first start goes on where an earlier daemon stopped; after an operator's it is one anew."""
         self.was_done = False
         """Whether it had ended as it should before this daemon came."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of state."""
         self._handed_over = False
+        self._has_recalled = False
+        self._has_news = False  # something happened besides steps, which teach nothing that could not wait
+        self._remembered: tuple[Memory, tuple[Counter, ...]] | None = None
         self.acts = Acts(config, services, self.post)
         self._services = services
         self._telling = Telling(config, services.hook_commands, services.hooks)
@@ -152,6 +160,7 @@ class Runner:
         if self.config.job is not None and self.acts.pid is None:
             await self._learn_reliability()
             await self._open_books(last_attempt)
+            await self._recall()
             listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
             with contextlib.suppress(TimeoutError, OSError):
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
@@ -168,6 +177,18 @@ class Runner:
                 {Section(each): s for each, s in silences.items() if each in tuple(Section)}
             )
 
+    async def _recall(self) -> None:
+        """What an earlier daemon had learned of failures; with another configuration they may be over."""
+        if self._remembered is not None or self._has_recalled:
+            return
+        self._has_recalled = True
+        with contextlib.suppress(LedgerError):
+            recalled = await asyncio.to_thread(self._services.ledger.memories.last, self.name)
+            if recalled is not None:
+                self._job.recall(recalled.memory, self._loop.time(), recalled.ago_s)
+                self.acts.counters = recalled.counters if recalled.memory.attempt == self.attempt else ()
+                self.goes_on = recalled.digest == digest_of(self.config)
+
     async def _open_books(self, last_attempt: int) -> None:
         """Goes on with the account that an earlier daemon kept of this job."""
         kept = None
@@ -180,6 +201,11 @@ class Runner:
         with contextlib.suppress(LedgerError):
             last = await asyncio.to_thread(self._services.ledger.last_split, self.name)
             self._job.facts.split = min(last, HIGHEST_SPLIT)
+
+    def start(self) -> None:
+        """Nothing stands in the way any more."""
+        goes_on, self.goes_on = self.goes_on, False
+        self.post(fact.StartRequested(goes_on))
 
     def preset(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
@@ -203,6 +229,8 @@ class Runner:
         lost, words, lived_s_ago = await look_back(
             self.config, attempt, host_left, services.runtime_dir, services.checkpoints
         )
+        if lost.error is None and not lost.done and not host_left and attempt == self.attempt:
+            lost = replace(lost, oom=await asyncio.to_thread(evidence, self.acts.counters))
         for message in words:
             self.acts.training.note(message)
         self.acts.books.lost(self.wanted, lost.committed_step, lived_s_ago)
@@ -264,6 +292,7 @@ class Runner:
 
     def _expire(self) -> None:
         self._timer = None
+        self._has_news = True
         self._do(lambda: self._handle(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at)))
 
     def _do(self, first: Callable[[], None]) -> None:
@@ -274,6 +303,7 @@ class Runner:
             first()
             while self._mailbox:
                 event = self._mailbox.popleft()
+                self._has_news = self._has_news or not isinstance(event, fact.StepsDone)
                 self._handle(event, partial(self._job.handle, event))
                 self._aside(self._telling.happened, event, self._job.facts)
         finally:
@@ -327,11 +357,23 @@ class Runner:
 
     def _look_on(self, before: State) -> None:
         self.acts.books.stood(self._job.facts, self._loop.time())
+        if self._has_news or self.state is not before:
+            self._has_news = False
+            self._remember()
         if self.state is not before:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
             self._telling.stood(before, self._job.facts)
             self.on_change()
+
+    def _remember(self) -> None:
+        """Into the ledger with what was learned, once it is another than what is there."""
+        if self.config.job is None or not self.looked_back.is_set():
+            return
+        memory, counters = memory_of(self._job.facts, self._loop.time()), self.acts.counters
+        if (memory, counters) != self._remembered:
+            self._remembered = memory, counters
+            self._services.ledger.memories.keep(self.name, memory, digest_of(self.config), counters)
 
     def _aside(self, count: Callable[..., None], *arguments: object) -> None:
         """Counts or tells something; supervision does not depend on that."""

@@ -3,10 +3,11 @@
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
 FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
 "exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
-"save", each a way to hang; "no-export": an export is never answered; "dies-from-20": at the first step after the
-restore of step 20; "dies-at-27": at that step; "nan": diverges at step NAN_AT until that is skipped, "memory": takes
-more than there is at step 5, unless it divides its batches),
-GRANDCHILD (start one that ignores SIGTERM and leaves the session).
+"save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "no-export": an export is never
+answered; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
+at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
+"told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
+one that ignores SIGTERM and leaves the session).
 """
 
 import fcntl
@@ -164,7 +165,7 @@ def hang_once(pipes: Pipes, directory: Path, step: int) -> None:
     if mark.exists():
         return
     mark.touch()
-    if FAIL in ("data", "save"):
+    if FAIL in ("data", "save", "evaluation"):
         pipes.say(Progress(pipes.attempt, step, 0, STEPS, section=FAIL))
     if FAIL == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -174,6 +175,25 @@ def hang_once(pipes: Pipes, directory: Path, step: int) -> None:
     while FAIL == "spin":
         pass
     time.sleep(600)
+
+
+def fail_as_told(pipes: Pipes, how: str, step: int, go_back: bool) -> int:
+    """Ends as a worker does that ran out of memory, diverged, met an exception, can't save, or was killed."""
+    attempt = pipes.attempt
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "memory":
+        bytearray(1 << 30)
+    words = {
+        "lacked": Failed(attempt, step, "MemoryError", out_of_memory=True, code=1),
+        "diverged": Failed(attempt, step, f"loss of step {step} is nan", go_back=go_back, code=80),
+        "raised": Failed(attempt, step, "ValueError: no", "Traceback …", code=1),
+        "unusable": Failed(attempt, step, "cannot use the directory", code=73),
+    }[how]
+    pipes.say(words)
+    return words.code or 1
 
 
 def main() -> int:
@@ -194,6 +214,8 @@ def main() -> int:
         pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
         return WorkerExit.LOCKED
     checkpoints.sweep_partials(told.checkpoint_dir)
+    if FAIL == "start-up":
+        hang_once(pipes, told.checkpoint_dir, 0)
     if FAIL == "ignore-term":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "GRANDCHILD" in os.environ:
@@ -212,8 +234,10 @@ def main() -> int:
     changed = ("cores is 1, was 2",) if FAIL == "elsewhere" else ()
     pipes.say(Restored(attempt, step, restored, 0.0, STEPS, changed=changed))
     origin = step
+    if FAIL == "tracing":
+        hang_once(pipes, told.checkpoint_dir, step)
     while step < STEPS:
-        if step == 5 and FAIL in ("stop", "spin", "data", "save"):
+        if step == 5 and FAIL in ("stop", "spin", "data", "save", "evaluation"):
             hang_once(pipes, told.checkpoint_dir, step)
         if FAIL == "hang" and step >= 5:
             time.sleep(600)
@@ -228,6 +252,10 @@ def main() -> int:
             return WorkerExit.DIVERGED
         if FAIL == "memory" and step >= 5 and told.split < 4:
             bytearray(1 << 30)
+        if FAIL == "told" and (told.checkpoint_dir / "fail").exists():
+            how = (told.checkpoint_dir / "fail").read_text()
+            (told.checkpoint_dir / "fail").unlink()
+            return fail_as_told(pipes, how, step, told.on_nan in ("rollback", "skip"))
         pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}, told.between_failures_s))
         if (FAIL == "dies-from-20" and ((step == 25 and attempt == 1) or (step == 21 and origin == 20))) or (
             FAIL == "dies-at-27" and step == 26

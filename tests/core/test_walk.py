@@ -66,6 +66,8 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "again": st.booleans(),
                 "host_leaves": st.booleans(),
                 "still_s": st.sampled_from([6.0, 400.0]),
+                "waits_s": st.sampled_from([None, None, 60.0]),
+                "goes_on": st.booleans(),
                 "save_s": st.sampled_from([0.0, 2.0, 30.0]),
             }.get(name, st.just("words"))
         )

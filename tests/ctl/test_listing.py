@@ -162,6 +162,7 @@ def attempt(number: int, **other: object) -> dict[str, object]:
         "attempt": number,
         "started_wall_at": 1_000.0,
         "ended_wall_at": 1_090.0,
+        "ran_s": 90.0,
         "restored": None,
         "from_step": 0,
         "to_step": 120,

@@ -71,6 +71,7 @@ def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
             refused=(("step-0000000200.a2", "ckpt.index is missing"), ("step-0000000150.a2", "is not JSON")),
             checkpoints=2,
             changed=("cores is 1, was 2", "xla is , was --x"),
+            ran_s=4.0,
         )
     ]
 
@@ -165,9 +166,11 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
         shell.execute("ALTER TABLE attempts DROP COLUMN checkpoints_pruned")
         shell.execute("DROP TABLE accounts")
         shell.execute("DROP TABLE silences")
+        shell.execute("DROP TABLE memories")
         shell.execute("DROP TABLE out_of_use")
         shell.execute("ALTER TABLE attempts DROP COLUMN split")
         shell.execute("ALTER TABLE attempts DROP COLUMN changed")
+        shell.execute("ALTER TABLE attempts DROP COLUMN ran_s")
         shell.execute("PRAGMA user_version = 1")
 
     with closing(Ledger(path)) as later:
@@ -387,3 +390,16 @@ def test_the_longest_silence_of_each_section_is_remembered(ledger: Ledger):
     ledger.remember_silences("other", {"step": 50.0})
 
     assert ledger.silences("digits") == {"step": 4.0, "save": 9.0}
+
+
+def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger: Ledger) -> None:
+    for number, at in enumerate((90_000.0, 90_001.0, 3_600.0)):  # set back by a day before the last one
+        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, 1, float(number), 0.1, at)
+    ledger.attempt_started("digits", 1, 7, 7, 90_000.0)
+    ledger.attempt_restored("digits", 1, None, 0)
+    ledger.attempt_ended("digits", 1, "crash", "killed", None, 9, 2, 3_700.0, 100.0)
+    _attempt(ledger, 2, 0, 2)
+
+    assert ledger.recent_saves(2) == {"digits": [1.0, 2.0]}
+    assert ledger.ends("digits") == [(100.0, "crash"), (50.0, "crash")]
+    assert [each.ran_s for each in ledger.history("digits")] == [100.0, 50.0]

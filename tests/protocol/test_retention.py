@@ -74,3 +74,13 @@ def test_the_best_stays() -> None:
 
 def test_without_the_metric_nothing_is_the_best() -> None:
     assert _steps(expendable(_hourly(3), RetentionPolicy(newest=1, best_metric="loss"))) == [0, 1]
+
+
+def test_one_every_goes_on_after_the_clock_was_set_back() -> None:
+    set_back = [Kept(CheckpointName(100 + step, 1), step * HOUR - 24 * HOUR, {}) for step in range(8)]
+    checkpoints = [*_hourly(8), *set_back]
+
+    gone = expendable(checkpoints, RetentionPolicy(newest=1, every_hours=4.0))
+
+    kept = sorted({each.name.step for each in checkpoints} - set(_steps(gone)))
+    assert kept == [0, 4, 100, 104, 107]

@@ -1,12 +1,13 @@
 """An attempt that an earlier daemon began: taken over where it stands, or booked where it ended unseen."""
 
 from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.ending import follow, verdict
+from supervisor.core.actions.looping import note_failed_step
 from supervisor.core.actions.moves import (
     abort,
     enter,
     flushing_deadline,
     launch,
-    retry,
     run,
     starting_deadline,
     terminate,
@@ -23,6 +24,7 @@ from supervisor.core.events import (
     Closed,
     Event,
     StepsDone,
+    WorkerExited,
     WorkerIdentified,
 )
 from supervisor.core.facts import Facts, Flush, State
@@ -122,25 +124,43 @@ def hurry_unidentified(facts: Facts, event: Event, now: float) -> Effects:
     return terminate(facts, event, now)
 
 
-@leads_to(State.STARTING, State.BACKOFF, State.SUCCEEDED, State.FAILED)
+@leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
 def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
-    """Books the end that nobody saw, and starts the next attempt at once; later only if this one brought nothing."""
+    """Books the end that nobody saw, from what it left behind, and goes on as if it had been seen."""
     if event.done:
         enter(facts, State.SUCCEEDED)
         return [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"), *unwant(facts, event, now)]
-    cause, text = Cause.LOST, "ended while no daemon was there, exit status not known"
+    told_nothing = event.error is None and event.oom is None
+    if told_nothing and (event.host_left or not facts.policy.is_job):
+        cause, text = (
+            (Cause.PREEMPTION, "the host went away")
+            if event.host_left
+            else (Cause.LOST, "ended while no daemon was there, exit status not known")
+        )
+        record = RecordEnd(facts.attempt, cause, text)
+        return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
+    _learn_from_what_it_left(facts, event)
+    exit_ = WorkerExited(facts.attempt, event.code, None, event.oom)
+    cause, text = verdict(facts, exit_)
+    return follow(facts, exit_, cause, f"{text}, while no daemon was there", now)
+
+
+def _learn_from_what_it_left(facts: Facts, event: AttemptLost) -> None:
+    """What would have been heard of it: its last words, its last checkpoint."""
+    facts.ran_out, facts.goes_back = event.out_of_memory, event.go_back
     if event.error is not None:
-        cause, text = Cause.CRASH, f"{event.error} ({text})"
-    elif event.host_left:
-        cause, text = Cause.PREEMPTION, "the host went away"
-    record = RecordEnd(facts.attempt, cause, text)
-    if facts.closing or not facts.wanted:
-        return [record]
-    facts.best_step = event.committed_step
-    facts.moved = facts.ever_moved = event.committed_step is not None
-    if not facts.policy.is_job or cause is Cause.PREEMPTION or (facts.moved and event.error is None):
-        return [record, *launch(facts, now)]
-    return [record, *retry(facts, Cause.CRASH, text, now)]
+        facts.last_words, facts.failed_step = event.error, event.step
+        note_failed_step(facts, event.step)
+    began_at = facts.began_at if facts.began_at is not None else 0
+    facts.moved = event.committed_step is not None or (event.step or 0) > began_at
+    facts.ever_moved = facts.ever_moved or facts.moved
+    if event.committed_step is None:
+        return
+    facts.saved = event.committed_step
+    if facts.best_step is None or event.committed_step > facts.best_step:
+        facts.best_step = event.committed_step
+        facts.failures.forgive()
+        facts.suspects.forgive()
 
 
 def _go_on_training(facts: Facts, now: float) -> Effects:

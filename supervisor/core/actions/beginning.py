@@ -21,7 +21,13 @@ def spawned(facts: Facts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STOPPED, State.FAILED, State.BACKOFF)
 def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
-    """No process: hopeless at once if the cause is permanent, else like any other death."""
+    """No process: hopeless at once if the cause is permanent, else like any other death. What the host could not take
+    counts against nothing.
+    """
+    if event.waits_s is not None and facts.wanted and not facts.closing:
+        facts.reason = event.error
+        enter(facts, State.BACKOFF, now + event.waits_s)
+        return []
     record = RecordEnd(facts.attempt, Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
     if facts.closing or not facts.wanted:
         enter(facts, State.STOPPED)

@@ -20,7 +20,12 @@ from supervisor.protocol.messages import Then
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
 def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
     """Books the end of the attempt and decides what follows."""
-    cause, text = _verdict(facts, event)
+    cause, text = verdict(facts, event)
+    return follow(facts, event, cause, text, now)
+
+
+def follow(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+    """Writes down why it ended, and does what has to follow from that."""
     record = RecordEnd(facts.attempt, cause, text)
     if cause is Cause.DONE:
         enter(facts, State.SUCCEEDED)
@@ -41,7 +46,8 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
     return [record, *remember(facts), *_follow_job(facts, event, cause, text, now)]
 
 
-def _verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
+def verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
+    """The cause of an end, and in words how it came."""
     unknown = event.code is None and event.signal is None  # an adopted worker's, on a kernel that does not tell
     if facts.done_said and (event.code == 0 or unknown):
         return Cause.DONE, "done"

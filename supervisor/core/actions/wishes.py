@@ -3,7 +3,7 @@
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import enter, launch
 from supervisor.core.effects import RememberWanted
-from supervisor.core.events import Closed, Event
+from supervisor.core.events import Closed, Event, StartRequested
 from supervisor.core.facts import Facts, State
 from supervisor.core.restart import Cause
 
@@ -37,11 +37,17 @@ def close(facts: Facts, event: Closed, now: float) -> Effects:
 
 
 @leads_to(State.STARTING, State.BACKOFF)
-def start(facts: Facts, event: Event, now: float) -> Effects:
-    """A fresh start by an operator (or the daemon's): old failures count no more."""
+def start(facts: Facts, event: StartRequested, now: float) -> Effects:
+    """A fresh start by an operator: old failures count no more. A new daemon goes on where the one before stopped."""
     effects = want(facts, event, now)
     if facts.closing:
         return effects
+    rests_until, facts.rests_until = facts.rests_until, None
+    if event.goes_on:
+        if rests_until is not None and now < rests_until:
+            enter(facts, State.BACKOFF, rests_until)
+            return effects
+        return effects + launch(facts, now)
     facts.failures.forget()
     facts.suspects.forgive()
     facts.best_step, facts.ever_moved = None, False

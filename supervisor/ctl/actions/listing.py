@@ -155,7 +155,7 @@ def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
     row = (
         str(each["attempt"]),
         render.moment(each["started_wall_at"]),
-        render.span(ended - each["started_wall_at"]) if ended is not None else "runs",
+        render.span(each["ran_s"] or 0.0) if ended is not None else "runs",
         "-" if from_step is None else str(from_step),
         "-" if each["to_step"] is None else str(each["to_step"]),
         str(each["checkpoints"]),

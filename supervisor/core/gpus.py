@@ -1,0 +1,70 @@
+"""Whether a job's GPUs can take its next attempt: free of the last one, all there, none in error."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+SICK_WAIT_S = 60.0  # until it is looked at again; a GPU comes back by a reset or a reboot, which take about as long
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as its driver tells. `pids`: who holds memory there; `trouble`: what is wrong with it, None if nothing.
+
+    `uuid` is "" for one that can't even be asked for its name.
+    """
+
+    index: int
+    uuid: str
+    pids: frozenset[int] = frozenset()
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`sick`: why no start makes sense; `waits`: what a start has to wait for. Both None: go."""
+
+    sick: str | None = None
+    waits: str | None = None
+
+
+def judge(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: Iterable[int]) -> Verdict:
+    """What the GPUs of a job allow. `known`: the ids of all that were ever seen here; `visible`: the job's
+    CUDA_VISIBLE_DEVICES; `mine`: processes of its earlier attempts, dead or dying.
+    """
+    found = list(gpus)
+    missing = set(known) - {each.uuid for each in found}
+    chosen = _chosen(visible)
+    if chosen is not None:
+        found = [each for each in found if _is_in(each, chosen)]
+        missing = {each for each in missing if any(_names(word, each) for word in chosen)}
+    ill = [f"GPU {each.index} ({each.uuid or 'no id'}): {each.trouble}" for each in found if each.trouble is not None]
+    ill += [f"GPU {each} is gone" for each in sorted(missing)]
+    if ill:
+        remedy = "reset it (nvidia-smi --gpu-reset) or restart the host; if it comes back, have it replaced"
+        return Verdict(sick=f"{'; '.join(ill)}; {remedy}, or leave it out with CUDA_VISIBLE_DEVICES")
+    held = {each.index: sorted(each.pids & frozenset(mine)) for each in found if each.pids & frozenset(mine)}
+    if held:
+        words = ", ".join(f"GPU {index} by pid {', '.join(map(str, pids))}" for index, pids in held.items())
+        return Verdict(waits=f"memory of the last attempt is still held: {words}")
+    return Verdict()
+
+
+def _chosen(visible: str | None) -> list[str] | None:
+    """The words of CUDA_VISIBLE_DEVICES up to the first that means nothing, as CUDA reads it; None: all."""
+    if visible is None:
+        return None
+    chosen = []
+    for word in (each.strip() for each in visible.split(",")):
+        if not (word.isascii() and word.isdecimal()) and not word.startswith(("GPU-", "MIG-")):
+            break
+        chosen.append(word)
+    return chosen
+
+
+def _is_in(gpu: Gpu, chosen: list[str]) -> bool:
+    return str(gpu.index) in chosen or any(_names(word, gpu.uuid) for word in chosen)
+
+
+def _names(word: str, uuid: str) -> bool:
+    """CUDA takes the beginning of an id for it."""
+    return word.startswith("GPU-") and uuid.startswith(word)

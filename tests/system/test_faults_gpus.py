@@ -1,0 +1,136 @@
+"""GPUs that are not free or not well, through a whole daemon, without a GPU: NVIDIA's library is a stand-in.
+
+That its calls and errors are named as nvidia-ml-py names them is checked where that is installed.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.core.gpus import Gpu
+from supervisor.host.gpus import Gpus
+from tests.system.harness import Daemon, job
+
+STAND_IN = Path(__file__).parent.parent / "children" / "nvml"
+ENDLESS = 100_000
+LOST, RESET = 15, 16
+
+pytestmark = pytest.mark.slow
+
+
+def stand_in() -> Any:
+    spec = importlib.util.spec_from_file_location("nvml_stand_in", STAND_IN / "pynvml.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Host:
+    """A host with GPUs as they are told to be."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "gpus.json"
+        self.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = os.pathsep.join([str(STAND_IN), os.environ.get("PYTHONPATH", "")])
+        return {"PYTHONPATH": path, "NVML_STATE": str(self._file)}
+
+    def are(self, *gpus: dict[str, Any]) -> None:
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(gpus))
+        new.rename(self._file)
+
+
+def test_what_the_driver_says_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    host = Host(tmp_path)
+    monkeypatch.setenv("NVML_STATE", str(tmp_path / "gpus.json"))
+    gpus = Gpus(stand_in())
+    gpus.open()
+    assert gpus.can_ask
+
+    host.are({"uuid": "GPU-a", "pids": [1, 2]}, {"uuid": "GPU-b", "error": LOST}, {"uuid": "GPU-c", "failed": True})
+    first, second, third = gpus.look()
+
+    assert first == Gpu(0, "GPU-a", frozenset({1, 2}))
+    assert (second.uuid, second.trouble) == ("GPU-b", "GPU is lost")
+    assert "row remapping failed" in (third.trouble or "")
+    assert gpus.known == {"GPU-a", "GPU-b", "GPU-c"}
+
+
+def test_the_stand_in_has_the_names_of_the_real_one():
+    real = pytest.importorskip("pynvml")
+    standing = stand_in()
+
+    for name in vars(standing):
+        if name.startswith(("nvml", "NVML")):
+            assert hasattr(real, name)
+    assert (real.NVML_ERROR_GPU_IS_LOST, real.NVML_ERROR_RESET_REQUIRED) == (LOST, RESET)
+
+
+def test_a_start_waits_until_the_memory_of_the_last_attempt_is_free(tmp_path: Path):
+    host = Host(tmp_path)
+    program = job("t", tmp_path, "gpu_wait=60", STEPS=ENDLESS, EVERY=10)
+    with Daemon(tmp_path, program, environment=host.environment) as daemon:
+        first = daemon.until_step("t", 15)["pid"]
+        host.are({"uuid": "GPU-aaaa", "pids": [first]}, {"uuid": "GPU-bbbb"})
+        os.kill(first, signal.SIGKILL)
+
+        daemon.until(lambda: "free of the last attempt" in daemon.status("t")["description"], "it waits")
+        assert daemon.status("t")["pid"] is None
+        host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
+
+        daemon.until_step("t", 20)
+        assert [each["cause"] for each in daemon.call("history", name="t")["attempts"]] == ["crash", None]
+
+
+def test_it_can_be_stopped_while_it_waits_and_starts_anyway_in_the_end(tmp_path: Path):
+    host = Host(tmp_path)
+    with Daemon(
+        tmp_path, job("t", tmp_path, "gpu_wait=3", STEPS=ENDLESS, EVERY=10), environment=host.environment
+    ) as daemon:
+        for stops in (True, False):
+            pid = daemon.until_step("t", 15)["pid"]
+            host.are({"uuid": "GPU-aaaa", "pids": [pid]}, {"uuid": "GPU-bbbb"})
+            os.kill(pid, signal.SIGKILL)
+            if stops:
+                daemon.until(lambda: "free of the last attempt" in daemon.status("t")["description"], "it waits")
+                daemon.call("stop", name="t")
+                assert daemon.status("t")["state"] == "STOPPED"
+                host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
+                daemon.call("start", name="t")
+        daemon.until(lambda: daemon.status("t")["pid"] not in (None, pid), "it starts anyway")
+        assert daemon.events("gpu.not_free") == ["gpu.not_free"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ([{"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb", "error": LOST}], "GPU 1 (GPU-bbbb): GPU is lost"),
+        ([{"uuid": "GPU-aaaa"}], "GPU GPU-bbbb is gone"),
+    ],
+)
+def test_a_gpu_in_error_is_told_and_counts_against_nothing(tmp_path: Path, gpus: list, words: str):
+    host = Host(tmp_path)
+    program = job("t", tmp_path, "startretries=0", STEPS=ENDLESS, EVERY=10)
+    with Daemon(tmp_path, program, environment=host.environment) as daemon:
+        daemon.until_step("t", 15)
+        daemon.call("stop", name="t")
+        host.are(*gpus)
+        daemon.call("start", name="t", wait=False)
+
+        waits = daemon.until_state("t", "BACKOFF")
+        assert words in waits["description"] and "nvidia-smi" in waits["description"]
+        host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
+        daemon.call("start", name="t")
+
+        daemon.until_state("t", "RUNNING")
+        causes = [each["cause"] for each in daemon.call("history", name="t")["attempts"]]
+        assert causes == ["stopped", None]

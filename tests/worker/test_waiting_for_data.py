@@ -1,0 +1,78 @@
+"""Time in which the training loop waits for its data, as the daemon hears of it and as its books say it."""
+
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+import worker
+from supervisor.protocol.launch import Launch
+from supervisor.protocol.messages import Done, Go, Progress
+from tests.system.harness import Daemon
+from tests.worker import training
+from tests.worker.daemon_end import DaemonEnd
+
+pytestmark = pytest.mark.tensorflow
+SLOW_S = 0.05  # a batch
+STEPS = 12
+
+
+def slow(count: int = STEPS) -> tf.data.Dataset:
+    def batches() -> Iterator[int]:
+        for number in range(count):
+            time.sleep(SLOW_S)
+            yield number
+
+    return tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec((), tf.int64))
+
+
+def test_waiting_is_told_once_and_steps_are_not_taken_for_it(
+    daemon: DaemonEnd, begin: Callable[[Launch], None], tmp_path: Path
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "checkpoints"))
+    daemon.send(Go(1, None))
+    step_s, began = 0.02, time.monotonic()
+    with worker.Run(training.build(tf.distribute.get_strategy())) as run:
+        for _ in run.batches(slow()):
+            time.sleep(step_s)
+            run.step_done()
+    daemon.wait_for(Done)
+
+    total_s = sum(each.data_s or 0.0 for each in daemon.all_of(Progress))
+    assert total_s >= 0.8 * (STEPS - 2) * SLOW_S  # what came after the last word is not told any more
+    assert total_s < time.monotonic() - began - STEPS * step_s
+
+
+SCRIPT = """
+    import time
+    import tensorflow as tf
+    import worker
+
+    def batches():
+        for number in range(40):
+            time.sleep(0.1)
+            yield number
+
+    step = tf.Variable(0)
+    data = tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec((), tf.int64))
+    with worker.Run(tf.train.Checkpoint(step=step)) as run:
+        for number in run.batches(data):
+            step.assign_add(1)
+            run.step_done(loss=1.0)
+"""
+
+
+@pytest.mark.slow  # a process of its own imports TensorFlow
+def test_a_slow_dataset_shows_in_the_goodput(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    section = f"[program:t]\ncommand={sys.executable} {script}\ncheckpoint_dir={tmp_path}/t\n"
+    with Daemon(tmp_path, section) as daemon:
+        daemon.until_state("t", "SUCCEEDED", "FAILED", patience_s=120)
+
+        spent_s = daemon.call("goodput", name="t")["spent_s"]
+        assert spent_s["data"] >= 3.0, spent_s  # of 40 batches that took 0.1 s each
