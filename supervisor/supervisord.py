@@ -29,9 +29,9 @@ from supervisor.host.notices.drill import Drills
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 from supervisor.host.systemd import Systemd, without_notify
-from supervisor.runner.acts import Services
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
+from supervisor.runner.services import Services
 from supervisor.runner.standing import standing
 from supervisor.runner.watching import Watching
 

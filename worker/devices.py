@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from supervisor.protocol.launch import Launch
 from worker import attempt, conditions
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
@@ -28,7 +29,18 @@ def strategy(
     `worker.Run`, to know what it trained with.
     Raises ValueError for another name, RuntimeError if TensorFlow's devices are already started.
     """
-    told = attempt.this().launch
+    return strategy_of(attempt.this().launch, name, replicas, deterministic=deterministic, directory=directory)
+
+
+def strategy_of(
+    told: Launch,
+    name: str | None = None,
+    replicas: int | None = None,
+    *,
+    deterministic: bool = False,
+    directory: str | Path | None = None,
+) -> tf.distribute.Strategy:
+    """The same, for who is told so."""
     name, replicas = told.strategy or name or "mirrored", told.replicas or replicas
     if told.deterministic or deterministic:
         _make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))

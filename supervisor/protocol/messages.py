@@ -11,6 +11,9 @@ from enum import StrEnum
 PROTOCOL = 1
 """Raised when an old reader would misunderstand a new writer. New fields and new types don't need that."""
 
+STANDBY = 0
+"""The attempt in the words of a standby, which is none yet."""
+
 
 class Then(StrEnum):
     """What the worker does once a flush is committed."""
@@ -57,6 +60,19 @@ class Identify:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """To a standby: it is attempt `attempt` from now on, and `go` follows. Its pipes lie in `pipes` now.
+
+    `between_failures_s`, `split`: as in the launch variables, which may be of another time.
+    """
+
+    attempt: int
+    pipes: str
+    between_failures_s: float | None = None
+    split: int = 1
+
+
 # --- worker to daemon -------------------------------------------------------------------------------------------
 
 
@@ -68,6 +84,16 @@ class Hello:
     protocol: int
     pid: int
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it came to."""
+
+    attempt: int
+    kind: str
+    pid: int
+    load_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,15 +216,17 @@ class Standing:
     then: Then = Then.GO_ON
 
 
-ToWorker = Go | Flush | Identify
-FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Done | Failed | Standing
+ToWorker = Go | Flush | Identify | Promote
+FromWorker = Hello | Ready | Restored | Progress | Flushing | Committed | SaveFailed | Done | Failed | Standing
 Message = ToWorker | FromWorker
 
 TYPES: Mapping[str, type[Message]] = {
     "go": Go,
     "flush": Flush,
     "identify": Identify,
+    "promote": Promote,
     "hello": Hello,
+    "ready": Ready,
     "restored": Restored,
     "progress": Progress,
     "flushing": Flushing,

@@ -2,14 +2,11 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from functools import partial, singledispatchmethod
-from pathlib import Path
 from typing import Any
 
 import structlog
@@ -21,54 +18,35 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
 from supervisor.host.channel import Channel
-from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.health import Checks
-from supervisor.host.hooks import Hooks
-from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
 from supervisor.host.oom_events import OomWatch
-from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
+from supervisor.host.process import Exit, Process, SpawnError, adopt
 from supervisor.protocol import layout, messages
+from supervisor.protocol.launch import Control
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
 from supervisor.runner.hearing import book, event_of
-from supervisor.runner.launching import check_of, owner_of, spawn_request
-from supervisor.runner.saves import Saves
+from supervisor.runner.launching import check_of, launch_of
 from supervisor.runner.selecting import select
+from supervisor.runner.services import Services
 from supervisor.runner.stacks import keep_then_abort
+from supervisor.runner.standby import Reserve, Spare
+from supervisor.runner.starting import open_channel, start
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 
-STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What all runners share."""
-
-    ledger: Ledger
-    logs: LogPump
-    checkpoints: CheckpointStore
-    state_dir: Path
-    runtime_dir: Path
-    environment: Mapping[str, str]
-    server_url: str | None
-    saves: Saves = field(default_factory=Saves)
-    notice_grace: float = 60.0
-    hooks: Hooks = field(default_factory=Hooks)
-    hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOPS_AT_ONCE, "stop_command"))
 
 
 @dataclass(slots=True)
 class Attempt:
-    """The live side of one attempt."""
+    """The live side of one attempt. `mark`: of all its processes."""
 
     number: int
     process: Process
     channel: Channel | None
     memory: OomWatch
+    mark: str
     is_adopted: bool = False
 
 
@@ -89,6 +67,8 @@ class Acts:
         self.spawn_error: SpawnError | None = None
         self.reliability = Reliability()
         """What was seen of this program's attempts so far."""
+        self.reserve = Reserve(config, services, lambda: self.pid, lambda: self.reliability.between_failures_s)
+        """The process that waits to become its next attempt."""
         self._config = config
         self._services = services
         self._post = post
@@ -121,13 +101,15 @@ class Acts:
             if channel is not None:
                 channel.let_go()
             return False
-        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True)
+        mark = found.mark or self._mark(number)
+        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), mark, is_adopted=True)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
 
     def let_go(self) -> None:
         """Leaves the worker, as it is, to the next daemon."""
+        self.reserve.let_go()
         if self._attempt is not None:
             self._attempt.process.let_go()
             if self._attempt.channel is not None:
@@ -151,8 +133,9 @@ class Acts:
     @perform.register
     def _(self, effect: order.Spawn) -> None:
         self._begin()
+        spare = self.reserve.take(effect.attempt, effect.split)
         try:
-            self._attempt = self._spawn(effect.attempt, effect.split)
+            self._attempt = self._spawn(effect) if spare is None else self._promoted(effect, spare)
         except OSError as error:
             text = f"cannot capture the output of {self._config.name}: {error.strerror}; it is tried again"
             self._not_spawned(effect, SpawnError(text, permanent=False))
@@ -165,7 +148,7 @@ class Acts:
         self._services.ledger.attempt_started(
             self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at, effect.split
         )
-        self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid)
+        self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid, was_standby=spare is not None)
         self._post(fact.SpawnSucceeded(effect.attempt))
 
     def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
@@ -175,50 +158,32 @@ class Acts:
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
-    def _spawn(self, number: int, split: int) -> Attempt:
-        """Pipes, log capture, process. Raises SpawnError or OSError with everything taken back."""
-        config, logs = self._config, self._services.logs
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+    def _spawn(self, effect: order.Spawn) -> Attempt:
+        """Raises SpawnError or OSError with everything taken back."""
+        config, number, mark = self._config, effect.attempt, self._mark(effect.attempt)
+        folder = layout.attempt_folder(self._services.runtime_dir, config.name, number)
+        told = launch_of(config, Control(number, folder), self.reliability.between_failures_s, effect.split)
+        with contextlib.ExitStack() as undo:
             channel = None
             if config.job is not None:
                 channel = self._open_channel(number)
                 undo.callback(channel.close)
-            stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
-            handed_over.callback(os.close, stdout)
-            stderr = stdout
-            if not config.redirect_stderr:
-                stderr = logs.capture(
-                    config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-                )
-                handed_over.callback(os.close, stderr)
-            services = self._services
-            request = spawn_request(
-                config,
-                number,
-                between_failures_s=self.reliability.between_failures_s,
-                split=split,
-                environment=services.environment,
-                mark=marks.mark(services.state_dir, config.name, number),
-                runtime_dir=services.runtime_dir,
-                server_url=services.server_url,
-                stdout=stdout,
-                stderr=stderr,
-            )
-            process = spawn(request, partial(self._exited, number))
+            process = start(config, self._services, told, mark, partial(self._exited, number))
             undo.pop_all()
-        return Attempt(number, process, channel, OomWatch(process.pid))
+        return Attempt(number, process, channel, OomWatch(process.pid), mark)
+
+    def _promoted(self, effect: order.Spawn, spare: Spare) -> Attempt:
+        number = effect.attempt
+        spare.process.handed_to(partial(self._exited, number), group_ends_with_it=True)
+        spare.channel.belongs_to(self._heard, partial(self._misheard, number))
+        return Attempt(number, spare.process, spare.channel, OomWatch(spare.process.pid), spare.mark)
+
+    def _mark(self, number: int) -> str:
+        return marks.mark(self._services.state_dir, self._config.name, number)
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
-        owner = owner_of(self._config)
-        try:
-            return Channel(folder, number, owner, self._heard, partial(self._misheard, number), found)
-        except OSError as error:
-            raise SpawnError(
-                f"cannot {'open' if found else 'create'} the control pipes in {folder}: {error.strerror}; "
-                f"make runtime_dir writable, or point it elsewhere",
-                permanent=False,
-            ) from error
+        return open_channel(self._config, folder, number, self._heard, partial(self._misheard, number), found)
 
     @perform.register
     def _(self, effect: order.SelectCheckpoint) -> None:
@@ -342,7 +307,7 @@ class Acts:
     def _sweep(self, attempt: Attempt) -> None:
         """In a thread: kills what the worker left behind, in its session and out of it."""
         attempt.process.kill_stragglers()
-        tree.kill(marks.of_attempt(marks.mark(self._services.state_dir, self._config.name, attempt.number)))
+        tree.kill(marks.of_attempt(attempt.mark))
 
     def _say(self, message: messages.ToWorker) -> None:
         if self._attempt is not None and self._attempt.channel is not None:

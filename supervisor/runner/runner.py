@@ -24,9 +24,10 @@ from supervisor.core.restart import HIGHEST_SPLIT, Cause, retries
 from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
 from supervisor.protocol import messages
-from supervisor.runner.acts import Acts, Services
+from supervisor.runner.acts import Acts
 from supervisor.runner.adopting import LeftWorker, look_back
 from supervisor.runner.launching import digest_of, policy_of
+from supervisor.runner.services import Services
 from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
 from supervisor.runner.telling import Telling
 
@@ -53,6 +54,7 @@ class Runner:
         """Called after every change of state."""
         self._handed_over = False
         self.acts = Acts(config, services, self.post)
+        self.acts.reserve.on_change = self._wake
         self._services = services
         self._telling = Telling(config, services.hook_commands, services.hooks)
         self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
@@ -214,7 +216,10 @@ class Runner:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
         self.post(fact.Closed(reason))
-        await self.until(lambda: True if self.state not in ALIVE and self.state is not State.BACKOFF else None)
+        await self.until(lambda: True if self._is_gone() else None)
+
+    def _is_gone(self) -> bool:
+        return self.state not in ALIVE and self.state is not State.BACKOFF and self.acts.reserve.pid is None
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
@@ -281,6 +286,7 @@ class Runner:
             effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
         facts = self._job.facts
         self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
+        self._aside(self.acts.reserve.stood, facts)  # first: where the job ends, its standby ends before it
         self._perform(effects)
 
     def _tell_error(self, what: str) -> None:
