@@ -100,13 +100,16 @@ def _own_files() -> Iterator[str]:
         f"{folder}{os.sep}" for folder in {*_installed(), *(sysconfig.get_paths().get(key) for key in _LIBRARIES)}
         if folder is not None
     )  # fmt: skip
-    for module in list(sys.modules.values()):
+    for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
+        if name.startswith(_GENERATED):
+            continue
         if isinstance(path, str) and path and not path.startswith(foreign):
             yield path
 
 
 _LIBRARIES = ("stdlib", "platstdlib")
+_GENERATED = "__autograph_generated_file"  # TensorFlow's, in the folder for temporary files, while it traces
 
 
 def _installed() -> list[str]:

@@ -124,9 +124,9 @@ class JobConfig(Section):
     )
     standby: Annotated[Literal["off", "warm", "hot"] | None, from_text(values.standby)] = key(
         None,
-        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `warm` has "
-        "imported TensorFlow and the job's module and waits before it touches a device; `hot` has also built the model "
-        "and run its step, and so holds as much memory as the worker, on its devices too; `off`. None is prepared "
+        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `warm` "
+        "has imported TensorFlow and the job's module and waits before it touches a device; `hot` has also built the "
+        "model and run its step, so it holds as much memory as the worker, on its devices too; `off`. None is prepared "
         "where memory is short. A script of your own (`command`) can have a warm one if it is asked for.",
         shown="warm with an entrypoint, off with a command",
     )

@@ -237,7 +237,8 @@ class Ledger:
         """Attempts that began and never ended as far as the ledger knows."""
         rows = self._select(
             "SELECT program, attempt, pid, start_time, started_at,"
-            " boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot FROM attempts WHERE ended_at IS NULL ORDER BY program, attempt",
+            " boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot"
+            " FROM attempts WHERE ended_at IS NULL ORDER BY program, attempt",
             self._boot_id,
             self._boot_id,
         )
