@@ -116,9 +116,16 @@ def unknown_state(concrete: Any) -> list[str]:
     kinds = {node.op for node in nodes} - _STATELESS_ENOUGH - local
     known = {id(part.handle) for part in _components(concrete.variables)}
     resources = any(
-        outer.dtype in (tf.resource, tf.variant) and id(outer) not in known for outer, _ in concrete.graph.captures
+        outer.dtype in (tf.resource, tf.variant) and id(outer) not in known and not _only_orders(inner)
+        for outer, inner in concrete.graph.captures
     )
     return sorted(kind for kind in kinds if _has_state(kind)) + (["a table or a dataset"] if resources else [])
+
+
+def _only_orders(captured: Any) -> bool:
+    """Whether it is a token by which TensorFlow keeps collective operations in order; nobody reads a value of it."""
+    kinds = [consumer.type for consumer in captured.consumers()]
+    return bool(kinds) and all(kind.startswith("Collective") for kind in kinds)
 
 
 def _has_state(kind: str) -> bool:

@@ -56,7 +56,7 @@ def traced(trained: loop.Training, strategy: Any, directory: Path) -> Any:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_tracing_ahead_changes_nothing_and_is_what_training_uses(
-    replicas: int, two_replicas: Any, tmp_path: Path
+    replicas: int, two_replicas: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("/cpu:0")
     trained, tracked = described(strategy)
@@ -68,6 +68,7 @@ def test_tracing_ahead_changes_nothing_and_is_what_training_uses(
 
     assert all(np.array_equal(*pair) for pair in zip(before, training.all_values(tracked), strict=True))
     assert repr(exact.read_generators()) == generators
+    assert "not run" not in capsys.readouterr().err
     assert step.experimental_get_tracing_count() == 1
     step(*batch)
     assert step.experimental_get_tracing_count() == 1, "the real batch found the trace"
