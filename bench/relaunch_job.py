@@ -87,7 +87,6 @@ def _watch_the_loop() -> None:
 
 
 if "STEPKEEPER_PIPES" in os.environ or "worker.attempt" in sys.modules:  # loaded as an entry point, before it waits
-
     _watch_the_loop()
     tell("imported")
 

@@ -16,7 +16,7 @@ TURN_S = 1.0  # another job's loads; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
 BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # it dies while it loads: training matters more than trying
 MIB = 1 << 20
-WARM_BYTES = 600 * MIB  # TensorFlow 2.21 and Keras imported: 450 MiB resident here, a job's modules besides
+WARM_BYTES = 640 * MIB  # TensorFlow 2.21, Keras and a small job's module imported: 614 MiB resident, seen on Linux 6
 HOT_BYTES = 1200 * MIB  # where the worker's own size is not known
 
 
