@@ -13,7 +13,7 @@ def available_and_total(groups: Path = GROUPS, own: Path = Path("/proc/self/cgro
     available, total = int(host.available), int(host.total)
     for folder in _folders(groups, own):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
-        if limit is None or used is None or limit >= total:
+        if limit is None or used is None or limit >= host.total:
             continue
         left = max(0, limit - used + _reclaimable(folder))
         if left < available:

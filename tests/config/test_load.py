@@ -243,6 +243,9 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
         (["command = a", "stopasgroup = true", "killasgroup = false"], "killasgroup is false but stopasgroup is true"),
         ([*JOB, "strategy = one-device", "replicas = 2"], "replicas is 2 but strategy is one-device"),
         (["command = a", "checkpoint_dir = c", "python = p"], "python goes with an entrypoint only"),
+        (["command = a", "checkpoint_dir = c", "standby = hot"], "standby is hot but the job has no entrypoint"),
+        (["command = a", "standby = warm"], "standby is for training jobs"),
+        ([*JOB, "standby = tepid"], "it can be off, warm or hot"),
         (["command = a", "redirect_stderr = on", "stderr_logfile = e"], "stderr_logfile has no effect while"),
     ],
 )

@@ -132,7 +132,10 @@ def test_attempts_without_an_end_are_found(ledger: Ledger) -> None:
     ledger.attempt_started("digits", 2, 4242, 77, 1000.0)
     ledger.attempt_started("charlm", 9, 4243, 78, 1000.0)
 
-    assert ledger.unfinished() == [OpenAttempt("charlm", 9, 4243, 78, started_at=1000.0), OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
+    assert ledger.unfinished() == [
+        OpenAttempt("charlm", 9, 4243, 78, started_at=1000.0),
+        OpenAttempt("digits", 2, 4242, 77, started_at=1000.0),
+    ]
     assert ledger.last_attempts() == {"charlm": 9, "digits": 2}
 
 
