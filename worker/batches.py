@@ -58,13 +58,14 @@ def zeros(directory: Path, strategy: tf.distribute.Strategy) -> Any:
         raise Unknown(f"cannot read {directory / layout.BATCH}: {error}") from error
     try:
         return _made(described, strategy)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, tf.errors.OpError) as error:
         raise Unknown(f"{directory / layout.BATCH} is not what this version writes: {error!r}") from error
 
 
 def _described(part: Any) -> dict[str, Any]:
     if isinstance(part, tf.Tensor):
-        return {"dtype": part.dtype.name, "shape": part.shape.as_list()}
+        # TensorFlow prepares a function anew for inputs on other devices
+        return {"dtype": part.dtype.name, "shape": part.shape.as_list(), "device": part.device}
     if isinstance(part, tf.distribute.DistributedValues):
         return {"replicas": [_described(each) for each in part.values]}
     if type(part) in (tuple, list):
@@ -76,7 +77,8 @@ def _described(part: Any) -> dict[str, Any]:
 
 def _made(described: Any, strategy: tf.distribute.Strategy) -> Any:
     if "dtype" in described:
-        return tf.zeros(described["shape"], tf.as_dtype(described["dtype"]))
+        with tf.device(described["device"]):
+            return tf.zeros(described["shape"], tf.as_dtype(described["dtype"]))
     if "replicas" in described:
         parts = described["replicas"]
         if len(parts) != strategy.num_replicas_in_sync:

@@ -17,7 +17,9 @@ from tensorflow.python.framework import op_def_registry  # there is no public wa
 from supervisor.protocol.exitcodes import WorkerExit
 from worker import batches, devices, exact, loop, standby
 from worker.attempt import Attempt, one_line
+from worker.data import Examples, Feed
 from worker.restore import build
+from worker.state import Position
 
 _STATELESS_ENOUGH = frozenset(
     {"ReadVariableOp", "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp", "VarIsInitializedOp",
@@ -83,6 +85,7 @@ def _traced(
             present.reporter.remark(f"standby: its step is traced, not run, as it keeps state in {', '.join(hidden)}")
         else:
             _run_once(step, (inputs, labels), concrete.variables)
+        _feed_once(strategy)
     except (batches.Unknown, tf.errors.OpError, ValueError, TypeError) as error:
         present.reporter.remark(f"standby: its step is not traced: {one_line(error)}")
         return None
@@ -100,6 +103,14 @@ def _run_once(step: loop.Step, batch: tuple[Any, Any], variables: Iterable[Any])
     finally:
         for variable, value in kept:
             variable.assign(value)
+
+
+def _feed_once(strategy: tf.distribute.Strategy) -> None:
+    """Takes one batch of examples of nobody's: what TensorFlow loads and compiles for any dataset is there then."""
+    rows = 8 * strategy.num_replicas_in_sync
+    feed = Feed(Examples(tf.zeros([rows]), batch_size=rows), strategy, Position())
+    next(feed.rest_of_epoch())
+    feed.abandon()
 
 
 def _components(variables: Iterable[Any]) -> list[Any]:

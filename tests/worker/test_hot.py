@@ -136,7 +136,7 @@ def test_batches_of_every_known_shape_come_back(two_replicas: Any, tmp_path: Pat
 
 def specs(batch: Any) -> Any:
     return tf.nest.map_structure(
-        lambda each: str([(part.dtype, part.shape) for part in getattr(each, "values", (each,))]), batch
+        lambda each: str([(part.dtype, part.shape, part.device) for part in getattr(each, "values", (each,))]), batch
     )
 
 
