@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test lint check check-deploy format fuzz peer bench bench-fleet bench-preempt bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
+.PHONY: demo test lint check check-deploy format fuzz peer bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -44,6 +44,9 @@ bench-fleet: $(INSTALLED)  ## 1 to 1,000 programs under one daemon, beside Super
 
 bench-preempt: $(INSTALLED)  ## notices beside TensorFlow's PreemptionCheckpointHandler (6 minutes; long: ARGS=--long)
 	$(BIN)/python -m bench.preempt $(ARGS)
+
+bench-relaunch: $(INSTALLED)  ## kill -9 to the first new step, with and without standby, beside Supervisor (half an hour)
+	$(BIN)/python -m bench.relaunch $(ARGS)
 
 bench-goodput: $(INSTALLED)  ## goodput under kills, hangs and damage, beside two peers (9 minutes; long: ARGS=--long)
 	$(BIN)/python -m bench.goodput $(ARGS)

@@ -32,11 +32,11 @@ from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 from supervisor.host.systemd import Systemd, without_notify
-from supervisor.runner.acts import Services
 from supervisor.runner.listening import Listening
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.pulse import Pulse
+from supervisor.runner.services import Services
 from supervisor.runner.standing import standing
 from supervisor.runner.watching import Watching
 

@@ -7,14 +7,15 @@ import os
 import sys
 import traceback
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Protocol
 
 from supervisor.protocol import launch
 from supervisor.protocol.exitcodes import WorkerExit
-from supervisor.protocol.launch import Launch, LaunchError
-from supervisor.protocol.messages import Failed, FromWorker, Progress
-from worker import stacks
+from supervisor.protocol.launch import Control, Launch, LaunchError
+from supervisor.protocol.messages import Failed, FromWorker, Progress, Promote
+from worker import stacks, standby
 from worker.channel import Channel
 from worker.requests import Requests
 from worker.terminal import Terminal
@@ -54,6 +55,22 @@ class Attempt:
     channel: Channel | None = None
     number: int = 1
     failed: bool = False
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it waits for the daemon's word before it is an attempt at all."""
+        return self.launch.waits_for is not None
+
+    def become(self, promotion: Promote) -> None:
+        """The standby is an attempt from now on."""
+        self.number = promotion.attempt
+        self.launch = replace(
+            self.launch,
+            control=Control(promotion.attempt, Path(promotion.pipes)),
+            between_failures_s=promotion.between_failures_s,
+            split=promotion.split,
+            waits_for=None,
+        )
 
     def last_words(
         self,
@@ -138,7 +155,8 @@ def begin() -> Attempt:
     requests = Requests()
     try:
         told = launch.from_environment(os.environ)
-        channel = Channel(told.control, requests) if told.control is not None else None
+        daemon = standby.watch(told.waits_for) if told.waits_for is not None else None
+        channel = Channel(told.control, requests, daemon) if told.control is not None else None
     except LaunchError as error:
         _refuse(f"cannot start: {error}")
     except OSError as error:
@@ -157,6 +175,7 @@ def begin() -> Attempt:
         _start_others(told)
         return _current
     _current = Attempt(told, requests, channel, channel, number=channel.attempt)
+    channel.on_promoted = _current.become
     _hide_launch()
     _report_uncaught(_current)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -184,9 +203,17 @@ def _start_others(told: Launch) -> None:
             this().give_up(WorkerExit.USER_ERROR, f"cannot start {told.workers - 1} more workers: {error}")
 
 
-def this() -> Attempt:
-    """The attempt that `begin` began."""
+def present() -> Attempt:
+    """What `begin` began: an attempt, or a standby that may become one."""
     return _current if _current is not None else begin()
+
+
+def this() -> Attempt:
+    """The attempt that this process is. A standby waits here until it is one: nobody trains before."""
+    begun = present()
+    if begun.channel is not None and begun.is_standby:
+        standby.wait(begun)
+    return begun
 
 
 def _refuse(text: str) -> NoReturn:

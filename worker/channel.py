@@ -11,13 +11,17 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from supervisor import __version__
 from supervisor.protocol import codec, layout
+from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Control
 from supervisor.protocol.messages import (
     PROTOCOL,
+    STANDBY,
     Committed,
     Done,
     Export,
@@ -32,6 +36,7 @@ from supervisor.protocol.messages import (
     Message,
     Phase,
     Progress,
+    Promote,
     Restored,
     SaveFailed,
     Standing,
@@ -47,9 +52,17 @@ _OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # read-write: neither si
 class Channel:
     """Both control pipes of this attempt. `say` and `progress` return at once; a thread does the rest."""
 
-    def __init__(self, control: Control, requests: Requests) -> None:
-        """Opens the pipes and says hello. Raises OSError if they can't be opened."""
+    def __init__(self, control: Control, requests: Requests, daemon: int | None = None) -> None:
+        """Opens the pipes and says hello. Raises OSError if they can't be opened.
+
+        `daemon`: of a standby, a pidfd of the daemon, with which it ends until it is an attempt.
+        """
         self.attempt = control.attempt
+        self.on_promoted: Callable[[Promote], None] = lambda message: None
+        """Called, from the thread, when the standby becomes an attempt."""
+        self._daemon = daemon
+        self._promoted = threading.Event()
+        self._orders: list[Go | Flush] = []  # heard by this attempt, for whoever is executed in its place
         self._requests = requests
         self._incoming = os.open(control.pipes / layout.TO_WORKER, _OPEN_FLAGS)
         self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
@@ -98,6 +111,18 @@ class Channel:
         while self._go is None:
             self._go_heard.wait()
         return self._go
+
+    def wait_for_promotion(self) -> None:
+        """Blocks until the daemon says which attempt this process is."""
+        self._promoted.wait()
+
+    def hand_back(self) -> None:
+        """Ends the thread, and puts what it heard back into the pipe, for who is executed in this process' place."""
+        self._closed = True
+        self._rouse()
+        self._thread.join()
+        for message in self._orders:
+            os.write(self._incoming, codec.encode(message))
 
     def drain(self, timeout: float) -> bool:
         """Waits until all that was said is in the pipe, for at most `timeout` seconds; whether it is."""
@@ -152,6 +177,8 @@ class Channel:
         poll = select.poll()
         poll.register(self._incoming, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
+        if self._daemon is not None:
+            poll.register(self._daemon, select.POLLIN)
         decoder = codec.Decoder()
         while not self._closed:
             full = not self._empty_out()
@@ -162,6 +189,17 @@ class Channel:
             if self._incoming in ready:
                 for message in decoder.feed(os.read(self._incoming, READ_BYTES)):
                     self._hear(message)
+            if self._daemon is not None and (self._promoted.is_set() or self._daemon in ready):
+                self._leave_daemon(poll)
+
+    def _leave_daemon(self, poll: select.poll) -> None:
+        """An attempt trains on without a daemon; a standby must not, as the next daemon would start another one."""
+        if not self._promoted.is_set():
+            os._exit(int(WorkerExit.STOPPED))
+        if self._daemon is not None:
+            poll.unregister(self._daemon)
+            os.close(self._daemon)
+            self._daemon = None
 
     def _empty_out(self) -> bool:
         """Writes until nothing is left or the pipe is full; whether nothing is left."""
@@ -192,13 +230,24 @@ class Channel:
             self.remark(f"cannot understand the daemon: {message}")
         elif message.attempt == self.attempt:
             self._obey(message)
+        elif self.attempt == STANDBY and isinstance(message, Promote):
+            self._become(message)
+
+    def _become(self, message: Promote) -> None:
+        self.attempt, self.pipes = message.attempt, Path(message.pipes)
+        self.on_promoted(message)
+        self.say(self._hello())
+        self._promoted.set()
 
     def _obey(self, message: Message) -> None:
         match message:
             case Go():
+                self._orders.append(message)
                 self._go = self._go or message
                 self._go_heard.set()
             case Flush():
+                if self._restored is None:
+                    self._orders.append(message)
                 self.say(Flushing(self.attempt, message.id, self._requests.step))
                 self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
             case Export():

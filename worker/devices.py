@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from supervisor.protocol.launch import STRATEGIES
+from supervisor.protocol.launch import STRATEGIES, Launch
 from worker import attempt, conditions, members, tpu
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
@@ -36,6 +36,19 @@ def strategy(
     already started or there is no TPU.
     """
     told = attempt.this().launch
+    return strategy_of(told, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
+
+
+def strategy_of(
+    told: Launch,
+    name: str | None = None,
+    replicas: int | None = None,
+    *,
+    workers: int | None = None,
+    deterministic: bool = False,
+    directory: str | Path | None = None,
+) -> tf.distribute.Strategy:
+    """The same, for who is told so."""
     name, replicas = told.strategy or name or "mirrored", told.replicas or replicas
     if told.deterministic or deterministic:
         _make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from supervisor.protocol.exitcodes import WorkerExit
 from worker import attempt
+from worker.standby import HOT
 
 USAGE = "usage: python -m worker package.module:function"
 
@@ -16,8 +17,11 @@ class BadEntryPoint(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Trains what the entry point describes. Leaves with BAD_LAUNCH if there is no such entry point."""
-    present = attempt.this()
+    """Trains what the entry point describes. Leaves with BAD_LAUNCH if there is no such entry point.
+
+    A standby does all of it that it may before it waits to be an attempt.
+    """
+    present = attempt.present()
     if len(arguments) != 1:
         present.give_up(WorkerExit.BAD_LAUNCH, USAGE)
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
@@ -26,8 +30,13 @@ def main(arguments: Sequence[str]) -> int:
         describe = find(arguments[0])
     except BadEntryPoint as error:
         present.give_up(WorkerExit.BAD_LAUNCH, str(error))
-    from worker import devices, loop  # TensorFlow only once there is something to train
+    from worker import devices, hot, loop  # TensorFlow only once there is something to train
 
+    heated = hot.heat(present, describe) if present.is_standby and present.launch.standby == HOT else None
+    if heated is not None:
+        hot.settle(present, heated)
+        loop.train(heated.training, heated.strategy, heated.step)
+        return 0
     strategy = devices.strategy()
     with strategy.scope():
         training = describe()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from worker import microbatch
+from worker import attempt, batches, microbatch
 from worker.run import Run
 
 
@@ -28,12 +28,19 @@ class Training:
     evaluate: Callable[[tf.keras.Model], Mapping[str, float]] | None = None
 
 
-def train(training: Training, strategy: tf.distribute.Strategy) -> None:
-    """Trains to the end, resuming and saving as the job says."""
+Step = Callable[[Any, Any], Any]
+"""One optimizer step on (inputs, labels) on every replica."""
+
+
+def train(training: Training, strategy: tf.distribute.Strategy, step: Step | None = None) -> None:
+    """Trains to the end, resuming and saving as the job says. `step`: its compiled step, if it is there already."""
     tracked = tf.train.Checkpoint(model=training.model, optimizer=training.optimizer)
     with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
-        step = train_step(training, strategy, run.split)
+        split = run.split
+        step = step or train_step(training, strategy, split)
+        remember = batches.keeper(attempt.this())
         for inputs, labels in run.batches(training.data):
+            remember(inputs, labels)
             run.step_done(loss=step(inputs, labels))
         if training.evaluate is not None:
             results = training.evaluate(training.model)
@@ -41,7 +48,7 @@ def train(training: Training, strategy: tf.distribute.Strategy) -> None:
             sys.stdout.write(" ".join(f"{name} {value:.4f}" for name, value in results.items()) + "\n")
 
 
-def train_step(training: Training, strategy: tf.distribute.Strategy, split: int = 1) -> Callable[[Any, Any], Any]:
+def train_step(training: Training, strategy: tf.distribute.Strategy, split: int = 1) -> Step:
     """A compiled function: one optimizer step on every replica; gives each replica's mean loss.
 
     The gradients of the replicas are added up, so each replica's loss is divided by the global batch size, not by its
@@ -68,4 +75,4 @@ def train_step(training: Training, strategy: tf.distribute.Strategy, split: int 
     def on_all(inputs: Any, labels: Any) -> Any:
         return strategy.run(on_replica, args=(inputs, labels))
 
-    return cast("Callable[[Any, Any], Any]", on_all)
+    return cast("Step", on_all)

@@ -139,6 +139,14 @@ class JobConfig(Section):
         "Seconds a start waits for the GPU memory that the last attempt still holds; then it starts anyway. Needs "
         "NVIDIA's driver and the extra `nvml`.",
     )
+    standby: Annotated[Literal["off", "warm", "hot"] | None, from_text(values.standby)] = key(
+        None,
+        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `warm` "
+        "has imported TensorFlow and the job's module and waits before it touches a device; `hot` has also built the "
+        "model and run its step, so it holds as much memory as the worker, on its devices too; `off`. None is prepared "
+        "where memory is short. A script of your own (`command`) can have a warm one if it is asked for.",
+        shown="warm with an entrypoint, off with a command",
+    )
     on_nan: Annotated[str, from_text(values.on_nan)] | None = key(
         None,
         "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "

@@ -58,6 +58,14 @@ def of_program(program: ProgramConfig, checked: Checked) -> None:
     job = program.job
     if job is not None:
         _check_strategy(job, program, checked)
+    if job is not None and job.standby in ("warm", "hot") and job.strategy == "multiworker":
+        checked.complain("standby can't be kept for strategy = multiworker; take the line out", "standby")
+    if job is not None and job.standby == "hot" and job.entrypoint is None:
+        text = (
+            "standby is hot but the job has no entrypoint: only the ready-made loop can be traced ahead of time; use "
+            "standby = warm, or an entrypoint"
+        )
+        checked.complain(text, "standby")
     if job is not None and job.checkpoint_interval_min > job.checkpoint_interval_max:
         text = (
             f"checkpoint_interval_min is {job.checkpoint_interval_min:g} s but checkpoint_interval_max "

@@ -51,6 +51,18 @@ def autorestart(text: str) -> AutoRestart:
         raise ValueError(f"is {text!r:.80}; it can be true, false or unexpected") from error
 
 
+def standby(text: str) -> Literal["off", "warm", "hot"]:
+    """`off`, `warm` or `hot`."""
+    match text.lower():
+        case "off" | "false" | "none":
+            return "off"
+        case "warm":
+            return "warm"
+        case "hot":
+            return "hot"
+    raise ValueError(f"is {text!r:.80}; it can be off, warm or hot")
+
+
 def on_notice(text: str) -> Literal["stop", "train"]:
     """`stop` or `train`."""
     if text.lower() == "stop":

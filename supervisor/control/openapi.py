@@ -21,6 +21,8 @@ from supervisor.control.errors import Code
 from supervisor.core.facts import State
 from supervisor.core.notices import Certainty, Kind
 from supervisor.core.occurrences import OURS
+from supervisor.core.standby import Kind as Standby
+from supervisor.core.standby import Stage
 from supervisor.host.checkpoint_store import Listed
 from supervisor.host.ledger import AttemptRecord
 from supervisor.runner.listening import ListenerStanding
@@ -145,6 +147,16 @@ PROGRAM = _object(
             section=_or_null(TEXT),
             hang_limit_s=_or_null(NUMBER),
             suspects=_list(TEXT),
+            standby=_or_null(
+                _object(
+                    wanted=_word(Standby),
+                    stage=_word(Stage),
+                    kind=_or_null(_word(Standby)),
+                    pid=_or_null(WHOLE),
+                    memory_bytes=_or_null(WHOLE),
+                    reason=_or_null(TEXT),
+                )
+            ),
             **_of(Training)["properties"],
         )
     ),

@@ -13,6 +13,7 @@ from typing import Any
 from supervisor.config import ProgramConfig
 from supervisor.control import noticed
 from supervisor.core.facts import State
+from supervisor.core.standby import Stage
 from supervisor.host import journal, syslog
 from supervisor.runner.runner import Runner
 
@@ -70,6 +71,7 @@ def _job(runner: Runner) -> dict[str, Any] | None:
         "section": str(patience.section) if runner.acts.pid is not None else None,
         "hang_limit_s": patience.limit(patience.section, policy.hang_floor or 0.0) if learned else policy.hang_timeout,
         "suspects": sorted(runner.facts.suspects.avoid),
+        "standby": runner.acts.reserve.standing(),
         **training,
     }
 
@@ -146,6 +148,7 @@ def _training(runner: Runner) -> list[str]:
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
+        parts += _standby(runner)
     if training.save_error is not None:
         parts.append(f"last save failed: {training.save_error}")
     if training.changed:
@@ -153,6 +156,17 @@ def _training(runner: Runner) -> list[str]:
     if training.left_out:
         parts.append(f"not in its checkpoints: {', '.join(training.left_out)}")
     return parts
+
+
+def _standby(runner: Runner) -> list[str]:
+    """Whether a death would cost a whole start."""
+    standby = runner.acts.reserve.standing()
+    if standby is None:
+        return []
+    if standby["stage"] in (Stage.READY, Stage.LOADING):
+        size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
+        return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]
+    return [f"no standby: {standby['reason']}"] if standby["reason"] else []
 
 
 def _span(seconds: float) -> str:

@@ -87,6 +87,14 @@ class Cgroup:
         """A descriptor through which a process that writes `0` into it enters. Raises OSError."""
         return os.open(self.path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
+    def take_in(self, pid: int) -> bool:
+        """Has a process that runs already enter; whether it did. Memory that it holds stays where it is counted."""
+        try:
+            (self.path / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            return False
+        return True
+
     def kill(self) -> bool:
         """SIGKILL to all that is in it, in one go, whatever they fork meanwhile; False where the kernel can't."""
         try:

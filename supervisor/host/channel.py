@@ -13,7 +13,7 @@ from pathlib import Path
 
 from supervisor.protocol import layout
 from supervisor.protocol.codec import Decoder, ProtocolError, encode
-from supervisor.protocol.messages import FromWorker, Message, ToWorker
+from supervisor.protocol.messages import STANDBY, FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
 ITEMS_A_TURN = 128  # lines handled before every other program gets its turn: about a millisecond
@@ -74,6 +74,20 @@ class Channel:
         self._unsent.append(encode(message))
         self._write()
         return True
+
+    def become(self, folder: Path, attempt: int) -> None:
+        """A standby's pipes are an attempt's from now on, in `folder`. Raises OSError if they can't be moved there.
+
+        What it said as a standby is of no interest any more.
+        """
+        if folder.is_dir() and not folder.is_symlink():
+            shutil.rmtree(folder)
+        self._folder.rename(folder)
+        self._folder, self._attempt = folder, attempt
+
+    def belongs_to(self, on_message: Callable[[FromWorker], None], on_error: Callable[[str], None]) -> None:
+        """Somebody else hears what comes from now on."""
+        self._on_message, self._complaints = on_message, _Complaints(on_error)
 
     def close(self) -> None:
         """Delivers what is still in the pipe, then removes both pipes and the folder. A second call does nothing."""
@@ -147,6 +161,8 @@ class Channel:
             self._complaints.add("garbage", str(item))
         elif not isinstance(item, FromWorker):
             self._complaints.add("direction", f"{type(item).__name__} is a message for workers, not from them")
+        elif item.attempt == STANDBY != self._attempt:
+            pass  # said before it heard that it is an attempt
         elif item.attempt != self._attempt:
             self._complaints.add("attempt", _foreign(item, self._attempt))
         else:

@@ -25,13 +25,17 @@ CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempt:
-    """An attempt whose end was never written: the daemon died, or (not `of_this_boot`) the host did."""
+    """An attempt whose end was never written: the daemon died, or (not `of_this_boot`) the host did.
+
+    `started_at`: Unix time.
+    """
 
     program: str
     attempt: int
     pid: int
     start_time: int
     of_this_boot: bool = True
+    started_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +248,8 @@ class Ledger:
     def unfinished(self) -> list[OpenAttempt]:
         """Attempts that began and never ended as far as the ledger knows."""
         rows = self._select(
-            "SELECT program, attempt, pid, start_time, boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot"
+            "SELECT program, attempt, pid, start_time, started_at,"
+            " boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot"
             " FROM attempts WHERE ended_at IS NULL ORDER BY program, attempt",
             self._boot_id,
             self._boot_id,

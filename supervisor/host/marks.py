@@ -13,11 +13,27 @@ import psutil
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was started from
+_STANDBY = "standby-"
 
 
 def mark(state_dir: Path, program: str, attempt: int) -> str:
     """The variable's value for one attempt. A name may have a colon (`GROUP:PROCESS`), and never has a slash."""
     return f"{state_dir}:{program.replace(':', '/')}:{attempt}"
+
+
+def standby_mark(state_dir: Path, program: str, token: str) -> str:
+    """The variable's value for a standby, which keeps it when it becomes an attempt. `token`: of this one alone."""
+    return f"{mark(state_dir, program, 0)[:-1]}{_STANDBY}{token}"
+
+
+def is_standby(value: str) -> bool:
+    """Whether a mark is that of a process which began as a standby."""
+    return value.rsplit(":", 1)[-1].startswith(_STANDBY)
+
+
+def of_process(pid: int) -> str | None:
+    """A process' mark; None if it has none, is gone, or is another user's."""
+    return _read(pid)
 
 
 def program_of(value: str) -> str:
@@ -26,7 +42,7 @@ def program_of(value: str) -> str:
 
 
 def attempt_of(value: str) -> int:
-    """The attempt in a mark, 0 if somebody tampered with it."""
+    """The attempt in a mark, 0 if it is a standby's or somebody tampered with it."""
     text = value.rsplit(":", 1)[-1]
     return int(text) if text.isascii() and text.isdecimal() else 0
 
@@ -39,11 +55,6 @@ def of(pid: int) -> str | None:
 def configuration_of(pid: int) -> str | None:
     """The digest of the configuration a process was started from; None if it does not say."""
     return _read(pid, CONFIGURATION)
-
-
-def of_process(pid: int) -> str | None:
-    """A process' mark; None if it has none or is gone."""
-    return _read(pid)
 
 
 def of_attempt(value: str) -> list[psutil.Process]:

@@ -15,3 +15,10 @@ def make_eligible(pid: int, wanted: int | None = None) -> None:
     with contextlib.suppress(OSError):
         if wanted is not None or int(score.read_bytes()) < 0:
             score.write_text(str(wanted or 0))
+
+
+def give(pid: int, wanted: int | None) -> None:
+    """Gives a process what `wanted` says (None: the daemon's own, at least 0), though it was started with more."""
+    with contextlib.suppress(OSError):
+        own = max(0, int(Path("/proc/self/oom_score_adj").read_bytes()))
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(own if wanted is None else wanted))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import select
 import signal as signals
 import subprocess
 from collections.abc import Callable, Mapping
@@ -181,6 +182,19 @@ class Process:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(pidfd, self._ended)
+
+    def handed_to(self, on_exit: Callable[[Exit], None], group_ends_with_it: bool) -> None:
+        """Somebody else is told of its end from now on."""
+        self._on_exit, self._group_ends_with_it = on_exit, group_ends_with_it
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, though nobody may have been told yet."""
+        if self.exit is not None or self._pidfd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def send(self, signal: int, group: bool) -> bool:
         """Sends a signal to the process, or to its whole process group; False if it is gone already."""

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from supervisor.protocol.messages import PROTOCOL
+from supervisor.protocol.messages import PROTOCOL, STANDBY
 from supervisor.protocol.retention import RetentionPolicy
 
 STRATEGIES = ("mirrored", "one-device", "multiworker", "tpu")
 ON_NAN = ("stop", "rollback", "skip", "off")
+STANDBYS = ("warm", "hot")
 UNITS = {"seconds": 1.0, "second": 1.0, "s": 1.0, "minutes": 60.0, "minute": 60.0, "min": 60.0, "m": 60.0,
          "hours": 3600.0, "hour": 3600.0, "h": 3600.0}  # fmt: skip
 
@@ -79,7 +80,10 @@ def parse_loss_spike(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What only a worker under a daemon has: its attempt, and the folder with its two control pipes."""
+    """What only a worker under a daemon has: its attempt, and the folder with its two control pipes.
+
+    A standby has the attempt 0 until it becomes one (messages.STANDBY).
+    """
 
     attempt: int
     pipes: Path
@@ -95,14 +99,23 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class DaemonIdentity:
+    """The process that a standby belongs to. `start_time`: kernel ticks after boot."""
+
+    pid: int
+    start_time: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """All a worker is told at its start. None: not said, the script's own value or the default holds.
 
     `interval_min_s`, `interval_max_s`: bounds of an interval that the worker chooses itself; `between_failures_s`: the
     mean time between this job's failures, for that choice. `make_room`: whether older checkpoints may be deleted
     before their time where a save finds the disk full. `on_nan`: what is done when training diverges; `loss_spike`: how
-    far off a loss counts as that; `split`: into how many parts each batch is divided. `workers`: how many processes of
-    this host train together, this one among them.
+    far off a loss counts as that; `split`: into how many parts each batch is divided. `standby`: the kind of standby
+    that is kept for the job; `waits_for`: this process is one, and waits for that daemon's word to become an attempt.
+    `workers`: how many processes of this host train together, this one among them.
     """
 
     job: str = "job"
@@ -124,6 +137,8 @@ class Launch:
     on_nan: str | None = None
     loss_spike: float | None = None
     split: int = 1
+    standby: str | None = None
+    waits_for: DaemonIdentity | None = None
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
 
     def to_environment(self) -> dict[str, str]:
@@ -131,7 +146,7 @@ class Launch:
         values: dict[str, object | None] = {
             "PROTOCOL": PROTOCOL,
             "JOB": self.job,
-            "ATTEMPT": self.control and self.control.attempt,
+            "ATTEMPT": (self.control and self.control.attempt) or None,
             "PIPES": self.control and self.control.pipes,
             "CHECKPOINT_DIR": self.checkpoint_dir,
             "INITIAL_CHECKPOINT": self.initial_checkpoint,
@@ -150,6 +165,8 @@ class Launch:
             "ON_NAN": self.on_nan,
             "LOSS_SPIKE": None if self.loss_spike is None else repr(self.loss_spike),
             "MICROBATCH": self.split if self.split > 1 else None,
+            "STANDBY": self.standby,
+            "WAITS_FOR": self.waits_for and f"{self.waits_for.pid} {self.waits_for.start_time}",
             "CHECKPOINT_KEEP": self.retention.newest,
             "CHECKPOINT_KEEP_EVERY": _hours(self.retention.every_hours),
             "CHECKPOINT_KEEP_BEST": _best(self.retention),
@@ -166,8 +183,14 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
             f"install the daemon's stepkeeper version in the job's environment"
         )
     attempt, pipes = _whole(environment, "ATTEMPT"), environment.get(f"{_PREFIX}PIPES")
-    if (attempt is None) != (pipes is None):
-        raise LaunchError(f"{_PREFIX}ATTEMPT and {_PREFIX}PIPES must be set together, or neither")
+    waits_for = _daemon(environment)
+    if waits_for is not None and attempt is None:
+        attempt = STANDBY
+    if (attempt is None) != (pipes is None) or (waits_for is not None and attempt != STANDBY):
+        raise LaunchError(
+            f"{_PREFIX}ATTEMPT and {_PREFIX}PIPES must be set together, or neither; "
+            f"{_PREFIX}WAITS_FOR goes with {_PREFIX}PIPES alone"
+        )
     directory, initial = environment.get(f"{_PREFIX}CHECKPOINT_DIR"), environment.get(f"{_PREFIX}INITIAL_CHECKPOINT")
     return Launch(
         job=environment.get(f"{_PREFIX}JOB", "job"),
@@ -189,6 +212,8 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
         on_nan=_on_nan(environment),
         loss_spike=_loss_spike(environment),
         split=_whole(environment, "MICROBATCH") or 1,
+        standby=_standby(environment),
+        waits_for=waits_for,
         retention=_retention(environment),
     )
 
@@ -241,6 +266,23 @@ def _strategy(environment: Mapping[str, str]) -> str | None:
     if text is not None and text not in STRATEGIES:
         raise LaunchError(f"{_PREFIX}STRATEGY is {text!r}; it can be {', '.join(STRATEGIES)}")
     return text
+
+
+def _standby(environment: Mapping[str, str]) -> str | None:
+    text = environment.get(f"{_PREFIX}STANDBY")
+    if text is not None and text not in STANDBYS:
+        raise LaunchError(f"{_PREFIX}STANDBY is {text!r}; it can be {' or '.join(STANDBYS)}")
+    return text
+
+
+def _daemon(environment: Mapping[str, str]) -> DaemonIdentity | None:
+    text = environment.get(f"{_PREFIX}WAITS_FOR")
+    if text is None:
+        return None
+    numbers = text.split(" ")
+    if len(numbers) != 2 or not all(_WHOLE.fullmatch(each) for each in numbers):
+        raise LaunchError(f"{_PREFIX}WAITS_FOR is {text!r}, not a pid and a start time")
+    return DaemonIdentity(int(numbers[0]), int(numbers[1]))
 
 
 def _on_nan(environment: Mapping[str, str]) -> str | None:

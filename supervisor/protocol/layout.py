@@ -12,6 +12,7 @@ QUARANTINE = "quarantine"
 LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
 POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
+BATCH = "batch.json"  # what batches look like, for a hot standby to trace with
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 PARTIAL = ".partial"
 
@@ -25,6 +26,7 @@ STACKS_SIGNAL = signal.SIGRTMIN + 13  # no library uses it; sent only once the w
 LAST_WORDS = "last-words"  # beside the pipes: `done` and `failed` once more, for a daemon that comes after the end
 
 _NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")
+_ATTEMPT = re.compile(r"a([1-9]\d{0,8})")
 _COUNTER = re.compile(r"\.[0-9]+$")
 
 
@@ -66,3 +68,18 @@ def is_partial(text: str) -> bool:
 def attempt_folder(runtime_dir: Path, program: str, attempt: int) -> Path:
     """Where the two control pipes of one attempt live; no two attempts share a pipe."""
     return runtime_dir / program / f"a{attempt}"
+
+
+def standby_folder(runtime_dir: Path, program: str, token: str) -> Path:
+    """Where the pipes of a standby live, until it is renamed to that of the attempt which it becomes."""
+    return runtime_dir / program / f"s{token}"
+
+
+def highest_attempt(runtime_dir: Path, program: str) -> int:
+    """The highest attempt whose pipes are still there, 0 if there are none."""
+    try:
+        names = [each.name for each in (runtime_dir / program).iterdir()]
+    except OSError:
+        return 0
+    found = (match for name in names if (match := _ATTEMPT.fullmatch(name)) is not None)
+    return max((int(match[1]) for match in found), default=0)

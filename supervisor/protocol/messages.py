@@ -11,6 +11,9 @@ from enum import StrEnum
 PROTOCOL = 1
 """Raised when an old reader would misunderstand a new writer. New fields and new types don't need that."""
 
+STANDBY = 0
+"""The attempt in the words of a standby, which is none yet."""
+
 
 class Then(StrEnum):
     """What the worker does once a flush is committed."""
@@ -65,6 +68,19 @@ class Export:
     id: int
 
 
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """To a standby: it is attempt `attempt` from now on, and `go` follows. Its pipes lie in `pipes` now.
+
+    `between_failures_s`, `split`: as in the launch variables, which may be of another time.
+    """
+
+    attempt: int
+    pipes: str
+    between_failures_s: float | None = None
+    split: int = 1
+
+
 # --- worker to daemon -------------------------------------------------------------------------------------------
 
 
@@ -76,6 +92,16 @@ class Hello:
     protocol: int
     pid: int
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it came to."""
+
+    attempt: int
+    kind: str
+    pid: int
+    load_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +236,10 @@ class Standing:
     then: Then = Then.GO_ON
 
 
-ToWorker = Go | Flush | Export | Identify
-FromWorker = Hello | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | Standing
+ToWorker = Go | Flush | Export | Identify | Promote
+FromWorker = (
+    Hello | Ready | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | Standing
+)
 Message = ToWorker | FromWorker
 
 TYPES: Mapping[str, type[Message]] = {
@@ -219,7 +247,9 @@ TYPES: Mapping[str, type[Message]] = {
     "flush": Flush,
     "export": Export,
     "identify": Identify,
+    "promote": Promote,
     "hello": Hello,
+    "ready": Ready,
     "restored": Restored,
     "progress": Progress,
     "flushing": Flushing,

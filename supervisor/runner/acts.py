@@ -5,9 +5,8 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 from functools import partial, singledispatchmethod
 from pathlib import Path
 from typing import Any
@@ -21,68 +20,45 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.gpus import SICK_WAIT_S
 from supervisor.core.restart import describe_exit
 from supervisor.host import marks, tree
-from supervisor.host.cgroup import Cgroup, Cgroups
+from supervisor.host.cgroup import Cgroup
 from supervisor.host.channel import Channel
-from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.gpus import Gpus
 from supervisor.host.health import Checks
-from supervisor.host.hooks import Hooks
-from supervisor.host.ledger import Ledger
 from supervisor.host.listener_pipes import ListenerPipes
-from supervisor.host.logs import LogPump, Tee
 from supervisor.host.notify import Said
 from supervisor.host.oom_events import Counter, OomWatch
-from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
+from supervisor.host.process import Exit, Process, SpawnError, adopt
 from supervisor.host.stdin import Stdin
 from supervisor.protocol import layout, messages
+from supervisor.protocol.launch import Control
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
 from supervisor.runner.exports import Exports
 from supervisor.runner.gpu_waiting import until_fit
 from supervisor.runner.hearing import book, event_of
-from supervisor.runner.launching import check_of, owner_of, spawn_request
-from supervisor.runner.listening import Listening
-from supervisor.runner.saves import Saves
+from supervisor.runner.launching import check_of, launch_of
 from supervisor.runner.selecting import select
+from supervisor.runner.services import Services
 from supervisor.runner.stacks import keep_then_abort
+from supervisor.runner.standby import Reserve, Spare
+from supervisor.runner.starting import captured, open_channel, start
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
 from supervisor.runner.ways import Ways
 
-STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
 EXPORT_PATIENCE_S = 1800.0  # tracing and writing a large model take minutes; who asked may leave before
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What all runners share."""
-
-    ledger: Ledger
-    logs: LogPump
-    checkpoints: CheckpointStore
-    state_dir: Path
-    runtime_dir: Path
-    environment: Mapping[str, str]
-    server_url: str | None
-    cgroups: Cgroups | None = None
-    gpus: Gpus | None = None
-    saves: Saves = field(default_factory=Saves)
-    notice_grace: float = 60.0
-    hooks: Hooks = field(default_factory=Hooks)
-    hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    listening: Listening = field(default_factory=Listening)
-    stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOPS_AT_ONCE, "stop_command"))
-
-
 @dataclass(slots=True)
 class Attempt:
-    """The live side of one attempt."""
+    """The live side of one attempt. `mark`: of all its processes."""
 
     number: int
     process: Process
     channel: Channel | None
     memory: OomWatch
+    mark: str
     is_adopted: bool = False
     listener: ListenerPipes | None = None
     ways: Ways | None = None  # of a plain program
@@ -113,6 +89,8 @@ class Acts:
         self.spawn_error: SpawnError | None = None
         self.reliability = Reliability()
         """What was seen of this program's attempts so far."""
+        self.reserve = Reserve(config, services, lambda: self.pid, lambda: self.reliability.between_failures_s)
+        """The process that waits to become its next attempt."""
         self._config = config
         self._services = services
         self._post = post
@@ -176,7 +154,8 @@ class Acts:
         ways = None if is_job else self._ways(number)
         if ways is not None:
             ways.take_over(found.pid)
-        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True, ways=ways)
+        mark = found.mark or self._mark(number)
+        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), mark, is_adopted=True, ways=ways)
         if self._services.cgroups is not None:
             cgroup = self._services.cgroups.of(self._config.name, number)
             self._attempt.cgroup = cgroup if cgroup.exists else None
@@ -187,6 +166,7 @@ class Acts:
 
     def let_go(self) -> None:
         """Leaves the worker, as it is, to the next daemon."""
+        self.reserve.let_go()
         if self._attempt is not None:
             self._attempt.process.let_go()
             self._hang_up(self._attempt)
@@ -223,7 +203,7 @@ class Acts:
     async def _spawn_on_gpus(self, effect: order.Spawn, gpus: Gpus, limit_s: float) -> None:
         """The same once the GPUs are free of the last attempt and in order, unless it is to end before that."""
         program_mark = marks.mark(self._services.state_dir, self._config.name, effect.attempt).rpartition(":")[0] + ":"
-        verdict = await until_fit(gpus, self._config, self._last_pid, program_mark, limit_s)
+        verdict = await until_fit(gpus, self._config, self._last_pid, program_mark, limit_s, self.reserve.pid)
         if self._waiting_for_gpus != effect.attempt:
             return
         self._waiting_for_gpus = None
@@ -247,8 +227,9 @@ class Acts:
             self._post(fact.SpawnFailed(number, "ended before it was started; its GPUs were not free", permanent=False))
 
     def _spawn_now(self, effect: order.Spawn) -> None:
+        spare = self.reserve.take(effect.attempt, effect.split)
         try:
-            self._attempt = self._spawn(effect.attempt, effect.split)
+            self._attempt = self._spawn(effect) if spare is None else self._promoted(effect, spare)
         except OSError as error:
             text = f"cannot capture the output of {self._config.name}: {error.strerror}; it is tried again"
             self._not_spawned(effect, SpawnError(text, permanent=False))
@@ -263,7 +244,7 @@ class Acts:
         self._services.ledger.attempt_started(
             self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at, effect.split
         )
-        self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid)
+        self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid, was_standby=spare is not None)
         self._post(fact.SpawnSucceeded(effect.attempt))
 
     def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
@@ -274,68 +255,61 @@ class Acts:
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
-    def _spawn(self, number: int, split: int) -> Attempt:
-        """Pipes, log capture, process. Raises SpawnError or OSError with everything taken back."""
-        config, logs = self._config, self._services.logs
+    def _spawn(self, effect: order.Spawn) -> Attempt:
+        """Raises SpawnError or OSError with everything taken back."""
+        config, services, number, mark = self._config, self._services, effect.attempt, self._mark(effect.attempt)
+        told = launch_of(
+            config, Control(number, self._folder(number)), self.reliability.between_failures_s, effect.split
+        )
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            channel, ways, listener, stdin = None, None, None, None
+            channel = ways = listener = None
+            ends = captured(config, services.logs, number, handed_over)
             if config.job is not None:
                 channel = self._open_channel(number)
                 undo.callback(channel.close)
-            elif config.listener is None:
+            elif config.listener is not None:
+                listener = self._listener_pipes(ends.stdout)
+                undo.callback(listener.close)
+                handed_over.callback(listener.handed_over)
+                ends = replace(ends, stdin=listener.stdin, stdout=listener.stdout)
+            else:
                 ways = self._ways(number)
                 stdin = ways.open()
                 handed_over.callback(os.close, stdin)
+                ends = replace(ends, stdin=stdin, notify=ways.notify_path)
                 undo.callback(ways.end)
-            tee = Tee(config.name, number, "stdout", config.stdout_syslog, config.stdout_journal)
-            limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
-            stdout = logs.capture(config.stdout_logfile, *limits, tee)
-            if config.listener is not None:
-                listener = self._listener_pipes(stdout)
-                undo.callback(listener.close)
-                handed_over.callback(listener.handed_over)
-                stdin, stdout = listener.stdin, listener.stdout
-            else:
-                handed_over.callback(os.close, stdout)
-            stderr = stdout
-            if not config.redirect_stderr:
-                tee = Tee(config.name, number, "stderr", config.stderr_syslog, config.stderr_journal)
-                limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-                stderr = logs.capture(config.stderr_logfile, *limits, tee)
-                handed_over.callback(os.close, stderr)
-            services = self._services
             cgroup = self._cgroup(number)
             if cgroup is not None:
                 undo.callback(cgroup.remove)
-            request = spawn_request(
-                config,
-                number,
-                between_failures_s=self.reliability.between_failures_s,
-                split=split,
-                environment=services.environment,
-                mark=marks.mark(services.state_dir, config.name, number),
-                runtime_dir=services.runtime_dir,
-                server_url=services.server_url,
-                stdout=stdout,
-                stderr=stderr,
-                stdin=stdin,
-                notify=ways.notify_path if ways is not None else None,
-            )
-            process = spawn(replace(request, cgroup=cgroup), partial(self._exited, number))
+            ends = replace(ends, cgroup=cgroup)
+            process = start(config, services, told, mark, ends, partial(self._exited, number))
             undo.pop_all()
         if ways is not None:
             ways.started(process.pid)
         if listener is not None:
             services.listening.opened(config.group, config.name, listener.write)
-        return Attempt(number, process, channel, OomWatch(process.pid), listener=listener, ways=ways, cgroup=cgroup)
+        memory = OomWatch(process.pid)
+        return Attempt(number, process, channel, memory, mark, listener=listener, ways=ways, cgroup=cgroup)
+
+    def _promoted(self, effect: order.Spawn, spare: Spare) -> Attempt:
+        number, pid = effect.attempt, spare.process.pid
+        spare.process.handed_to(partial(self._exited, number), group_ends_with_it=True)
+        spare.channel.belongs_to(self._heard, partial(self._misheard, number))
+        cgroup = self._cgroup(number)
+        if cgroup is not None and not cgroup.take_in(pid):
+            cgroup.remove_if_empty()
+            cgroup = None
+        return Attempt(number, spare.process, spare.channel, OomWatch(pid), spare.mark, cgroup=cgroup)
+
+    def _mark(self, number: int) -> str:
+        return marks.mark(self._services.state_dir, self._config.name, number)
 
     def _folder(self, number: int) -> Path:
         """The attempt's own, for its pipes."""
         return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
 
     def _ways(self, number: int) -> Ways:
-        mark = marks.mark(self._services.state_dir, self._config.name, number)
-        return Ways(self._folder(number), self._config, mark, partial(self._told, number))
+        return Ways(self._folder(number), self._config, self._mark(number), partial(self._told, number))
 
     @property
     def was_ready(self) -> bool:
@@ -349,8 +323,9 @@ class Acts:
             self._log.info("worker.ready", attempt=number)
             self._post(fact.ReadySaid(number))
 
-    def _listener_pipes(self, copy: int) -> ListenerPipes:
+    def _listener_pipes(self, log: int) -> ListenerPipes:
         listening, pool, name = self._services.listening, self._config.group, self._config.name
+        copy = os.dup(log)
         try:
             return ListenerPipes(partial(listening.heard, pool, name), partial(listening.deaf, pool, name), copy)
         except OSError:
@@ -375,15 +350,7 @@ class Acts:
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         folder = self._folder(number)
-        owner = owner_of(self._config)
-        try:
-            return Channel(folder, number, owner, self._heard, partial(self._misheard, number), found)
-        except OSError as error:
-            raise SpawnError(
-                f"cannot {'open' if found else 'create'} the control pipes in {folder}: {error.strerror}; "
-                f"make runtime_dir writable, or point it elsewhere",
-                permanent=False,
-            ) from error
+        return open_channel(self._config, folder, number, self._heard, partial(self._misheard, number), found)
 
     @perform.register
     def _(self, effect: order.SelectCheckpoint) -> None:
@@ -520,7 +487,7 @@ class Acts:
         if attempt.cgroup is not None:
             attempt.cgroup.remove()
         attempt.process.kill_stragglers()
-        tree.kill(marks.of_attempt(marks.mark(self._services.state_dir, self._config.name, attempt.number)))
+        tree.kill(marks.of_attempt(attempt.mark))
 
     def _say(self, message: messages.ToWorker) -> None:
         if self._waiting_for_gpus is not None:

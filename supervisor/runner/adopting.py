@@ -25,16 +25,24 @@ REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so th
 
 @dataclass(frozen=True, slots=True)
 class LeftWorker:
-    """A process that the ledger knows as an attempt's worker, and whose mark says the same. `start_time` in ticks."""
+    """A process that the ledger knows as an attempt's worker, and whose mark says the same. `start_time` in ticks.
+
+    `mark`: of it and all it started, None for a zombie; `began_wall_at`: when the attempt began, by the ledger.
+    """
 
     attempt: int
     pid: int
     start_time: int
+    mark: str | None = None
+    began_wall_at: float | None = None
 
     @property
     def age_s(self) -> float:
-        """Seconds since it was started, time asleep included."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
+        """Seconds since the attempt began, time asleep included; one that was a standby is younger than its process."""
+        process_s = time.clock_gettime(time.CLOCK_BOOTTIME) - self.start_time / os.sysconf("SC_CLK_TCK")
+        if self.began_wall_at is None or self.mark is None or not marks.is_standby(self.mark):
+            return process_s
+        return min(process_s, max(0.0, time.time() - self.began_wall_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +75,31 @@ def sort(unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Pro
 
 
 def _left_of(name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> Left:
-    by_attempt = {marks.attempt_of(value): found for value, found in marked.items() if marks.program_of(value) == name}
-    newest = max([*by_attempt, *(each.attempt for each in opened)])
-    worker = _worker(opened[-1], by_attempt.get(newest, [])) if opened and opened[-1].attempt == newest else None
-    strays = [each for attempt, found in by_attempt.items() for each in found if worker is None or attempt != newest]
-    with_it = by_attempt.get(newest, []) if worker is not None else []
+    mine = {value: found for value, found in marked.items() if marks.program_of(value) == name}
+    newest = max([*map(marks.attempt_of, mine), *(each.attempt for each in opened)])
+    worker = _worker(opened[-1], mine) if opened and opened[-1].attempt == newest else None
+    its = {value for value in mine if worker is not None and _belongs(value, worker)}
+    strays = [each for value, found in mine.items() for each in found if value not in its]
+    with_it = [each for value in its for each in mine[value]]
     cut_off = frozenset(each.attempt for each in opened if not each.of_this_boot)
     return Left(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off)
 
 
-def _worker(opened: OpenAttempt, marked: list[psutil.Process]) -> LeftWorker | None:
+def _belongs(value: str, worker: LeftWorker) -> bool:
+    """Whether a mark is that of the worker's attempt; one that was a standby keeps the mark it was started with."""
+    return value == worker.mark or (not marks.is_standby(value) and marks.attempt_of(value) == worker.attempt)
+
+
+def _worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> LeftWorker | None:
     """The ledger's process, if pid, start time and mark agree; a zombie has no mark any more, but an exit status."""
     if not opened.of_this_boot or opened.pid <= 0 or tree.identity(opened.pid) != opened.start_time:
         return None
-    if all(each.pid != opened.pid for each in marked) and not tree.is_zombie(opened.pid):
+    its = next((value for value, found in marked.items() if any(each.pid == opened.pid for each in found)), None)
+    if its is None and not tree.is_zombie(opened.pid):
         return None
-    return LeftWorker(opened.attempt, opened.pid, opened.start_time)
+    if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
+        return None
+    return LeftWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)
 
 
 async def look_back(

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from supervisor.config import JobConfig, ProgramConfig
+from supervisor.config import ProgramConfig
 from supervisor.core.facts import AutoRestart, OnNotice, OnOom, Policy
+from supervisor.core.standby import Kind
 from supervisor.host import marks
 from supervisor.host.health import Check
 from supervisor.host.limits import RESOURCES
 from supervisor.host.process import SpawnRequest, credentials
-from supervisor.protocol import launch, layout
+from supervisor.protocol import launch
 from supervisor.protocol.retention import RetentionPolicy
 
 
@@ -44,22 +45,36 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
     )
 
 
+def standby_of(config: ProgramConfig) -> Kind:
+    """The kind of standby that is kept for a program.
+
+    A script of one's own has one only if it is asked for: what it does before it waits, nobody here knows.
+    """
+    job = config.job
+    if job is None or job.strategy == "multiworker":  # several processes can't wait as one
+        return Kind.OFF
+    if job.standby is None:
+        return Kind.WARM if job.entrypoint is not None else Kind.OFF
+    return Kind(job.standby)
+
+
 def spawn_request(
     config: ProgramConfig,
-    attempt: int,
+    told: launch.Launch | None,
     *,
-    between_failures_s: float,
-    split: int = 1,
     environment: Mapping[str, str],
     mark: str,
-    runtime_dir: Path,
     server_url: str | None,
     stdout: int,
     stderr: int,
     stdin: int | None = None,
     notify: Path | None = None,
+    oom_score_adjust: int | None = None,
 ) -> SpawnRequest:
-    """The order for one process. Raises SpawnError if its user does not exist or can't be taken on."""
+    """The order for one process. `told`: what a job's worker is told; `oom_score_adjust`: instead of the program's own.
+
+    Raises SpawnError if its user does not exist or can't be taken on.
+    """
     return SpawnRequest(
         program=config.name,
         argv=config.command,
@@ -74,11 +89,7 @@ def spawn_request(
             **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
             **config.environment,
             **({"NOTIFY_SOCKET": str(notify)} if notify else {}),
-            **(
-                _launch_variables(config.name, config.job, attempt, runtime_dir, between_failures_s, split)
-                if config.job
-                else {}
-            ),
+            **(told.to_environment() if told is not None else {}),
         },
         credentials=credentials(config.user) if config.user else None,
         umask=config.umask,
@@ -87,7 +98,7 @@ def spawn_request(
         stderr=stderr,
         stdin=stdin,
         limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
-        oom_score_adjust=config.oom_score_adjust,
+        oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
     )
 
 
@@ -123,12 +134,20 @@ def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
     return user.uid, user.gid
 
 
-def _launch_variables(
-    name: str, job: JobConfig, attempt: int, runtime_dir: Path, between_failures_s: float, split: int
-) -> dict[str, str]:
-    control = launch.Control(attempt, layout.attempt_folder(runtime_dir, name, attempt))
+def launch_of(
+    config: ProgramConfig,
+    control: launch.Control,
+    between_failures_s: float,
+    split: int,
+    waits_for: launch.DaemonIdentity | None = None,
+) -> launch.Launch | None:
+    """All that the worker of a job is told, or its standby (`waits_for`); None for a program that is no job."""
+    job = config.job
+    if job is None:
+        return None
+    standby = standby_of(config)
     return launch.Launch(
-        job=name,
+        job=config.name,
         control=control,
         checkpoint_dir=job.checkpoint_dir,
         initial_checkpoint=job.initial_checkpoint,
@@ -146,10 +165,12 @@ def _launch_variables(
         on_nan=job.on_nan,
         loss_spike=job.loss_spike,
         split=split,
+        standby=str(standby) if standby is Kind.HOT or waits_for is not None else None,
+        waits_for=waits_for,
         retention=RetentionPolicy(
             newest=job.checkpoint_keep,
             every_hours=job.checkpoint_keep_every,
             best_metric=job.checkpoint_keep_best[1] if job.checkpoint_keep_best else None,
             best_mode=job.checkpoint_keep_best[0] if job.checkpoint_keep_best else "min",
         ),
-    ).to_environment()
+    )

@@ -20,10 +20,10 @@ from supervisor.host import leftover, marks
 from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.protocol import layout
 from supervisor.runner import adopting
-from supervisor.runner.acts import Services
 from supervisor.runner.adopting import Left
 from supervisor.runner.gates import Gates
 from supervisor.runner.runner import Runner
+from supervisor.runner.services import Services
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
 LAST_EVENTS_S = 2.0  # for listeners to hear of the last ends, while a daemon leaves
@@ -92,7 +92,7 @@ class Programs:
         """
         if not all(runner.looked_back.is_set() for runner in self.runners.values()):
             return True
-        return any(runner.acts.pid == pid for runner in self.runners.values())
+        return any(pid in (runner.acts.pid, runner.acts.reserve.pid) for runner in self.runners.values())
 
     async def begin(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
@@ -284,7 +284,8 @@ class Programs:
 
     async def _take_up(self, runner: Runner, left: Left, last_attempt: int) -> None:
         """Goes on with an earlier daemon's worker, or sees its processes out and starts the program if it is wanted."""
-        await runner.learn_attempts(last_attempt)
+        made = await asyncio.to_thread(layout.highest_attempt, self._services.runtime_dir, runner.name)
+        await runner.learn_attempts(max(last_attempt, made))
         adopted = left.worker is not None and runner.take_over(left.worker)
         runner.looked_back.set()
         ended_here = left.worker is not None and not adopted

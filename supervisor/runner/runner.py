@@ -28,11 +28,12 @@ from supervisor.host import marks
 from supervisor.host.ledger import LedgerError
 from supervisor.host.oom_events import Counter, evidence
 from supervisor.protocol import messages
-from supervisor.runner.acts import Acts, Services
+from supervisor.runner.acts import Acts
 from supervisor.runner.adopting import LeftWorker, look_back
 from supervisor.runner.announcing import Announcing
 from supervisor.runner.launching import digest_of, policy_of
 from supervisor.runner.listening import ListenerStanding
+from supervisor.runner.services import Services
 from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
 from supervisor.runner.telling import Telling
 
@@ -64,6 +65,7 @@ class Runner:
         self._has_news = False  # something happened besides steps, which teach nothing that could not wait
         self._remembered: tuple[Memory, tuple[Counter, ...]] | None = None
         self.acts = Acts(config, services, self.post)
+        self.acts.reserve.on_change = self._wake
         self._services = services
         self._telling = Telling(config, services.hook_commands, services.hooks)
         self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
@@ -260,7 +262,10 @@ class Runner:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.taken_up.wait()
         self.post(fact.Closed(reason, host_leaves))
-        await self.until(lambda: True if self.state not in ALIVE and self.state is not State.BACKOFF else None)
+        await self.until(lambda: True if self._is_gone() else None)
+
+    def _is_gone(self) -> bool:
+        return self.state not in ALIVE and self.state is not State.BACKOFF and self.acts.reserve.pid is None
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
@@ -329,6 +334,7 @@ class Runner:
             effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
         facts = self._job.facts
         self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
+        self._aside(self.acts.reserve.stood, facts)  # first: where the job ends, its standby ends before it
         self._aside(self._announce, event)
         self._perform(effects)
 

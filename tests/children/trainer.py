@@ -25,6 +25,7 @@ from supervisor.protocol.codec import Decoder, encode
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.messages import (
     PROTOCOL,
+    STANDBY,
     Committed,
     Done,
     Export,
@@ -39,6 +40,8 @@ from supervisor.protocol.messages import (
     Message,
     Phase,
     Progress,
+    Promote,
+    Ready,
     Restored,
     Standing,
     Then,
@@ -68,6 +71,7 @@ class Pipes:
         self._flushes: list[Flush] = []  # heard and not taken
         self._newest: dict[type[FromWorker], FromWorker] = {}
         self._last_flush = 0
+        self._early: list[Message] = []  # heard with the word that made it an attempt
         self.phase = Phase.WAITING
         self.asked: list[Flush] = []  # taken and not answered
 
@@ -87,10 +91,10 @@ class Pipes:
 
     def hear(self, patience_s: float) -> list[Message]:
         """Waits so long for words; flushes are kept, an order to identify itself is answered, the rest is given."""
-        if not select.select([self._in], [], [], patience_s)[0]:
+        if not self._early and not select.select([self._in], [], [], patience_s)[0]:
             return []
-        others: list[Message] = []
-        for each in self._decoder.feed(os.read(self._in, 65536)):
+        others, self._early = self._early, []
+        for each in self._decoder.feed(self._read()):
             if isinstance(each, Identify):
                 self._identify()
             elif isinstance(each, Flush) and FAIL != "deaf":
@@ -110,6 +114,28 @@ class Pipes:
         folder.mkdir(parents=True, exist_ok=True)
         if FAIL != "no-export":
             self.say(Exported(self.attempt, id, step, str(folder)))
+
+    def wait_for_promotion(self) -> None:
+        """As a standby that has nothing to load; ends with the daemon."""
+        daemon, began = os.getppid(), time.monotonic()
+        if FAIL == "standby":
+            self.say(Failed(STANDBY, None, "no module named corpus"))
+            sys.exit(WorkerExit.USER_ERROR)
+        self.say(Ready(STANDBY, "warm", os.getpid(), time.monotonic() - began))
+        while self.attempt == STANDBY:
+            for each in self.hear(0.2):
+                if isinstance(each, Promote):
+                    self.attempt, self._folder = each.attempt, Path(each.pipes)
+                else:
+                    self._early.append(each)
+            if os.getppid() != daemon and self.attempt == STANDBY:
+                sys.exit(WorkerExit.STOPPED)
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._in, 65536)
+        except BlockingIOError:
+            return b""
 
     def take(self) -> list[Flush]:
         self.asked, self._flushes = self._flushes, []
@@ -200,8 +226,11 @@ def main() -> int:
     told = launch.from_environment(os.environ)
     assert told.control is not None and told.checkpoint_dir is not None
     time.sleep(LOAD_S)
-    pipes, attempt = Pipes(told.control), told.control.attempt
+    pipes = Pipes(told.control)
     answer_with_stacks(told.control)
+    if told.waits_for is not None:
+        pipes.wait_for_promotion()
+    attempt = pipes.attempt
     try:
         told.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

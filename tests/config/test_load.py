@@ -254,6 +254,9 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
         ([*JOB, "strategy = mirrored", "workers = 2"], "workers goes with strategy = multiworker, which is mirrored"),
         ([*JOB, "strategy = multiworker", "workers = 2", "environment = TF_CONFIG=x"], "take one of them out"),
         (["command = a", "checkpoint_dir = c", "python = p"], "python goes with an entrypoint only"),
+        (["command = a", "checkpoint_dir = c", "standby = hot"], "standby is hot but the job has no entrypoint"),
+        (["command = a", "standby = warm"], "standby is for training jobs"),
+        ([*JOB, "standby = tepid"], "it can be off, warm or hot"),
         (["command = a", "redirect_stderr = on", "stderr_logfile = e"], "stderr_logfile has no effect while"),
     ],
 )

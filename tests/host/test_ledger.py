@@ -134,7 +134,10 @@ def test_attempts_without_an_end_are_found(ledger: Ledger) -> None:
     ledger.attempt_started("digits", 2, 4242, 77, 1000.0)
     ledger.attempt_started("charlm", 9, 4243, 78, 1000.0)
 
-    assert ledger.unfinished() == [OpenAttempt("charlm", 9, 4243, 78), OpenAttempt("digits", 2, 4242, 77)]
+    assert ledger.unfinished() == [
+        OpenAttempt("charlm", 9, 4243, 78, started_at=1000.0),
+        OpenAttempt("digits", 2, 4242, 77, started_at=1000.0),
+    ]
     assert ledger.last_attempts() == {"charlm": 9, "digits": 2}
 
 
@@ -176,7 +179,7 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
         assert [each.attempt for each in later.history("digits")] == [1, 2]
-        assert later.unfinished() == [OpenAttempt("digits", 2, 4242, 77)]
+        assert later.unfinished() == [OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
 
 
 def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:

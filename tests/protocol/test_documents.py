@@ -50,9 +50,12 @@ def test_every_launch_variable_is_described():
         on_nan="skip",
         loss_spike=20.0,
         split=2,
+        standby="hot",
         retention=RetentionPolicy(every_hours=1, best_metric="loss"),
     )
 
-    for variable in whole.to_environment():
+    waiting = launch.Launch(control=launch.Control(0, Path("/x")), waits_for=launch.DaemonIdentity(1, 2))
+
+    for variable in whole.to_environment() | waiting.to_environment():
         short = variable.removeprefix("STEPKEEPER_CHECKPOINT")
         assert f"`{variable}`" in TEXT or f"`{short}`" in TEXT

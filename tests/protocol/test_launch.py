@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from supervisor.protocol import launch
 from supervisor.protocol.launch import Control, Interval, Launch, LaunchError, from_environment, parse_interval
+from supervisor.protocol.messages import STANDBY
 from supervisor.protocol.retention import RetentionPolicy
 from tests.fuzzing import cases
 
@@ -32,6 +33,7 @@ LAUNCHES = st.builds(
     interval_max_s=st.none() | POSITIVE,
     between_failures_s=st.none() | POSITIVE,
     make_room=st.booleans(),
+    standby=st.none() | st.sampled_from(launch.STANDBYS),
     retention=st.builds(RetentionPolicy, newest=st.integers(1, 10**9), every_hours=st.none() | st.just(0.1)),
 )
 KEYS = (
@@ -50,6 +52,27 @@ KEYS = (
 @given(LAUNCHES)
 def test_a_launch_comes_back_as_it_was(whole: Launch) -> None:
     assert from_environment(whole.to_environment()) == whole
+
+
+@given(PATHS, st.integers(1, 10**9), st.integers(1, 10**15))
+def test_a_standby_is_told_whom_it_waits_for_and_no_attempt(pipes: Path, pid: int, start_time: int) -> None:
+    whole = Launch(control=Control(STANDBY, pipes), standby="warm", waits_for=launch.DaemonIdentity(pid, start_time))
+
+    told = whole.to_environment()
+
+    assert "STEPKEEPER_ATTEMPT" not in told, "so that a worker of an older version refuses to start"
+    assert from_environment(told) == whole
+
+
+@pytest.mark.parametrize("text", ["", "7", "0 1", "7 x", "7 8 9", "-1 5"])
+def test_a_daemon_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match="STEPKEEPER_WAITS_FOR"):
+        from_environment({"STEPKEEPER_WAITS_FOR": text, "STEPKEEPER_PIPES": "/p"})
+
+
+def test_who_waits_is_no_attempt_yet() -> None:
+    with pytest.raises(LaunchError, match="STEPKEEPER_WAITS_FOR"):
+        from_environment({"STEPKEEPER_WAITS_FOR": "1 2", "STEPKEEPER_PIPES": "/p", "STEPKEEPER_ATTEMPT": "3"})
 
 
 @given(POSITIVE)

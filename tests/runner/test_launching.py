@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import ProgramConfig, load
-from supervisor.runner.launching import digest_of
+from supervisor.core.standby import Kind
+from supervisor.runner.launching import digest_of, standby_of
 
 
 @pytest.fixture
@@ -16,6 +17,24 @@ def program(tmp_path: Path):
         return load(path, {}).programs["digits"]
 
     return read
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ("checkpoint_dir=/c\nentrypoint=a:b", Kind.WARM),
+        ("checkpoint_dir=/c\ncommand=a", Kind.OFF),
+        ("checkpoint_dir=/c\ncommand=a\nstandby=warm", Kind.WARM),
+        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=off", Kind.OFF),
+        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=HOT", Kind.HOT),
+        ("command=a", Kind.OFF),
+    ],
+)
+def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: Kind):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\n[program:digits]\n{keys}\n")
+
+    assert standby_of(load(path, {}).programs["digits"]) is kind
 
 
 def test_the_same_configuration_has_the_same_digest_in_whatever_order_it_is_written(program):

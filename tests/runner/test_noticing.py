@@ -17,10 +17,10 @@ from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
 from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.source import Sink
-from supervisor.runner.acts import Services
 from supervisor.runner.noticing import Noticing
 from supervisor.runner.programs import Programs
 from supervisor.runner.saves import Saves
+from supervisor.runner.services import Services
 from tests.system.harness import job
 
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy

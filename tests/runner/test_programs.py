@@ -12,9 +12,9 @@ from supervisor.core.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
-from supervisor.runner.acts import Services
 from supervisor.runner.programs import Programs
 from supervisor.runner.runner import Runner
+from supervisor.runner.services import Services
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"

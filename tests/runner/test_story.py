@@ -16,8 +16,8 @@ from supervisor.core.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
-from supervisor.runner.acts import Services
 from supervisor.runner.runner import Runner
+from supervisor.runner.services import Services
 from supervisor.runner.story import KEPT, Story, words
 
 NONSENSE: Any = []  # an exit status that no cell can understand

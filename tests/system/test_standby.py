@@ -1,0 +1,288 @@
+"""A job's standby, with a real daemon: it becomes the next attempt, and never anything else."""
+
+import json
+import os
+import signal
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.host import marks
+from supervisor.protocol import checkpoints
+from tests.system.harness import Daemon, alive, job
+from tests.system.test_adoption import causes, die, history, orphans, until_answering
+
+__all__ = ["orphans"]
+STANDBY = "standby=warm"
+ENDLESS = 1_000_000
+
+
+def standby_of(daemon: Daemon, name: str = "digits") -> dict[str, Any]:
+    return dict(daemon.status(name)["job"]["standby"])
+
+
+def until_ready(daemon: Daemon, name: str = "digits", but: int | None = None) -> int:
+    """Pid of the standby once it waits."""
+
+    def look() -> int | None:
+        found = standby_of(daemon, name)
+        return int(found["pid"]) if found["stage"] == "ready" and found["pid"] != but else None
+
+    return int(daemon.until(look, f"{name} has a standby", 60.0))
+
+
+def of_job(daemon: Daemon) -> list[psutil.Process]:
+    """All live processes of the daemon's programs."""
+    found = marks.of_daemon(daemon.folder / "state")
+    return [each for some in found.values() for each in some if alive(each.pid)]
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_death_makes_the_standby_the_next_attempt_and_a_new_one_is_prepared(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
+        first = daemon.until_step("digits", 30)
+        standby = until_ready(daemon)
+        assert standby != first["pid"]
+        assert "standby ready (warm" in daemon.status("digits")["description"]
+        kill(first["pid"])
+        second = daemon.until(
+            lambda: (found := daemon.status("digits"))["job"]["attempt"] == 2 and found["job"]["step"] and found,
+            "it trains",
+        )
+        third = until_ready(daemon, but=standby)
+        pipes = sorted(each.name for each in (tmp_path / "state" / "run" / "digits").iterdir())
+        both = {each.pid for each in of_job(daemon)}
+
+    assert second["pid"] == standby
+    assert both == {standby, third}
+    assert pipes[0] == "a2" and len(pipes) == 2
+    assert not alive(standby) and not alive(third)
+
+
+def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=1500, EVERY=50)) as daemon:
+        pid = daemon.until_step("digits", 60)["pid"]
+        promoted = until_ready(daemon)
+        kill(pid)
+        daemon.until_state("digits", "SUCCEEDED", patience_s=120.0)
+        attempts = history(daemon, "digits")
+        ended = daemon.until(lambda: not of_job(daemon), "no standby is left of a job that is done")
+
+    assert ended and [each["cause"] for each in attempts] == ["crash", "done"]
+    assert attempts[1]["restored"].endswith(".a1")
+    newest = next(iter(checkpoints.committed(tmp_path / "digits")))
+    assert (newest.step, newest.attempt) == (1500, 2)
+    assert promoted != pid
+
+
+def test_a_stop_ends_the_standby_before_the_worker_is_asked(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS, FLUSH_S=1)) as daemon:
+        daemon.until_step("digits", 30)
+        until_ready(daemon)
+        daemon.call("stop", name="digits")
+        daemon.until_state("digits", "STOPPED")
+        daemon.until(lambda: not of_job(daemon), "both are gone")
+        order = daemon.events("standby.dropped", "standby.exited", "flush.asked", "worker.exited")
+
+    assert order[0] == "standby.dropped"
+    assert order.index("standby.exited") < order.index("worker.exited")
+
+
+def test_a_standby_that_dies_is_no_failure_of_the_job(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
+        worker = daemon.until_step("digits", 30)["pid"]
+        standby = until_ready(daemon)
+        kill(standby)
+        daemon.until(lambda: standby_of(daemon)["stage"] == "none", "it is gone")
+        reason = standby_of(daemon)["reason"]
+        another = until_ready(daemon, but=standby)
+        found = daemon.status("digits")
+
+    assert "SIGKILL" in reason
+    assert another != standby
+    assert (found["pid"], found["job"]["attempt"]) == (worker, 1)
+
+
+def test_a_standby_that_cannot_load_is_tried_ever_more_seldom_and_says_why(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS, FAIL="standby")) as daemon:
+        worker = daemon.until_step("digits", 30)["pid"]
+        daemon.until(lambda: "corpus" in str(standby_of(daemon)["reason"]), "it says why")
+        description = daemon.status("digits")["description"]
+        kill(worker)
+        daemon.until(lambda: daemon.status("digits")["job"]["attempt"] == 2, "a cold start")
+        daemon.until_step("digits", 1)
+
+    assert "no standby: the last one ended: no module named corpus" in description
+
+
+def test_a_standby_killed_in_the_moment_of_its_promotion_is_never_booked_as_the_jobs_failure(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
+        worker = daemon.until_step("digits", 30)["pid"]
+        standby = until_ready(daemon)
+        assert daemon.process is not None
+        os.kill(daemon.process.pid, signal.SIGSTOP)  # it learns of both deaths at once
+        kill(standby)
+        kill(worker)
+        os.kill(daemon.process.pid, signal.SIGCONT)
+        daemon.until(lambda: daemon.status("digits")["job"]["attempt"] >= 2, "the next attempt")
+        daemon.until_step("digits", 1)
+        found = history(daemon, "digits")
+
+    assert [each["cause"] for each in found] == ["crash", None]
+
+
+def test_a_standby_ends_with_its_daemon_and_the_next_daemon_has_one_of_its_own(tmp_path: Path):
+    daemon = Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)).start()
+    worker = daemon.until_step("digits", 30)["pid"]
+    standby = until_ready(daemon)
+    die(daemon)
+    daemon.until(lambda: not alive(standby), "it ends by itself")
+    assert alive(worker)
+
+    with daemon:
+        another = until_ready(daemon)
+        found = daemon.status("digits")
+        live = {each.pid for each in of_job(daemon)}
+
+    assert (found["pid"], found["job"]["attempt"]) == (worker, 1)
+    assert live == {worker, another}
+
+
+def test_the_next_daemon_goes_on_with_a_worker_that_was_a_standby(tmp_path: Path):
+    daemon = Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS, GRANDCHILD=1)).start()
+    first = daemon.until_step("digits", 30)["pid"]
+    promoted = until_ready(daemon)
+    kill(first)
+    daemon.until(lambda: daemon.status("digits")["job"]["attempt"] == 2, "the second attempt")
+    daemon.until_step("digits", 40)
+    began = daemon.status("digits")["started_wall_at"]
+    die(daemon)
+
+    with daemon:
+        daemon.until_state("digits", "RUNNING")
+        found = daemon.status("digits")
+        kill(promoted)
+        daemon.until(lambda: daemon.status("digits")["job"]["attempt"] == 3, "the third attempt")
+        strays = [each for each in of_job(daemon) if each.ppid() == promoted]
+        booked = causes(daemon, "digits")
+
+    assert (found["pid"], found["job"]["attempt"]) == (promoted, 2)
+    assert abs(found["started_wall_at"] - began) < 2.0, "it is as old as its attempt, not as its process"
+    assert booked[:2] == ["crash", "crash"] and not strays
+    assert not of_job(daemon)
+
+
+def test_reload_leaves_no_standby_behind(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
+        worker = daemon.until_step("digits", 30)["pid"]
+        standby = until_ready(daemon)
+        daemon.call("reload")
+        until_answering(daemon)
+        another = until_ready(daemon, but=standby)
+        live = {each.pid for each in of_job(daemon)}
+
+    assert live == {worker, another} and not alive(standby)
+
+
+def test_another_configuration_replaces_the_standby(tmp_path: Path):
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
+        daemon.until_step("digits", 30)
+        standby = until_ready(daemon)
+        daemon.write(job("digits", tmp_path, STANDBY, STEPS=ENDLESS, EVERY=7))
+        daemon.call("reread")
+        daemon.call("update")
+        another = until_ready(daemon, but=standby)
+        said = psutil.Process(another).environ()["EVERY"]
+
+    assert said == "7" and not alive(standby)
+
+
+def test_a_folder_that_leads_elsewhere_by_now_makes_a_cold_start(tmp_path: Path):
+    for release in ("one", "two"):
+        (tmp_path / release).mkdir()
+    (tmp_path / "current").symlink_to("one")
+    with Daemon(tmp_path, job("digits", tmp_path, f"{STANDBY}\ndirectory={tmp_path}/current", STEPS=ENDLESS)) as daemon:
+        worker = daemon.until_step("digits", 30)["pid"]
+        standby = until_ready(daemon)
+        (tmp_path / "new").symlink_to("two")
+        (tmp_path / "new").rename(tmp_path / "current")
+        kill(worker)
+        daemon.until(lambda: daemon.status("digits")["job"]["attempt"] == 2, "the second attempt")
+        second = daemon.until_step("digits", 1)["pid"]
+        folder = psutil.Process(second).cwd()
+
+    assert second != standby and folder.endswith("two")
+
+
+def test_a_notice_ends_the_standby_and_its_end_brings_another(tmp_path: Path):
+    notices = tmp_path / "notices"
+    notices.mkdir(mode=stat.S_IRWXU)
+    settings = f"notices=file\nnotice_dir={notices}"
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS), settings) as daemon:
+        daemon.until_step("digits", 30)
+        standby = until_ready(daemon)
+        (notices / ".new").write_text(json.dumps({"version": 1, "kind": "preemption", "in_s": 600, "reason": "test"}))
+        (notices / ".new").rename(notices / "n.json")
+        daemon.until(lambda: not alive(standby), "it is gone")
+        time.sleep(0.5)
+        meanwhile = standby_of(daemon)["stage"]
+        (notices / "n.json").unlink()
+        another = until_ready(daemon)
+
+    assert meanwhile == "none" and another != standby
+
+
+def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(tmp_path: Path):
+    """Each round kills the worker, the standby or both, also while the next one loads."""
+    steps = 3000
+    with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=steps, STEP_S=0.005, LOAD_S=0.2)) as daemon:
+        daemon.until_step("digits", 10)
+        for number in range(12):
+            found = daemon.until(lambda: (it := daemon.status("digits"))["pid"] and it, "a worker")
+            spare = (found["job"]["standby"] or {})["pid"]
+            victims = [(found["pid"],), (spare,), (found["pid"], spare)][number % 3]
+            for victim in victims:
+                if victim is not None and alive(victim):
+                    kill(victim)
+            time.sleep(0.3 + 0.37 * (number % 5))
+            leaders = {each.pid for each in of_job(daemon)}
+            assert len(leaders) <= 3, "a worker, a standby, and one that is being killed"
+        daemon.until_state("digits", "SUCCEEDED", patience_s=180.0)
+
+    attempts = [each.attempt for each in checkpoints.committed(tmp_path / "digits")]
+    assert attempts == sorted(attempts, reverse=True)
+    assert next(iter(checkpoints.committed(tmp_path / "digits"))).step == steps
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root takes nice and a high oom score back")
+def test_it_loads_as_the_last_of_all_and_works_as_everybody(tmp_path: Path):
+    keys = f"{STANDBY}\noom_score_adjust=100"
+    with Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=ENDLESS, LOAD_S=3)) as daemon:
+        worker = daemon.until_step("digits", 30)["pid"]
+
+        def loads() -> psutil.Process | None:
+            found = standby_of(daemon)
+            return psutil.Process(found["pid"]) if found["stage"] == "loading" else None
+
+        standby = daemon.until(loads, "one loads")
+        while_loading = standby.nice(), standby.ionice().ioclass, score(standby.pid)
+        until_ready(daemon)
+        once_ready = standby.nice(), standby.ionice().ioclass, score(standby.pid)
+        kill(worker)
+        daemon.until(lambda: daemon.status("digits")["pid"] == standby.pid, "it is the worker")
+        as_worker = standby.nice(), score(standby.pid)
+
+    assert while_loading == (19, psutil.IOPRIO_CLASS_IDLE, 900)
+    assert once_ready == (0, psutil.IOPRIO_CLASS_NONE, 900)
+    assert as_worker == (0, 100)
+
+
+def score(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/oom_score_adj").read_text())
