@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test lint check check-deploy format fuzz peer bench bench-fleet bench-preempt systemd-test lock diagram clean
+.PHONY: demo test lint check check-deploy format fuzz peer bench bench-fleet bench-preempt bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -45,7 +45,16 @@ bench-fleet: $(INSTALLED)  ## 1 to 1,000 programs under one daemon, beside Super
 bench-preempt: $(INSTALLED)  ## notices beside TensorFlow's PreemptionCheckpointHandler (6 minutes; long: ARGS=--long)
 	$(BIN)/python -m bench.preempt $(ARGS)
 
-systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 3 minutes)
+bench-goodput: $(INSTALLED)  ## goodput under kills, hangs and damage, beside two peers (9 minutes; long: ARGS=--long)
+	$(BIN)/python -m bench.goodput $(ARGS)
+
+bench-soak: $(INSTALLED)  ## every fault at random moments (ARGS="--minutes 10"; or ARGS="--daemon-kills 200")
+	$(BIN)/python -m bench.soak $(ARGS)
+
+bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hour and a half; ARGS="--kills 10" is short)
+	$(BIN)/python -m bench.exactness $(ARGS)
+
+systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 8 minutes)
 	$(BIN)/python -m tests.systemd
 
 diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md

@@ -5,9 +5,9 @@ traces each, about 5 hours). Prints a table and writes bench/results/goodput.jso
 
 All systems train the same model on the same data to the same step, and meet the same seeded trace of failures: moments
 of a Poisson process, seven in ten kill -9, the rest in equal parts SIGSTOP for good, and the newest checkpoint damaged
-(a flipped bit, or cut in half) before a kill -9. A run ends at its last step or when its time is over, which is all
-that ends a hang that nobody sees. Goodput is useful step time by wall time: the steps that the run has in the end,
-times the time of a step undisturbed, which is the median of what all systems took for their first quiet steps.
+(a flipped bit, or cut in half) before a kill -9; the only one that a system has is left whole. A run ends at its last
+step or when its time is over, which is all that ends a hang that nobody sees. Goodput is useful step time by wall time:
+the steps that the run has in the end, times its own time of a step, the median over seconds in which it trained.
 
 Bound: with M the mean time between failures, C the stall of a save, T the interval and R the time from a death to the
 next step, all measured here but M, a system that survives everything has at first order, for T and R well below M,
@@ -33,19 +33,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-import psutil
 from rich.console import Console
 from rich.table import Table
 
 from bench import harness, peer
 from bench.harness import ROOT
 from supervisor.protocol import checkpoints
-from tests.system.harness import Daemon
+from tests.system.harness import Daemon, alive
 from tests.system.killing import Damage, spoil
 
 LOOK_S = 0.05
 HANG_S = 10.0  # ours: hang_timeout; the default's ten minutes would be as long as the whole run
-QUIET_STEPS = 100
+WINDOW_S = 1.0  # of training, over which the time of a step is taken; progress is told every 0.1 s
+SEED = 3  # the first whose trace has as many failures in the default run as its mean says, one with damage
 FIRST_S = 180.0  # until the first step; a busy machine imports TensorFlow in half a minute
 
 
@@ -71,9 +71,8 @@ def trace(mean_s: float, until_s: float, seed: int) -> list[Failure]:
 class Runs(Protocol):
     """A job that somebody keeps alive."""
 
-    def pid(self) -> int | None: ...
-    def step(self) -> int:
-        """The last that the present attempt has; 0 before its first."""
+    def look(self) -> tuple[int | None, int]:
+        """The worker's process, and its last step; 0 before its first."""
 
     def is_over(self) -> bool: ...
     def damage(self, cut: bool) -> None: ...
@@ -87,19 +86,16 @@ class Ours:
     def __init__(self, daemon: Daemon, folder: Path) -> None:
         self._daemon, self._folder = daemon, folder
 
-    def pid(self) -> int | None:
-        found: int | None = self._daemon.status("t")["pid"]
-        return found
-
-    def step(self) -> int:
+    def look(self) -> tuple[int | None, int]:
         found = self._daemon.status("t")
-        return (found["job"]["step"] or 0) if found["pid"] and found["state"] in ("RUNNING", "FLUSHING") else 0
+        trains = found["pid"] and found["state"] in ("RUNNING", "FLUSHING")
+        return found["pid"], (found["job"]["step"] or 0) if trains else 0
 
     def is_over(self) -> bool:
         return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
 
     def damage(self, cut: bool) -> None:
-        if names := checkpoints.committed(self._folder):
+        if len(names := checkpoints.committed(self._folder)) > 1:
             spoil(self._folder / str(names[0]), Damage.CUT if cut else Damage.FLIP)
 
     def costs(self) -> tuple[float | None, float | None]:
@@ -122,22 +118,21 @@ class Theirs:
         lines = (line.split() for line in self.story.read_text().splitlines())
         return [(float(at), what, float(number)) for at, what, number in (each for each in lines if len(each) == 3)]
 
-    def pid(self) -> int | None:
-        begun = [int(number) for _, what, number in self.told() if what == "begin"]
-        return begun[-1] if begun and psutil.pid_exists(begun[-1]) else None
-
-    def step(self) -> int:
-        steps = 0
+    def look(self) -> tuple[int | None, int]:
+        pid, step = 0, 0
         for _, what, number in self.told():
-            steps = {"begin": 0, "step": int(number)}.get(what, steps)
-        return steps
+            if what == "begin":
+                pid, step = int(number), 0
+            elif what == "step":
+                step = int(number)
+        return (pid, step) if pid and alive(pid) else (None, 0)
 
     def is_over(self) -> bool:
         return any(what == "done" for _, what, _ in self.told())
 
     def damage(self, cut: bool) -> None:
         files = [*self._folder.glob("work/ckpt-*.data-*"), *self._folder.glob("work/backup/latest.weights.h5")]
-        if files:
+        if len(files) + len([*self._folder.glob("work/backup/*.bkp")]) > 1:
             path = max(files, key=lambda each: each.stat().st_mtime)
             if cut:
                 os.truncate(path, path.stat().st_size // 2)
@@ -184,7 +179,7 @@ def begun(system: System, folder: Path, steps: int, every_s: float, step_s: floa
         keys = "" if system.kind == "cold" and not _knows_standby() else f"standby={_value(system)}\n"
         text = (
             f"[program:t]\nentrypoint=bench.goodput_job:training\ndirectory={ROOT}\ncheckpoint_dir={folder}/work\n"
-            f"hang_timeout={HANG_S:g}\nstartretries=1000\nstdout_logfile={folder}/job.log\nredirect_stderr=true\n{keys}"
+            f"hang_timeout={HANG_S:g}\ncheckpoint_interval_min=2\nstartretries=1000\nstdout_logfile={folder}/job.log\nredirect_stderr=true\n{keys}"
         )
         with Daemon(folder, text, environment=environment) as daemon:
             yield Ours(daemon, folder / "work")
@@ -235,11 +230,12 @@ class Outcome:
     relaunch_s: list[float] = field(default_factory=list)
     stall_s: float | None = None
     interval_s: float | None = None
-    quiet_step_s: float | None = None
+    step_s: float | None = None
     remark: str = ""
 
-    def goodput(self, step_s: float) -> float:
-        return min(1.0, self.steps * step_s / self.wall_s) if self.wall_s else 0.0
+    @property
+    def goodput(self) -> float:
+        return min(1.0, self.steps * self.step_s / self.wall_s) if self.step_s and self.wall_s else 0.0
 
     def bound(self) -> float | None:
         """As the module says; None where nothing was measured to compute it from."""
@@ -249,11 +245,8 @@ class Outcome:
         return max(0.0, (m_s - m_s * self.stall_s / t_s - t_s / 2) / (m_s + r_s))
 
 
-def carry_out(runs: Runs, failure: Failure) -> bool:
+def carry_out(runs: Runs, failure: Failure, pid: int) -> bool:
     """Whether there was anything to break."""
-    pid = runs.pid()
-    if pid is None:
-        return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
         if failure.kind == "damage":
@@ -277,33 +270,37 @@ def measured(
             outcome.remark = str(error)
             return outcome
         waiting = time.monotonic()
-        while runs.step() < 1:
+        while runs.look()[1] < 1:
             if time.monotonic() - waiting > FIRST_S:
                 outcome.remark = f"no step within {FIRST_S:g} s: {_last_words(folder)}"
                 return outcome
             time.sleep(LOOK_S)
-        began, first = time.monotonic(), runs.step()
+        began, (pid, first) = time.monotonic(), runs.look()
         failures = trace(mean_s, limit_s, seed)
+        window, step_times = (began, first, pid), []
         broken_at: float | None = None
         broken_pid: int | None = None
         while (now := time.monotonic()) - began < limit_s and not runs.is_over():
-            step = runs.step()
-            if outcome.quiet_step_s is None and step >= first + QUIET_STEPS and not outcome.failures:
-                outcome.quiet_step_s = (now - began) / (step - first)
-            if broken_at is not None and step and runs.pid() != broken_pid:
+            pid, step = runs.look()
+            if now - window[0] >= WINDOW_S:
+                if step > window[1] > 0 and pid == window[2]:
+                    step_times.append((now - window[0]) / (step - window[1]))
+                window = now, step, pid
+            if broken_at is not None and step and pid != broken_pid:
                 outcome.relaunch_s.append(now - broken_at)
                 broken_at = None
             if failures and now - began >= failures[0].at_s:
-                failure, pid = failures.pop(0), runs.pid()
-                if carry_out(runs, failure):
+                failure = failures.pop(0)
+                if pid is not None and carry_out(runs, failure, pid):
                     outcome.failures[failure.kind] = outcome.failures.get(failure.kind, 0) + 1
                     broken_at, broken_pid = broken_at or now, pid
             outcome.steps = step or outcome.steps
             time.sleep(LOOK_S)
         outcome.finished, outcome.wall_s = runs.is_over(), time.monotonic() - began
         outcome.steps = (
-            steps if outcome.finished and not failed(runs) else runs.step() or durable(system, runs, outcome)
+            steps if outcome.finished and not failed(runs) else runs.look()[1] or durable(system, runs, outcome)
         )
+        outcome.step_s = statistics.median(step_times) if step_times else None
         outcome.stall_s, outcome.interval_s = runs.costs()
     return outcome
 
@@ -341,11 +338,11 @@ def main() -> None:
     parser.add_argument("--long", action="store_true")
     options = parser.parse_args()
     means = options.means or ([30.0, 60.0, 300.0] if options.long else [60.0])
-    seeds = options.seeds or (list(range(1, 6)) if options.long else [1])
+    seeds = options.seeds or (list(range(1, 6)) if options.long else [SEED])
     outcomes: list[Outcome] = []
     for mean_s in means:
-        limit_s = options.limit or (max(240.0, 2 * mean_s) if options.long else 90.0)
-        steps = options.steps or int(0.75 * limit_s / options.step_s)
+        limit_s = options.limit or (max(240.0, 2 * mean_s) if options.long else 110.0)
+        steps = options.steps or int(0.55 * limit_s / options.step_s)
         for seed in seeds:
             for system in SYSTEMS:
                 if system.kind in options.systems:
@@ -353,15 +350,14 @@ def main() -> None:
                         measured(system, mean_s, seed, steps, limit_s, options.step_s, options.peer_interval)
                     )
                     Console(stderr=True).print(outcomes[-1])
-    quiet = [each.quiet_step_s for each in outcomes if each.quiet_step_s]
-    step_s = statistics.median(quiet) if quiet else options.step_s
-    show(outcomes, step_s)
-    harness.write("goodput", {"step_s": step_s, "runs": [asdict(each) for each in outcomes]})
+    show(outcomes)
+    runs = [{**asdict(each), "goodput": each.goodput, "bound": each.bound()} for each in outcomes]
+    harness.write("goodput", {"peer_interval_s": options.peer_interval, "hang_timeout_s": HANG_S, "runs": runs})
 
 
-def show(outcomes: list[Outcome], step_s: float) -> None:
+def show(outcomes: list[Outcome]) -> None:
     """The table: a line for each system and mean, over its traces."""
-    table = Table("mean", "system", "goodput", "bound", "relaunch s", "interval s", "failures", "remark")
+    table = Table("mean", "system", "goodput", "bound", "relaunch s", "interval s", "step ms", "failures", "remark")
     for mean_s in dict.fromkeys(each.mean_s for each in outcomes):
         for name in dict.fromkeys(each.system for each in outcomes):
             of_both = [each for each in outcomes if each.mean_s == mean_s and each.system == name and each.wall_s]
@@ -369,18 +365,17 @@ def show(outcomes: list[Outcome], step_s: float) -> None:
             unfinished = sum(not each.finished for each in of_both)
             if unfinished:
                 remarks.add(f"{unfinished} of {len(of_both)} out of time")
-            goodput = [each.goodput(step_s) for each in of_both]
+            goodput = [each.goodput for each in of_both]
             bound = [found for each in of_both if (found := each.bound()) is not None]
             relaunch = [found for each in of_both for found in each.relaunch_s]
             interval = [each.interval_s for each in of_both if each.interval_s]
             kinds = {kind: sum(each.failures.get(kind, 0) for each in of_both) for kind in ("kill", "hang", "damage")}
             table.add_row(
                 f"{mean_s:g} s", name, _spread(goodput), _spread(bound), _spread(relaunch), _spread(interval),
+                _spread([each.step_s * 1000 for each in of_both if each.step_s]),
                 ", ".join(f"{kind} {count}" for kind, count in kinds.items() if count), "; ".join(sorted(remarks)),
             )  # fmt: skip
-    console = Console(width=150)
-    console.print(table)
-    console.print(f"a step takes {step_s * 1000:.1f} ms undisturbed")
+    Console(width=160).print(table)
 
 
 def _spread(values: list[float]) -> str:

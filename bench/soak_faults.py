@@ -16,6 +16,7 @@ from bench.soak_site import Running, Site
 from supervisor.protocol import checkpoints, layout
 from tests.system.killing import Damage, spoil
 
+START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
 PAUSE_S = 2.0  # at most: of what is taken away and given back
 GARBAGE = (
     b"\x00\xff\xfe" * 100 + b"\n",
@@ -103,7 +104,7 @@ def daemon_killed(site: Site, worker: Running, chance: random.Random) -> None:
     if chance.random() < 0.3:
         _signal(worker, signal.SIGKILL)
     time.sleep(chance.choice((0.0, chance.uniform(0, PAUSE_S))))
-    site.daemon.start()
+    site.daemon.start(START_S)
 
 
 def daemon_reloaded(site: Site, worker: Running, chance: random.Random) -> None:

@@ -132,7 +132,7 @@ class Site:
         self.call("update")
         return program
 
-    def call(self, command: str, patience_s: float = 30.0, **arguments: Any) -> dict[str, Any]:
+    def call(self, command: str, patience_s: float = 90.0, **arguments: Any) -> dict[str, Any]:
         """Asks the daemon, again while there is none: another fault may have taken it away."""
         deadline = time.monotonic() + patience_s
         while True:

@@ -37,6 +37,7 @@ class Daemon:
             sys.exit(78)
         self.attempt = int(os.environ["STEPKEEPER_ATTEMPT"])
         pipes = Path(os.environ["STEPKEEPER_PIPES"])
+        self._last_words = pipes / "last-words"
         self._in = os.open(pipes / "to-worker", os.O_RDWR | os.O_NONBLOCK)  # read-write: no side's death closes it
         self._out = os.open(pipes / "from-worker", os.O_RDWR | os.O_NONBLOCK)
         self._unread = b""
@@ -44,6 +45,9 @@ class Daemon:
     def say(self, type_: str, **fields: Any) -> None:
         """What must arrive: waits while the pipe is full, for the daemon may be starting again."""
         line = json.dumps({"type": type_, "attempt": self.attempt, **fields}).encode() + b"\n"
+        if type_ in ("done", "failed"):  # for a daemon that comes after the end
+            with self._last_words.open("ab") as file:
+                file.write(line)
         while line:
             select.select([], [self._out], [])
             try:
@@ -56,11 +60,20 @@ class Daemon:
         if select.select([self._in], [], [], patience_s)[0]:
             self._unread += os.read(self._in, 65536)
         *lines, self._unread = self._unread.split(b"\n")
-        messages = [json.loads(line) for line in lines]
+        messages = [message for line in lines if (message := message_in(line)) is not None]
         for each in messages:
             if each["attempt"] == self.attempt and each["type"] == "identify":
                 self.say("hello", protocol=1, pid=os.getpid(), version="plain")
         return [each for each in messages if each["attempt"] == self.attempt and each["type"] in ("go", "flush")]
+
+
+def message_in(line: bytes) -> dict[str, Any] | None:
+    """None for an empty line, as a new daemon sends it first, and for half a one, in which an earlier daemon died."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and {"type", "attempt"} <= message.keys() else None
 
 
 def sync(path: Path) -> None:

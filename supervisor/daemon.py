@@ -118,6 +118,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
         settings.logfile_backups,
         foreground=settings.nodaemon,
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
+        syslog_tag=settings.identifier if settings.log_to_syslog else None,
     )
     try:
         return asyncio.run(_supervise(config, read, background, daemon_log))

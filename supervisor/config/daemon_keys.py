@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from supervisor.config import values
 from supervisor.config.hooks import HookKeys
-from supervisor.config.section import from_text, key, required
+from supervisor.config.section import from_text, internal, key, required
 from supervisor.config.types import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -37,9 +37,11 @@ class SupervisordConfig(HookKeys):
     )
     logfile: LogPath = key(
         None,
-        "The daemon's own log, as JSON lines; NONE for standard error only. In the foreground it goes there as well.",
+        "The daemon's own log, as JSON lines; NONE for standard error only, `syslog` for the system's log. In the "
+        "foreground it goes to standard error as well.",
         shown="`supervisord.log` in state_dir",
     )
+    log_to_syslog: bool = internal("Whether logfile is `syslog`.", False)
     logfile_maxbytes: Bytes = key(
         LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which the log is rotated; 0 is never. As in Supervisor."
     )

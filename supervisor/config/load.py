@@ -87,11 +87,13 @@ class _Reading:
             # what the section sets is there for every %(ENV_X)s of the file
             self.environment |= parse_environment(checked.texts.get("environment", ""))
         checked.expand(known - {"environment"}, self._names())
-        here = self.source.folder
-        early = checked.build(SupervisordConfig, _folders(here / STATE_DIR))
+        here, to_syslog = self.source.folder, {"log_to_syslog": False}
+        if checked.texts.get("logfile", "").lower() == "syslog":
+            checked.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
+        early = checked.build(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)
         if early is None or "state_dir" not in checked:
             return early
-        return checked.build(SupervisordConfig, _folders(early.state_dir))
+        return checked.build(SupervisordConfig, _folders(early.state_dir) | to_syslog)
 
     def _server(self, name: str, model: type[Server], check: Callable[[Server, Checked], None]) -> Server | None:
         section = self.source.sections.get(name)

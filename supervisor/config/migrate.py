@@ -72,6 +72,12 @@ UNSET: Mapping[str, str] = {
 }
 """Keys of [supervisord] whose default is another one."""
 
+LISTENER_UNSET: Mapping[str, str] = {
+    "buffer_size": "1000 events may wait, not 10",
+    "stdout_logfile": "standard output, which is the protocol, has no log",
+}
+"""The same for [eventlistener:x]."""
+
 _UNSUPPORTED = {"supervisord": foreign.SUPERVISORD, "program": foreign.PROGRAM, "eventlistener": foreign.PROGRAM}
 
 
@@ -101,7 +107,8 @@ def _section(section: Section) -> Iterator[Judgement]:
     elif kind in foreign.SECTIONS:
         return  # refused as a whole, at its header
     else:
-        unset = [why for key, why in UNSET.items() if kind == "supervisord" and key not in section.entries]
+        defaults = {"supervisord": UNSET, "eventlistener": LISTENER_UNSET}.get(kind, {})
+        unset = [why for key, why in defaults.items() if key not in section.entries]
         yield Judgement(section.place, Fate.CHANGED if unset else Fate.KEPT, header, "; ".join(unset))
     for key, entry in section.entries.items():
         what = f"{header} {key}"

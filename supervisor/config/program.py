@@ -168,6 +168,9 @@ def _computed(
     log_name = process if is_alone else f"{group}.{process}"  # a colon in a file's name reads as a host's to scp
     for channel in ("stdout", "stderr"):
         key = f"{channel}_logfile"
+        if (word := checked.texts.get(key, "").lower()) in ("syslog", "journal"):
+            checked.texts[key] = "NONE"
+            checked.texts[f"{channel}_{word}"] = "true"
         if checked.texts.get(key, "AUTO").upper() == "AUTO":
             checked.texts.pop(key, None)
             is_answers = place.group.is_pool and channel == "stdout"

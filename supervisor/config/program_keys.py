@@ -118,7 +118,8 @@ class ProgramConfig(HookKeys):
     depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(
         (),
         "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
-        "for its startsecs, a job trains, or either has done its work. It waits for them at its start only.",
+        "for its startsecs or said so (notify), a job trains, or either has done its work. It waits for them at its "
+        "start only.",
         shown="none",
     )
     autostart: Boolean = key(
@@ -136,6 +137,14 @@ class ProgramConfig(HookKeys):
         1.0, "Seconds it must stay up to count as started; ending earlier is a failed start. A job has started when it "
         "trains."
     )  # fmt: skip
+    notify: Boolean = key(
+        False,
+        "Whether it says itself when it is ready, in place of startsecs: by READY=1 to the socket that NOTIFY_SOCKET "
+        "names, as services of systemd do; its STATUS= is shown. Jobs are ready when they train.",
+    )
+    notify_timeout: Timeout = key(
+        90.0, "Seconds within which it has to say so; then it is stopped, which is a failed start. As systemd's."
+    )
     startretries: Count = key(
         3,
         "How many failed starts in a row are tried again before it is given up. For a job: restarts in a row that "
@@ -163,13 +172,22 @@ class ProgramConfig(HookKeys):
     redirect_stderr: Boolean = key(False, "Whether standard error goes into the log of standard output.")
     stdout_logfile: LogPath = key(
         None,
-        "Log of standard output: a path, NONE for no log, or AUTO.",
+        "Log of standard output: a path, NONE for no log, or AUTO; `syslog` or `journal` for no file but that.",
         shown="AUTO: `NAME-stdout.log` in childlogdir",
     )
     stdout_logfile_maxbytes: Bytes = key(
         LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which it is rotated; 0 is never. As in Supervisor."
     )
     stdout_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay. As in Supervisor.")
+    stdout_syslog: Boolean = key(
+        False,
+        "Whether the lines of standard output go to the system's log (/dev/log, facility user, level info), too, with "
+        "the program as their identifier; without a file if stdout_logfile is NONE.",
+    )
+    stdout_journal: Boolean = key(
+        False,
+        "The same for systemd's journal, in fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, STEPKEEPER_STREAM=stdout.",
+    )
     stderr_logfile: LogPath = key(
         None,
         "Log of standard error, as stdout_logfile; none if redirect_stderr is true.",
@@ -177,3 +195,5 @@ class ProgramConfig(HookKeys):
     )
     stderr_logfile_maxbytes: Bytes = key(LOG_MAXBYTES, "Size in bytes at which it is rotated; 0 is never.")
     stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
+    stderr_syslog: Boolean = key(False, "As stdout_syslog, for standard error.")
+    stderr_journal: Boolean = key(False, "As stdout_journal, for standard error.")

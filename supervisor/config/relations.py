@@ -4,6 +4,7 @@ import ipaddress
 import os
 import pwd
 from collections.abc import Mapping
+from pathlib import Path
 
 from supervisor.config.check import Checked
 from supervisor.config.daemon_keys import SupervisordConfig
@@ -12,6 +13,12 @@ from supervisor.config.program_keys import ProgramConfig
 from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
 from supervisor.core import dependencies
 from supervisor.ini.problems import nearest
+from supervisor.protocol import layout
+
+OURS = frozenset({Path("/dev/stdout"), Path("/dev/stderr"), Path("/dev/fd/1"), Path("/dev/fd/2")})
+
+MAX_ADDRESS_BYTES = 107
+"""What sun_path holds besides its NUL (unix(7))."""
 
 MAX_SOCKET_PATH_BYTES = 98
 """sun_path holds 107 bytes and a NUL (unix(7)); the name it is bound under before the rename is up to 9 longer."""
@@ -30,6 +37,12 @@ def of_keys(checked: Checked, job_keys: set[str]) -> None:
     for key in ("healthcheck_interval", "healthcheck_timeout", "healthcheck_retries"):
         if key in checked and "healthcheck_command" not in checked:
             checked.complain(f"{key} has no effect without healthcheck_command; add it, or take the line out", key)
+    if "notify_timeout" in checked and "notify" not in checked:
+        checked.complain(
+            "notify_timeout has no effect without notify = true; add it, or take the line out", "notify_timeout"
+        )
+    if is_job and "notify" in checked:
+        checked.complain("notify is for plain programs: a job is ready when it trains; take the line out", "notify")
     if is_job and "python" in checked and "command" in checked:
         checked.complain("python goes with an entrypoint only; write the interpreter into the command", "python")
 
@@ -72,6 +85,12 @@ def _check_strategy(job: JobConfig, program: ProgramConfig, checked: Checked) ->
 
 def _check_log(program: ProgramConfig, checked: Checked, channel: str) -> None:
     key = f"{channel}_logfile"
+    for log in (f"{channel}_syslog", f"{channel}_journal"):
+        if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
+            checked.complain(f"{log} has no effect while redirect_stderr is true; take one of them out", log)
+        elif getattr(program, log) and getattr(program, key) in OURS:
+            text = f"{log} needs what the program prints, but {key} hands it the daemon's own output"
+            checked.complain(f"{text}; write {key} = NONE, or take {log} out", log)
     file, size = getattr(program, key), getattr(program, f"{key}_maxbytes")
     if channel == "stderr" and program.redirect_stderr:
         if key in checked and checked.written.entries[key].value.upper() not in ("AUTO", "NONE"):
@@ -118,6 +137,20 @@ def between(daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], wr
     _check_users(daemon, programs, written)
     _check_shared_folders(programs, written)
     _check_dependencies(programs, written)
+    _check_notify_paths(daemon, programs, written)
+
+
+def _check_notify_paths(
+    daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]
+) -> None:
+    for name, program in programs.items():
+        length = len(os.fsencode(layout.attempt_folder(daemon.runtime_dir, name, 10**8) / layout.NOTIFY))
+        if program.notify and length > MAX_ADDRESS_BYTES:
+            text = (
+                f"notify needs a socket in runtime_dir, whose path would come to {length} bytes, and "
+                f"{MAX_ADDRESS_BYTES} are the most; set a shorter runtime_dir in [supervisord], such as /run/stepkeeper"
+            )
+            written[name].complain(text, "notify")
 
 
 def _check_dependencies(programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:

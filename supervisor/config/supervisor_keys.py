@@ -19,7 +19,6 @@ _OFF = ("false", "no", "off", "0")
 _UNREAD = "what programs print goes to their log files without the daemon, so that it outlives it; "
 _EVENTS = Unsupported(_OFF, f"{_UNREAD}follow the log file instead")
 _CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), f"{_UNREAD}take the line out")
-_SYSLOG = Unsupported(_OFF, "write to a file and let the system's log daemon read it")
 _LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
 
 PROGRAM: Mapping[str, Unsupported] = {
@@ -28,8 +27,6 @@ PROGRAM: Mapping[str, Unsupported] = {
     "stderr_capture_maxbytes": _CAPTURE,
     "stdout_events_enabled": _EVENTS,
     "stderr_events_enabled": _EVENTS,
-    "stdout_syslog": _SYSLOG,
-    "stderr_syslog": _SYSLOG,
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
     "minfds": Unsupported(("1024",), _LIMIT),

@@ -1,12 +1,13 @@
 """What commands act on, and the arguments they are asked with."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.config import SupervisordConfig
 from supervisor.control.errors import Code, CommandError
 from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.disk_threads import DiskThreads
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
@@ -36,6 +37,7 @@ class Daemon:
     hooks: Hooks
     drills: Drills
     listening: Listening
+    disks: DiskThreads = field(default_factory=DiskThreads)
 
 
 def program_in(daemon: Daemon, arguments: Arguments) -> Runner:

@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import accounts, fleet, groups, noticed, story, usage, wire
+from supervisor.control import accounts, fleet, groups, noticed, stdin, story, usage, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
@@ -291,6 +291,7 @@ TABLE: Mapping[str, Command] = {
     "reload": Command(reload, changes=True),
     "remove": Command(fleet.remove, changes=True),
     "reread": Command(reread, changes=True),
+    "send_stdin": Command(stdin.send_stdin, changes=True),
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(send_signal, changes=True),
     "start": Command(start, changes=True),

@@ -44,6 +44,7 @@ class Method:
 _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "name": ("string", (str,)),
     "text": ("string", (str,)),
+    "data": ("string", (str, bytes)),
     "signal": ("string", (str, int)),
     "count": ("int", (int,)),
     "flag": ("boolean", (bool, int)),
@@ -88,7 +89,7 @@ _SUPERVISOR: Mapping[str, Method] = {
     "reloadConfig": Method(act.reload_config, "array", changes=True),
     "removeProcessGroup": Method(act.remove_group, "boolean", ("name",), changes=True),
     "restart": Method(act.restart, "boolean", changes=True),
-    "sendProcessStdin": Method(logs.send_stdin, "boolean", ("name", "text"), changes=True),
+    "sendProcessStdin": Method(logs.send_stdin, "boolean", ("name", "data"), changes=True),
     "sendRemoteCommEvent": Method(logs.send_event, "boolean", ("text", "text"), changes=True),
     "shutdown": Method(act.shut_down, "boolean", changes=True),
     "signalAllProcesses": Method(act.signal_all, "array", ("signal",), changes=True),

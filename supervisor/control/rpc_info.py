@@ -57,6 +57,8 @@ def config_info(config: ProgramConfig, in_use: bool) -> dict[str, Any]:
         "serverurl": NONE,
         **_log("stdout", config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups),
         **_log("stderr", config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups),
+        "stdout_syslog": config.stdout_syslog,
+        "stderr_syslog": config.stderr_syslog,
     }
 
 
@@ -67,7 +69,6 @@ def _log(channel: str, path: object, maxbytes: int, backups: int) -> dict[str, A
         f"{channel}_logfile_backups": backups,
         f"{channel}_capture_maxbytes": 0,
         f"{channel}_events_enabled": False,
-        f"{channel}_syslog": False,
     }
 
 

@@ -1,12 +1,11 @@
 """What Supervisor's methods do with what programs print, and are told."""
 
-import asyncio
+import base64
 from pathlib import Path
 from typing import Any
 
 from supervisor.control import groups, log_reading
 from supervisor.control.asked import Daemon
-from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.rpc_calls import Struct, do, results, runner_of
 from supervisor.core import occurrences
 from supervisor.runner.runner import Runner
@@ -14,35 +13,39 @@ from supervisor.runner.runner import Runner
 
 async def read_log(daemon: Daemon, offset: int, length: int) -> str:
     """A piece of the daemon's log."""
-    return await asyncio.to_thread(log_reading.read, daemon.settings.logfile, offset, length)
+    path = daemon.settings.logfile
+    return await daemon.disks.run(path, log_reading.read, path, offset, length)
 
 
 async def clear_log(daemon: Daemon) -> bool:
     """Empties the daemon's log and deletes its backups."""
-    await asyncio.to_thread(log_reading.clear, daemon.settings.logfile)
+    path = daemon.settings.logfile
+    await daemon.disks.run(path, log_reading.clear, path)
     return True
 
 
 async def read_stdout(daemon: Daemon, name: str, offset: int, length: int) -> str:
     """A piece of the log of a program's standard output."""
-    return await asyncio.to_thread(log_reading.read, logfile(runner_of(daemon, name), "stdout"), offset, length)
+    path = logfile(runner_of(daemon, name), "stdout")
+    return await daemon.disks.run(path, log_reading.read, path, offset, length)
 
 
 async def read_stderr(daemon: Daemon, name: str, offset: int, length: int) -> str:
     """A piece of the log of a program's standard error."""
-    return await asyncio.to_thread(log_reading.read, logfile(runner_of(daemon, name), "stderr"), offset, length)
+    path = logfile(runner_of(daemon, name), "stderr")
+    return await daemon.disks.run(path, log_reading.read, path, offset, length)
 
 
 async def tail_stdout(daemon: Daemon, name: str, offset: int, length: int) -> list[Any]:
     """The end of the log of standard output: text, size of the file, whether it holds more than that."""
     path = logfile(runner_of(daemon, name), "stdout")
-    return list(await asyncio.to_thread(log_reading.tail, path, offset, length))
+    return list(await daemon.disks.run(path, log_reading.tail, path, offset, length))
 
 
 async def tail_stderr(daemon: Daemon, name: str, offset: int, length: int) -> list[Any]:
     """The end of the log of standard error: text, size of the file, whether it holds more than that."""
     path = logfile(runner_of(daemon, name), "stderr")
-    return list(await asyncio.to_thread(log_reading.tail, path, offset, length))
+    return list(await daemon.disks.run(path, log_reading.tail, path, offset, length))
 
 
 async def clear_logs(daemon: Daemon, name: str) -> bool:
@@ -59,12 +62,14 @@ async def clear_all_logs(daemon: Daemon) -> list[Struct]:
     return sorted(cleared, key=lambda result: order.index((result["name"], result["group"])))
 
 
-async def send_stdin(daemon: Daemon, name: str, chars: str) -> bool:
-    """Would write to a program's standard input, which is empty here: NO_FILE, as where a program has closed it."""
+async def send_stdin(daemon: Daemon, name: str, chars: str | bytes) -> bool:
+    """Writes to a program's standard input; text as UTF-8."""
     runner = runner_of(daemon, name)
-    if runner.acts.pid is None:
-        raise RpcFault(FaultCode.NOT_RUNNING, name)
-    raise RpcFault(FaultCode.NO_FILE, f"{name} is not read from: programs have no standard input here")
+    if isinstance(chars, bytes):
+        await do(daemon, "send_stdin", name=runner.name, base64=base64.b64encode(chars).decode())
+    else:
+        await do(daemon, "send_stdin", name=runner.name, chars=chars)
+    return True
 
 
 async def send_event(daemon: Daemon, type: str, data: str) -> bool:

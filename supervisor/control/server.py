@@ -20,15 +20,17 @@ from aiohttp import hdrs, web
 from supervisor.control import access, events, metrics, openapi, sampling, supervisor_http, tail
 from supervisor.control.asked import Daemon
 from supervisor.control.commands import TABLE
+from supervisor.control.connections import MOST_CONNECTIONS, BoundedSite
 from supervisor.control.errors import Code, CommandError
 
+LINGER_S = 1.0  # for the rest of a request that was answered before its end
 MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours
-KEEP_ALIVE_S = 30.0  # how long a client may sit on an idle connection
 
 log = structlog.get_logger()
 
 DAEMON = web.AppKey("daemon", Daemon)
 DOORS = web.AppKey("doors", dict[bool, "Door"])
+BODY_S = web.AppKey("body_s", float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,22 @@ class Door:
         return self.listener.family == socket.AF_UNIX
 
 
-async def serve(doors: Sequence[Door], daemon: Daemon) -> web.AppRunner:
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """What clients may take. `head_s`: seconds until a request's headers are there; `body_s`: for the rest of it.
+
+    `connections`: how many at a time, all doors together. Ours send a request in one go.
+    """
+
+    head_s: float = 30.0
+    body_s: float = 30.0
+    connections: int = MOST_CONNECTIONS
+
+
+async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = Patience()) -> web.AppRunner:
     """Answers at every door until the runner's `cleanup`; there is at most one of each kind."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _admit])
-    app[DAEMON], app[DOORS] = daemon, {door.is_unix: door for door in doors}
+    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _admit, _whole])
+    app[DAEMON], app[DOORS], app[BODY_S] = daemon, {door.is_unix: door for door in doors}, patience.body_s
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
     app.router.add_get("/api/v1/events", _events)
@@ -65,13 +79,14 @@ async def serve(doors: Sequence[Door], daemon: Daemon) -> web.AppRunner:
         app,
         access_log=None,
         handle_signals=False,
-        keepalive_timeout=KEEP_ALIVE_S,
+        keepalive_timeout=patience.head_s,
+        lingering_time=LINGER_S,
         shutdown_timeout=1.0,
         handler_cancellation=True,
     )
     await runner.setup()
     for door in doors:
-        await web.SockSite(runner, door.listener).start()
+        await BoundedSite(runner, door.listener, patience.connections).start()
     return runner
 
 
@@ -158,6 +173,21 @@ async def _admit(
         raise CommandError(Code.BAD_ARGUMENTS, f"the Authorization header is not understood: {error}") from error
     if not admitted:
         raise CommandError(Code.UNAUTHORIZED, "a user name and a password are needed, and these are not they")
+    return await handler(request)
+
+
+@web.middleware
+async def _whole(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Nothing is done before the request is there, all of it; one that stops in the middle is dropped."""
+    try:
+        async with asyncio.timeout(request.app[BODY_S]):
+            await request.read()  # kept, for whoever reads it again
+    except TimeoutError:
+        refused = _error(408, Code.BAD_ARGUMENTS.name, "the request did not come to its end in time")
+        refused.force_close()
+        return refused
     return await handler(request)
 
 

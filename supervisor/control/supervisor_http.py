@@ -66,8 +66,8 @@ async def _logtail(daemon: Daemon, request: web.Request) -> web.StreamResponse:
     if path is None:
         raise web.HTTPNotFound
     try:
-        end, position = await asyncio.to_thread(tail.last, path, FIRST_BYTES)
-        modified_at = path.stat().st_mtime
+        end, position = await daemon.disks.run(path, tail.last, path, FIRST_BYTES)
+        modified_at = (await daemon.disks.run(path, path.stat)).st_mtime
     except OSError as error:
         raise web.HTTPNotFound from error
     headers = {
@@ -79,7 +79,7 @@ async def _logtail(daemon: Daemon, request: web.Request) -> web.StreamResponse:
     await stream.prepare(request)
     whole = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may be cut between two pieces
     await stream.write(whole.decode(end).encode())
-    async for added in tail.additions(path, position, request, TRUNCATED):
+    async for added in tail.additions(daemon.disks, path, position, request, TRUNCATED):
         await stream.write(whole.decode(added).encode())
     return stream
 

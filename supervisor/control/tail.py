@@ -12,6 +12,7 @@ from aiohttp import web
 
 from supervisor.control.asked import Daemon
 from supervisor.control.errors import Code, CommandError
+from supervisor.host.disk_threads import DiskThreads
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
@@ -27,7 +28,7 @@ async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     try:
-        end, inode = await asyncio.to_thread(last, path, int(count))
+        end, inode = await daemon.disks.run(path, last, path, int(count))
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
     except OSError as error:
@@ -37,7 +38,7 @@ async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
     await response.prepare(request)
     await response.write(end)
-    async for added in additions(path, inode, request):
+    async for added in additions(daemon.disks, path, inode, request):
         await response.write(added)
     return response
 
@@ -76,14 +77,14 @@ def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
 
 
 async def additions(
-    path: Path, position: tuple[int, int], request: web.Request, on_truncation: bytes = b""
+    disks: DiskThreads, path: Path, position: tuple[int, int], request: web.Request, on_truncation: bytes = b""
 ) -> AsyncIterator[bytes]:
     """What is added to the file behind `position`, over rotations and truncations, until the client is gone.
 
     `on_truncation` is given first when the file has become shorter.
     """
     while request.transport is not None and not request.transport.is_closing():
-        content, moved, is_shorter = await asyncio.to_thread(_added, path, position)
+        content, moved, is_shorter = await disks.run(path, _added, path, position)
         position = moved
         if is_shorter and on_truncation:
             yield on_truncation

@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from supervisor.config import ProgramConfig
 from supervisor.control import noticed
 from supervisor.core.facts import State
+from supervisor.host import journal, syslog
 from supervisor.runner.runner import Runner
 
 
@@ -19,9 +21,8 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
     """All that `status` says of a program. `troubles`: what is wrong with log files, by path. `warning`: more words."""
     word, code = wire_state(runner)
     exited = runner.acts.last_exit
-    logfiles = (runner.config.stdout_logfile, runner.config.stderr_logfile)
     listener = runner.listener_standing
-    log_error = next((troubles[path] for path in logfiles if path is not None and path in troubles), None)
+    log_error = next((troubles[path] for path in _logs(runner.config) if path in troubles), None)
     return {
         "name": runner.name,
         "group": runner.config.group,
@@ -36,6 +37,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "exit_code": exited.code if exited else None,
         "signal": exited.signal if exited else None,
         "reason": runner.reason,
+        "says": runner.acts.says,
         "warning": warning,
         "notice": noticed.standing(runner, time.monotonic()),
         "wanted": runner.wanted,
@@ -44,6 +46,16 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "stderr_logfile": _text(runner.config.stderr_logfile),
         "job": _job(runner),
     }
+
+
+def _logs(config: ProgramConfig) -> list[Path]:
+    """The files and addresses that what it prints goes to."""
+    files = [path for path in (config.stdout_logfile, config.stderr_logfile) if path is not None]
+    if config.stdout_syslog or config.stderr_syslog:
+        files.append(syslog.ADDRESS)
+    if config.stdout_journal or config.stderr_journal:
+        files.append(journal.SOCKET)
+    return files
 
 
 def _job(runner: Runner) -> dict[str, Any] | None:
@@ -81,7 +93,9 @@ def describe(runner: Runner) -> str:
     match runner.state:
         case State.RUNNING | State.FLUSHING:
             since = f"uptime {_span(_age(runner.acts.started_wall_at))}"
-            return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner)])
+            return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner), *_says(runner)])
+        case State.STARTING if runner.config.notify:
+            return ", ".join([f"pid {runner.acts.pid}", *(_says(runner) or ["not ready yet"])])
         case State.STARTING if runner.config.job is not None:
             return ", ".join([f"pid {runner.acts.pid}", _starting(runner), *_notice(runner)])
         case State.ADOPTING:
@@ -103,6 +117,10 @@ def _where(runner: Runner) -> list[str]:
 
 def _notice(runner: Runner) -> list[str]:
     return noticed.words(runner, time.monotonic())
+
+
+def _says(runner: Runner) -> list[str]:
+    return [runner.acts.says] if runner.acts.says else []
 
 
 def _starting(runner: Runner) -> str:

@@ -4,6 +4,7 @@ Calls come from outside: no document types, entities or references to elsewhere 
 Responses carry what programs printed: characters that XML can't hold are replaced, so that no client fails over them.
 """
 
+import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -12,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from defusedxml import ElementTree
 
-Value: TypeAlias = "str | bool | int | float | Sequence[Value] | Mapping[str, Value] | None"
+Value: TypeAlias = "str | bytes | bool | int | float | Sequence[Value] | Mapping[str, Value] | None"
 
 MAX_DEPTH = 16  # values within values; the deepest call there is, a multicall, has four
 MAX_DIGITS = 20  # of a number, sign included: 64 bits
@@ -85,6 +86,10 @@ def _truth(text: str) -> bool:
     return text.strip() == "1"
 
 
+def _bytes(text: str) -> bytes:
+    return binascii.a2b_base64("".join(text.split()), strict_mode=True)  # binascii.Error is a ValueError
+
+
 _SCALARS: Mapping[str, Callable[[str], Value]] = {
     "string": str,
     "int": _whole,
@@ -92,6 +97,7 @@ _SCALARS: Mapping[str, Callable[[str], Value]] = {
     "i8": _whole,
     "boolean": _truth,
     "double": float,
+    "base64": _bytes,
     "nil": lambda text: None,
 }
 

@@ -146,6 +146,13 @@ class FailureSaid:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadySaid:
+    """A plain program says that it does its work now."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class StacksKept:
     """What the worker's threads were at is in the file `path`."""
 
@@ -173,12 +180,13 @@ class WorkerExited:
 class AttemptFound:
     """Its process lives and can be supervised. `age_s`: seconds since it was started.
 
-    `outdated`: it was started from another configuration than the present one.
+    `outdated`: it was started from another configuration than the present one. `ready`: it has said that it is.
     """
 
     attempt: int
     age_s: float
     outdated: bool = False
+    ready: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +286,7 @@ Event = (
     | SaveFailed
     | DoneSaid
     | FailureSaid
+    | ReadySaid
     | StacksKept
     | WorkerExited
     | AttemptFound

@@ -66,6 +66,7 @@ class Policy:
     autorestart: AutoRestart = AutoRestart.UNEXPECTED
     exitcodes: frozenset[int] = frozenset({0})
     startsecs: float = 1.0
+    notify_timeout: float | None = None  # set: a plain program says itself when it is ready, within this
     startretries: int = 3
     startup_timeout: float = 600.0
     hang_timeout: float | None = None  # fixed
@@ -117,6 +118,7 @@ class Facts:
     origin: CheckpointSelected | None = None  # that checkpoint
     saved: int | None = None  # step of its last checkpoint
     step: int | None = None
+    unheard: bool = False  # adopted, and its word that it is ready may have been lost
     outdated: bool = False  # adopted, and its configuration has changed since it was started
     flush: Flush | None = None
     done_said: bool = False

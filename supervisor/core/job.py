@@ -20,6 +20,7 @@ from supervisor.core.actions.adopting import (
 from supervisor.core.actions.base import Action, ignore
 from supervisor.core.actions.beginning import (
     first_step,
+    ready,
     restored,
     selected,
     selection_failed,
@@ -126,6 +127,11 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     events.SpawnFailed: (
         _,                   spawn_failed,        _,                   _,                   spawn_failed,
         spawn_failed,        _,                   _,                   _,                   _,
+        _,
+    ),
+    events.ReadySaid: (
+        _,                   ready,               _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
         _,
     ),
     events.CheckpointSelected: (

@@ -13,6 +13,8 @@ from supervisor.protocol.exitcodes import PERMANENT, WorkerExit
 
 BACKOFF_FIRST_S = 1.0  # Supervisor's first pause
 BACKOFF_LIMIT_S = 60.0  # a minute of idle GPU is the most that politeness to a broken dependency is worth
+CALM_S = 60.0  # a plain program that ran for longer is in no loop: as long as the longest pause
+AT_ONCE = 3  # crashes in a row, each within CALM_S of its start, that are followed without a pause
 JITTER = 0.25  # share of the pause; enough to spread a fleet that lost the same file server at the same moment
 
 
@@ -52,14 +54,25 @@ class Failures:
 
     by_cause: dict[Cause, int] = field(default_factory=dict)
     idle_deaths: int = 0
+    short_lives: int = 0
+    """Of a plain program: crashes in a row after its start-up, each within CALM_S of its start."""
 
     def add(self, cause: Cause, moved: bool) -> None:
         """Books a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
         self.by_cause[cause] = self.by_cause.get(cause, 0) + 1
         self.idle_deaths = 0 if moved else self.idle_deaths + 1
 
+    def crashed(self, lived_s: float) -> None:
+        """Books that a plain program, which had started, ended as it should not after `lived_s`."""
+        self.short_lives = self.short_lives + 1 if lived_s < CALM_S else 0
+
+    def forget(self) -> None:
+        """An operator starts it: all begins anew."""
+        self.forgive()
+        self.short_lives = 0
+
     def forgive(self) -> None:
-        """There is a new best checkpoint (or an operator's start): all budgets are full again."""
+        """There is a new best checkpoint (of a plain program: it is up): all budgets are full again."""
         self.by_cause.clear()
         self.idle_deaths = 0
 

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -71,11 +71,22 @@ class Client:
         with self._request("POST", f"/api/v1/{command}", body, patience) as answer:
             return self._result(answer)
 
-    def tail(self, name: str, channel: str, count: int, *, follow: bool) -> Iterator[bytes]:
-        """The last `count` bytes of a log; with `follow` also what is added, without end. Raises as `call`."""
+    def tail(
+        self,
+        name: str,
+        channel: str,
+        count: int,
+        *,
+        follow: bool,
+        on_open: Callable[[socket.socket], None] = lambda connection: None,
+    ) -> Iterator[bytes]:
+        """The last `count` bytes of a log; with `follow` also what is added, without end. Raises as `call`.
+
+        `on_open` is given the connection: whoever shuts it down, from any thread, ends the waiting for more.
+        """
         query = {"name": name, "channel": channel, "bytes": str(count), **({"follow": "1"} if follow else {})}
         patience = None if follow else ANSWER_TIMEOUT_S
-        with self._request("GET", f"/api/v1/tail?{urlencode(query)}", None, patience) as answer:
+        with self._request("GET", f"/api/v1/tail?{urlencode(query)}", None, patience, on_open) as answer:
             if answer.status != 200:
                 self._result(answer)
             try:
@@ -100,11 +111,19 @@ class Client:
             except (http.client.HTTPException, OSError, ValueError) as error:
                 raise self._silent(error) from error
 
-    def _request(self, method: str, path: str, body: bytes | None, patience: float | None) -> http.client.HTTPResponse:
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        patience: float | None,
+        on_open: Callable[[socket.socket], None] = lambda connection: None,
+    ) -> http.client.HTTPResponse:
         connection = self._connection()
         try:
             connection.connect()
             connection.sock.settimeout(patience)
+            on_open(connection.sock)
             connection.request(method, path, body, self._headers())
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:

@@ -1,7 +1,7 @@
 """What an action works with: the daemon to ask, and where to say what came of it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
 
@@ -24,15 +24,23 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The daemon's client and the two streams. `as_json`: results are for programs."""
+    """The daemon's client and the two streams. `as_json`: results are for programs.
+
+    Then lines are kept (`said`) and not printed: they become the object's, if the action has shown none.
+    """
 
     client: Client
     out: TextIO
     err: TextIO
     as_json: bool = False
+    said: list[str] = field(default_factory=list)
+    shown: list[dict[str, Any]] = field(default_factory=list)
 
     def say(self, text: str) -> None:
         """One line of the result. Control characters, which may come from a program, are made visible."""
+        if self.as_json:
+            self.said.append(text)
+            return
         print(plain(text), file=self.out, flush=True)
 
     def explain(self, text: str) -> None:
@@ -42,6 +50,7 @@ class Terminal:
 
     def show(self, result: dict[str, Any]) -> None:
         """The result as one JSON object."""
+        self.shown.append(result)
         print(json.dumps({"schema": SCHEMA, **result}, indent=2), file=self.out, flush=True)
 
 

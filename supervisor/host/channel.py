@@ -181,14 +181,19 @@ def _foreign(message: Message, attempt: int) -> str:
     return f"{type(message).__name__} of attempt {message.attempt} came through the pipe of attempt {attempt}; dropped"
 
 
-def _create(folder: Path, owner: tuple[int, int] | None) -> None:
+def make_folder(folder: Path, mode: int) -> None:
+    """Makes an attempt's folder, empty, in place of whatever an earlier daemon left there. Raises OSError."""
     for parent in (folder.parent.parent, folder.parent):
         if not parent.exists():
             parent.mkdir(parents=True, exist_ok=True)
             parent.chmod(0o711)  # whatever the umask: the job's user must get through to its pipes
     if folder.is_dir() and not folder.is_symlink():
         shutil.rmtree(folder)
-    folder.mkdir(mode=0o700)
+    folder.mkdir(mode=mode)
+
+
+def _create(folder: Path, owner: tuple[int, int] | None) -> None:
+    make_folder(folder, 0o700)
     for name in (layout.TO_WORKER, layout.FROM_WORKER):
         os.mkfifo(folder / name, mode=0o600)
         if owner is not None:

@@ -11,6 +11,7 @@ import structlog
 
 from supervisor.host import journal
 from supervisor.host.journal_log import JournalHandler
+from supervisor.host.syslog import ADDRESS, SyslogHandler
 
 LEVELS = {
     "critical": logging.CRITICAL,
@@ -29,6 +30,7 @@ class DaemonLog:
 
     A terminal gets the console form, the journal entries with fields, everything else JSON lines. The event loop only
     queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
+    `syslog_tag`: with it, the system's log gets it too, under that name.
     """
 
     def __init__(
@@ -40,10 +42,14 @@ class DaemonLog:
         *,
         foreground: bool,
         journal_stream: str = "",
+        syslog_tag: str | None = None,
+        syslog_at: Path = ADDRESS,
     ) -> None:
         handlers: list[logging.Handler] = []
         if file is not None:
             handlers.append(_file_handler(file, maxbytes, backups))
+        if syslog_tag is not None:
+            handlers.append(_syslog_handler(syslog_tag, syslog_at))
         if foreground or not handlers:
             handlers.append(_foreground_handler(journal_stream))
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
@@ -111,6 +117,12 @@ def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
 
 def _file_handler(path: Path, maxbytes: int, backups: int) -> logging.Handler:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
+    handler.setFormatter(_formatter(structlog.processors.JSONRenderer()))
+    return handler
+
+
+def _syslog_handler(tag: str, address: Path) -> logging.Handler:
+    handler = SyslogHandler(tag, address)
     handler.setFormatter(_formatter(structlog.processors.JSONRenderer()))
     return handler
 

@@ -14,15 +14,22 @@ class LogProtocolError(Exception):
 
 
 class Take(NamedTuple):
-    """Comes with the reading end of a pipe: what comes out of it belongs into the file at `path`.
+    """Comes with the reading end of a pipe: what comes out of it belongs into the file at `path`, if that is not empty.
 
     `id`: the pipe's inode. The daemon hands over pipes with it; the keeper gives a new daemon duplicates with it.
+    `syslog`, `journal`: addresses of the log daemons that get each line too, empty: of none; `program`, `channel` and
+    `attempt` say whose lines they are.
     """
 
     id: int
     path: str
     maxbytes: int
     backups: int
+    syslog: str = ""
+    journal: str = ""
+    program: str = ""
+    channel: str = ""
+    attempt: int = 0
 
 
 class Reopen(NamedTuple):
@@ -107,7 +114,7 @@ def decode(packet: bytes) -> Message:
     if not isinstance(content, dict) or not isinstance(name := content.get("type"), str) or name not in _TYPES:
         raise LogProtocolError(f"cannot read a packet: it is {str(content)[:80]!r}, no message that is known")
     kind = _TYPES[name]
-    values: dict[str, Any] = {key: content.get(key) for key in kind._fields}
+    values: dict[str, Any] = {key: content.get(key, kind._field_defaults.get(key)) for key in kind._fields}
     for key, wanted in kind.__annotations__.items():
         if type(values[key]) is not wanted or (wanted is int and values[key] < 0):  # True is an int, but not here
             raise LogProtocolError(f"cannot read a message {name}: its {key} is {values[key]!r:.80}")

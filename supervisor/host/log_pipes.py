@@ -32,7 +32,8 @@ class Pipes:
     @property
     def paths(self) -> set[Path]:
         """Where they lead."""
-        return {Path(each.take.path) for each in list(self._pipes.values())}
+        takes = [each.take for each in list(self._pipes.values())]
+        return {Path(each) for take in takes for each in (take.path, take.syslog, take.journal) if each}
 
     def add(self, descriptor: int, take: Take) -> None:
         """A new pipe, which no keeper knows."""
@@ -62,7 +63,7 @@ class Pipes:
         if pipe is None:
             return None
         pipe.is_handed_over = False
-        return Path(pipe.take.path)
+        return Path(pipe.take.path or pipe.take.syslog or pipe.take.journal)
 
     def take_all_back(self) -> None:
         """There is no keeper any more: all are to be handed over again."""

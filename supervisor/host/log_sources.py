@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from supervisor.host.log_file import LogFile
+from supervisor.host.log_lines import Lines, SystemLog, messages
 from supervisor.host.log_messages import Clear, Cleared, Ended, Message, Refused, Take, Trouble
 from supervisor.host.log_writer import Writer
 
@@ -17,10 +18,11 @@ LAST_READS = 16  # per pipe at the end: a grandchild that prints for ever must n
 
 
 class Source(NamedTuple):
-    """A pipe that is read, and where what comes out of it goes."""
+    """A pipe that is read, and where what comes out of it goes: into a file, line by line to log daemons, or both."""
 
     take: Take
-    writer: Writer
+    writer: Writer | None
+    lines: Lines | None
 
 
 class Sources:
@@ -39,6 +41,7 @@ class Sources:
         self._sources: dict[int, Source] = {}  # by descriptor
         self._paused: set[int] = set()
         self._writers: dict[str, Writer] = {}  # by path
+        self._logs: dict[str, SystemLog] = {}  # by address
         self._answers: list[Cleared] = []  # from the writers' threads
 
     def __contains__(self, descriptor: int) -> bool:
@@ -49,13 +52,14 @@ class Sources:
 
     @property
     def are_gone(self) -> bool:
-        """Whether no pipe is open and all that came out of pipes is written."""
-        return not self._sources and not self._writers
+        """Whether no pipe is open and all that came out of pipes is written, as far as log daemons take it."""
+        return not self._sources and not self._writers and all(each.is_idle for each in self._logs.values())
 
     @property
     def are_idle(self) -> bool:
         """Whether no disk is being waited for."""
-        return all(each.is_idle for each in self._writers.values())
+        logs_are_idle = all(each.is_idle for each in self._logs.values())
+        return logs_are_idle and all(each.is_idle for each in self._writers.values())
 
     def take(self, take: Take, descriptor: int | None) -> None:
         """Reads one more pipe from now on; tells if that is not possible."""
@@ -69,16 +73,29 @@ class Sources:
             os.close(descriptor)
             return
         os.set_blocking(descriptor, False)
+        self._sources[descriptor] = Source(take, self._writer_of(take), self._lines_of(take))
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def _writer_of(self, take: Take) -> Writer | None:
+        if not take.path:
+            return None
         writer = self._writers.get(take.path)
         if writer is None or not writer.hold(take.maxbytes, take.backups):
             writer = self._new_writer(take.path)
             writer.hold(take.maxbytes, take.backups)
-        self._sources[descriptor] = Source(take, writer)
-        self._epoll.register(descriptor, select.EPOLLIN)
+        return writer
+
+    def _lines_of(self, take: Take) -> Lines | None:
+        ways = []
+        for address, message in messages(take):
+            if address not in self._logs:
+                self._logs[address] = SystemLog(address, self._ring)
+            ways.append((self._logs[address], message))
+        return Lines(ways) if ways else None
 
     def read(self, descriptor: int) -> bool:
         """Moves one piece; False if there was none."""
-        take, writer = self._sources[descriptor]
+        take, writer, lines = self._sources[descriptor]
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -87,6 +104,10 @@ class Sources:
             self._let_go(descriptor)
             self._tell(("pipe", take.id), Ended(take.id))
             return False
+        if lines is not None:
+            lines.feed(data)
+        if writer is None:
+            return True
         writer.put(data)
         if writer.is_full:
             writer.watched = True
@@ -138,6 +159,10 @@ class Sources:
                 self.troubles.pop(path, None)
             elif writer.watched:
                 self._watch(writer, bool(trouble))
+        for address, log in self._logs.items():
+            if log.trouble != self.troubles.get(address, ""):
+                self.troubles[address] = log.trouble
+                self._tell(("trouble", address), Trouble(address, log.trouble))
         while self._answers:
             answer = self._answers.pop()
             self._tell(("clear", answer.request), answer)
@@ -166,8 +191,11 @@ class Sources:
             self._epoll.unregister(descriptor)
         self._paused.discard(descriptor)
         os.close(descriptor)
-        if all(each.writer is not source.writer for each in self._sources.values()):
-            source.writer.release()
+        if source.lines is not None:
+            source.lines.end()
+        writer = source.writer
+        if writer is not None and all(each.writer is not writer for each in self._sources.values()):
+            writer.release()
 
 
 def _refusal(take: Take, descriptor: int | None) -> str:

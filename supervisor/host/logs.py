@@ -12,10 +12,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from supervisor.host import journal, syslog
 from supervisor.host.log_file import empty
 from supervisor.host.log_handover import CLOSE_S, SILENT_S, Handover
 from supervisor.host.log_messages import End, Reopen, Take
@@ -31,6 +33,17 @@ OURS = {Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}"
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Tee:
+    """Whose output it is, and whether the system's log daemons get its lines besides the file."""
+
+    program: str
+    attempt: int
+    channel: str
+    syslog: bool = False
+    journal: bool = False
+
+
 class LogPump:
     """Pipes in, files out. `start` it before the first program, `close` or `detach` it after the last.
 
@@ -38,7 +51,15 @@ class LogPump:
     `silent_s`: after how long without a sign of life it is in trouble.
     """
 
-    def __init__(self, state_dir: Path, silent_s: float = SILENT_S) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        silent_s: float = SILENT_S,
+        syslog_at: Path = syslog.ADDRESS,
+        journal_at: Path = journal.SOCKET,
+    ) -> None:
+        self._syslog_at = syslog_at
+        self._journal_at = journal_at
         self._handover = Handover(state_dir, silent_s)
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -66,21 +87,31 @@ class LogPump:
         """Log files that can't be written at present, and why."""
         return self._handover.troubles
 
-    def capture(self, path: Path | None, maxbytes: int, backups: int) -> int:
+    def capture(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None) -> int:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
-        hold), until every holder has closed the pipe, grandchildren too. It is not a pipe but the null device if
-        `path` is None, and the daemon's own output if that is what `path` means (/dev/stdout).
+        hold), until every holder has closed the pipe, grandchildren too; line by line also to the log daemons of
+        `tee`. It is not a pipe but the null device if `path` is None and there is no such one, and the daemon's own
+        output if that is what `path` means (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
-        if path is None:
+        is_told = tee is not None and (tee.syslog or tee.journal)
+        if path is None and not is_told:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        if path in OURS:
+        if path is not None and path in OURS:
             return os.dup(OURS[path])
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
-        take = Take(os.fstat(reading).st_ino, str(path.absolute()), maxbytes, backups)
+        take = Take(os.fstat(reading).st_ino, "" if path is None else str(path.absolute()), maxbytes, backups)
+        if tee is not None and is_told:
+            take = take._replace(
+                syslog=str(self._syslog_at) if tee.syslog else "",
+                journal=str(self._journal_at) if tee.journal else "",
+                program=tee.program,
+                channel=tee.channel,
+                attempt=tee.attempt,
+            )
         if not self._order(lambda: self._handover.add(reading, take)):
             os.close(reading)
             os.close(writing)

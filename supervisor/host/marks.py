@@ -31,6 +31,11 @@ def attempt_of(value: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
+def of(pid: int) -> str | None:
+    """A process' mark; None if it has none that can be read."""
+    return _read(pid)
+
+
 def configuration_of(pid: int) -> str | None:
     """The digest of the configuration a process was started from; None if it does not say."""
     return _read(pid, CONFIGURATION)

@@ -37,6 +37,8 @@ ASK_AGAIN_S = 0.01
 class SpawnRequest:
     """Everything about one process to be: `environment` is complete, `stdout` and `stderr` are descriptors to give it.
 
+    `stdin`: a descriptor too; None: it has an empty one (/dev/null).
+
     `group_ends_with_it`: SIGKILL goes to what is left of its process group in the moment it ends, so that no
     grandchild still holds its devices and locks when the next attempt begins.
     """
@@ -47,9 +49,9 @@ class SpawnRequest:
     environment: Mapping[str, str]
     stdout: int
     stderr: int
-    stdin: int = subprocess.DEVNULL
     credentials: Credentials | None = None
     umask: int | None = None
+    stdin: int | None = None
     group_ends_with_it: bool = False
     limits: Limits = field(default_factory=dict)
     oom_score_adjust: int | None = None
@@ -101,7 +103,7 @@ def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
         executable=command,
         cwd=request.directory,
         env=request.environment,
-        stdin=request.stdin,
+        stdin=subprocess.DEVNULL if request.stdin is None else request.stdin,
         stdout=request.stdout,
         stderr=request.stderr,
         start_new_session=True,

@@ -17,6 +17,9 @@ PARTIAL = ".partial"
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
+STDIN = "stdin"  # of a plain program, in the same place: named pipe that is its standard input
+NOTIFY = "notify"  # beside it: socket that the program tells of its readiness by
+READY = "ready"  # beside that: it has
 STACKS = "stacks"  # beside the pipes: what the worker's threads were at, on the daemon's signal
 STACKS_SIGNAL = signal.SIGRTMIN + 13  # no library uses it; sent only once the worker has made the file
 LAST_WORDS = "last-words"  # beside the pipes: `done` and `failed` once more, for a daemon that comes after the end

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -27,9 +26,11 @@ from supervisor.host.health import Checks
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.listener_pipes import ListenerPipes
-from supervisor.host.logs import LogPump
+from supervisor.host.logs import LogPump, Tee
+from supervisor.host.notify import Said
 from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, Process, SpawnError, adopt, spawn
+from supervisor.host.stdin import Stdin
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
 from supervisor.runner.books import Books
@@ -42,6 +43,7 @@ from supervisor.runner.selecting import select
 from supervisor.runner.stacks import keep_then_abort
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
+from supervisor.runner.ways import Ways
 
 STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
 EXPORT_PATIENCE_S = 1800.0  # tracing and writing a large model take minutes; who asked may leave before
@@ -77,6 +79,7 @@ class Attempt:
     memory: OomWatch
     is_adopted: bool = False
     listener: ListenerPipes | None = None
+    ways: Ways | None = None  # of a plain program
 
 
 class Acts:
@@ -91,6 +94,8 @@ class Acts:
         self.exports = Exports()
         self.answers: dict[int, messages.Committed | messages.SaveFailed] = {}
         """What became of the last flush requests, by their ids."""
+        self.says: str | None = None
+        """What the worker says that it is at (STATUS= of a notification)."""
         self.started_wall_at: float | None = None
         self.ended_wall_at: float | None = None
         self.last_exit: Exit | None = None
@@ -120,6 +125,11 @@ class Acts:
             return None
         return await self.exports.ask(self._attempt.number, self._say, EXPORT_PATIENCE_S)
 
+    @property
+    def stdin(self) -> Stdin | None:
+        """The worker's standard input; None where there is no worker, or none that can be written to (a job's)."""
+        return self._attempt.ways.stdin if self._attempt and self._attempt.ways else None
+
     def take_over(self, found: LeftWorker) -> bool:
         """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
         number, channel, is_job = found.attempt, None, self._config.job is not None
@@ -135,7 +145,10 @@ class Acts:
             if channel is not None:
                 channel.let_go()
             return False
-        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True)
+        ways = None if is_job else self._ways(number)
+        if ways is not None:
+            ways.take_over(found.pid)
+        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), is_adopted=True, ways=ways)
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
         self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
@@ -147,6 +160,8 @@ class Acts:
             self._hang_up(self._attempt)
             if self._attempt.channel is not None:
                 self._attempt.channel.let_go()
+            if self._attempt.ways is not None:
+                self._attempt.ways.let_go()
             self._attempt = None
         for task in self._tasks:
             task.cancel()
@@ -154,7 +169,7 @@ class Acts:
     def _begin(self) -> None:
         self.training.begin()
         self._spoke_last = False
-        self.spawn_error = self.last_exit = None
+        self.spawn_error = self.last_exit = self.says = None
 
     # --- effects out --------------------------------------------------------------------------------------------------
 
@@ -194,12 +209,18 @@ class Acts:
         """Pipes, log capture, process. Raises SpawnError or OSError with everything taken back."""
         config, logs = self._config, self._services.logs
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            channel = None
+            channel, ways, listener, stdin = None, None, None, None
             if config.job is not None:
                 channel = self._open_channel(number)
                 undo.callback(channel.close)
-            stdin, listener = subprocess.DEVNULL, None
-            stdout = logs.capture(config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups)
+            elif config.listener is None:
+                ways = self._ways(number)
+                stdin = ways.open()
+                handed_over.callback(os.close, stdin)
+                undo.callback(ways.end)
+            tee = Tee(config.name, number, "stdout", config.stdout_syslog, config.stdout_journal)
+            limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
+            stdout = logs.capture(config.stdout_logfile, *limits, tee)
             if config.listener is not None:
                 listener = self._listener_pipes(stdout)
                 undo.callback(listener.close)
@@ -209,9 +230,9 @@ class Acts:
                 handed_over.callback(os.close, stdout)
             stderr = stdout
             if not config.redirect_stderr:
-                stderr = logs.capture(
-                    config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-                )
+                tee = Tee(config.name, number, "stderr", config.stderr_syslog, config.stderr_journal)
+                limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
+                stderr = logs.capture(config.stderr_logfile, *limits, tee)
                 handed_over.callback(os.close, stderr)
             services = self._services
             request = spawn_request(
@@ -226,12 +247,35 @@ class Acts:
                 stdout=stdout,
                 stderr=stderr,
                 stdin=stdin,
+                notify=ways.notify_path if ways is not None else None,
             )
             process = spawn(request, partial(self._exited, number))
             undo.pop_all()
+        if ways is not None:
+            ways.started(process.pid)
         if listener is not None:
             services.listening.opened(config.group, config.name, listener.write)
-        return Attempt(number, process, channel, OomWatch(process.pid), listener=listener)
+        return Attempt(number, process, channel, OomWatch(process.pid), listener=listener, ways=ways)
+
+    def _folder(self, number: int) -> Path:
+        """The attempt's own, for its pipes."""
+        return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
+
+    def _ways(self, number: int) -> Ways:
+        mark = marks.mark(self._services.state_dir, self._config.name, number)
+        return Ways(self._folder(number), self._config, mark, partial(self._told, number))
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the worker has said that it is ready (notify), also to an earlier daemon."""
+        return self._attempt is not None and self._attempt.ways is not None and self._attempt.ways.was_ready
+
+    def _told(self, number: int, said: Said) -> None:
+        if said.status is not None:
+            self.says = said.status or None
+        if said.ready:
+            self._log.info("worker.ready", attempt=number)
+            self._post(fact.ReadySaid(number))
 
     def _listener_pipes(self, copy: int) -> ListenerPipes:
         listening, pool, name = self._services.listening, self._config.group, self._config.name
@@ -248,7 +292,7 @@ class Acts:
             self._services.listening.closed(self._config.group, self._config.name)
 
     def _open_channel(self, number: int, found: bool = False) -> Channel:
-        folder = layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
+        folder = self._folder(number)
         owner = owner_of(self._config)
         try:
             return Channel(folder, number, owner, self._heard, partial(self._misheard, number), found)
@@ -358,6 +402,8 @@ class Acts:
         attempt = self._attempt
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
+        if attempt.ways is not None:
+            attempt.ways.end()
         if attempt.channel is not None:
             words = attempt.channel.last_words() if attempt.is_adopted else []
             attempt.channel.close()

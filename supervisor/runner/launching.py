@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
         autorestart=AutoRestart(config.autorestart),
         exitcodes=frozenset(config.exitcodes),
         startsecs=config.startsecs,
+        notify_timeout=config.notify_timeout if config.notify else None,
         startretries=config.startretries,
         stop_timeout=config.stopwaitsecs,
     )
@@ -56,7 +56,8 @@ def spawn_request(
     server_url: str | None,
     stdout: int,
     stderr: int,
-    stdin: int = subprocess.DEVNULL,
+    stdin: int | None = None,
+    notify: Path | None = None,
 ) -> SpawnRequest:
     """The order for one process. Raises SpawnError if its user does not exist or can't be taken on."""
     return SpawnRequest(
@@ -72,6 +73,7 @@ def spawn_request(
             "SUPERVISOR_GROUP_NAME": config.group,
             **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
             **config.environment,
+            **({"NOTIFY_SOCKET": str(notify)} if notify else {}),
             **(
                 _launch_variables(config.name, config.job, attempt, runtime_dir, between_failures_s, split)
                 if config.job

@@ -68,6 +68,7 @@ class Listening:
     def __init__(self, server: str = "supervisor") -> None:
         self.stream = Stream()
         self._server = server
+        self._serials = 0  # of what listeners are told; watchers count otherwise, as ticks are not for them
         self._desks: dict[str, _Desk] = {}
         self._changed = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
@@ -77,11 +78,13 @@ class Listening:
     def publish(self, told: Iterable[Occurrence]) -> None:
         """Something happened."""
         for occurrence in told:
-            self._offer(self.stream.add(occurrence).serial, occurrence)
+            self.stream.add(occurrence)
+            self._offer(occurrence)
 
-    def _offer(self, serial: int, occurrence: Occurrence) -> None:
+    def _offer(self, occurrence: Occurrence) -> None:
         if occurrence.payload is None:
             return
+        serial, self._serials = self._serials, self._serials + 1
         payload = occurrence.payload.encode(errors="replace")
         for desk in self._desks.values():
             if occurrences.is_one_of(occurrence.name, desk.events):
@@ -231,7 +234,7 @@ class Listening:
             due_wall_s = occurrences.next_tick(time.time())
             await asyncio.sleep(max(0.0, due_wall_s - time.time()))
             for occurrence in occurrences.ticks(due_wall_s):
-                self._offer(self.stream.take_serial(), occurrence)
+                self._offer(occurrence)
 
 
 def _works(pool: Pool) -> bool:

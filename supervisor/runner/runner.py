@@ -19,8 +19,6 @@ from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
-from supervisor.core.lifelines import Lifeline
-from supervisor.core.occurrences import Fact, Occurrence, of_program
 from supervisor.core.patience import Section
 from supervisor.core.restart import HIGHEST_SPLIT, Cause, retries
 from supervisor.core.wire_states import WireState, wire_state
@@ -29,6 +27,7 @@ from supervisor.host.ledger import LedgerError
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts, Services
 from supervisor.runner.adopting import LeftWorker, look_back
+from supervisor.runner.announcing import Announcing
 from supervisor.runner.launching import digest_of, policy_of
 from supervisor.runner.listening import ListenerStanding
 from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
@@ -61,9 +60,7 @@ class Runner:
         self._telling = Telling(config, services.hook_commands, services.hooks)
         self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
         self._job = Job(policy_of(config, services.notice_grace))
-        self._lifeline = Lifeline(config.name, config.process, config.group)
-        if config.listener is not None:
-            services.listening.subscribe(config.group, config.listener)
+        self._announcing = Announcing(config, services.listening)
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
@@ -123,9 +120,7 @@ class Runner:
     @property
     def listener_standing(self) -> ListenerStanding | None:
         """How it does as an event listener; None if it is none."""
-        if self.config.listener is None:
-            return None
-        return self._services.listening.standing(self.config.group, self.name)
+        return self._announcing.listener_standing
 
     @property
     def patience_s(self) -> float:
@@ -199,7 +194,7 @@ class Runner:
         self.acts.books.adopted(found.attempt, found.age_s)
         digest = marks.configuration_of(found.pid)
         outdated = digest is not None and digest != digest_of(self.config)
-        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated))
+        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
         return True
 
     async def book_lost(self, attempt: int, host_left: bool) -> bool:
@@ -309,31 +304,7 @@ class Runner:
 
     def _announce(self, event: fact.Event | None) -> None:
         """Tells listeners and watchers, if they see a difference."""
-        facts, listening = self._job.facts, self._services.listening
-        expected = self.state is State.SUCCEEDED or (
-            isinstance(event, fact.WorkerExited) and self.config.job is None and event.code in self.config.exitcodes
-        )
-        before = self._lifeline.state
-        told = self._lifeline.moved(
-            self.wire_state,
-            facts.attempt,
-            self.acts.pid,
-            expected=expected,
-            state=str(self.state),
-            reason=facts.reason,
-        )
-        if isinstance(event, fact.CheckpointCommitted):
-            told.append(self._of_ours("CHECKPOINT_COMMITTED", step=event.step))
-        elif isinstance(event, fact.NoticeReceived):
-            notice = event.notice
-            words = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
-            told.append(self._of_ours("NOTICE_RECEIVED", certainty=str(notice.certainty), **words))
-        listening.publish(told)
-        if self.config.listener is not None and before is not self._lifeline.state:
-            listening.stood(self.config.group, self.name, self._lifeline.state is WireState.RUNNING)
-
-    def _of_ours(self, name: str, **facts: Fact) -> Occurrence:
-        return of_program(name, self.name, self.config.group, attempt=self.attempt, **facts)
+        self._announcing.look(event, self._job.facts, self.wire_state, self.acts.pid)
 
     def _tell_error(self, what: str) -> None:
         """Into the log, with what led to it; inside an `except`."""

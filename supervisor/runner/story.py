@@ -3,6 +3,7 @@
 import re
 import time
 from collections import deque
+from collections.abc import Sized
 from dataclasses import dataclass, fields
 
 from supervisor.core.effects import Effect
@@ -56,12 +57,23 @@ def words(happening: object) -> str:
     """An event or order in words: `worker exited (signal 9)`."""
     name = re.sub(r"(?<!^)(?=[A-Z])", " ", type(happening).__name__).lower()
     try:
-        details = [(each.name, getattr(happening, each.name)) for each in fields(happening)]  # type: ignore[arg-type]
+        details = [
+            (each.name, value)
+            for each in fields(happening)  # type: ignore[arg-type]
+            if (value := getattr(happening, each.name)) != each.default
+        ]
     except TypeError:
         return name  # not one of ours: said with an error that it caused
-    said = [
-        f"{key} {str(value)[:LONGEST]}"
-        for key, value in details
-        if key != "attempt" and value not in (None, (), "", False)
-    ]
+    said = [f"{key} {_shown(value)[:LONGEST]}" for key, value in details if key != "attempt" and not _is_empty(value)]
     return f"{name} ({', '.join(said)})" if said else name
+
+
+def _is_empty(value: object) -> bool:
+    """Whether there is nothing to say: a 0 is something."""
+    return value is None or value is False or (isinstance(value, Sized) and not len(value))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, frozenset | tuple):
+        return " ".join(sorted(map(_shown, value)) if isinstance(value, frozenset) else map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 import secrets
 import time
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,7 +52,8 @@ class Stream:
 
     def add(self, occurrence: Occurrence) -> Entry:
         """Takes one in; watchers wake up."""
-        entry = Entry(self.take_serial(), time.time(), occurrence)
+        entry = Entry(self._serial, time.time(), occurrence)
+        self._serial += 1
         self._entries.append(entry)
         self._bytes += _size(entry)
         while len(self._entries) > KEPT or (self._bytes > MAX_BYTES and len(self._entries) > 1):
@@ -62,16 +62,11 @@ class Stream:
         self._more = asyncio.Event()
         return entry
 
-    def take_serial(self) -> int:
-        """A number for what no watcher is told."""
-        self._serial += 1
-        return self._serial - 1
-
     def after(self, serial: int, most: int) -> list[Entry]:
         """Those from this number on, `most` at once."""
         if not self._entries or serial >= self._serial:
             return []
-        start = bisect_left(self._entries, serial, key=lambda each: each.serial)
+        start = max(0, serial - self.first_serial)
         return list(itertools.islice(self._entries, start, start + most))
 
     async def more(self) -> None:

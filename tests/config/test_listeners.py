@@ -66,6 +66,16 @@ def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[
     assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
 
 
+def test_migrate_says_which_defaults_are_others(tmp_path: Path):
+    path = tmp_path / "old.conf"
+    path.write_text(DAEMON + EAR)
+
+    (header,) = [each for each in judge(path, {}) if each.what == "[eventlistener:ear]"]
+
+    assert header.fate is Fate.CHANGED
+    assert "1000 events may wait, not 10" in header.why
+
+
 def test_migrate_says_what_is_different(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(

@@ -190,7 +190,12 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
         ("user = nobody-here", "user names the user 'nobody-here', who does not exist"),
         ("directory =", "directory is empty"),
         ("numprocs = 0", "numprocs is '0', not a whole number from 1 to 10000"),
-        ("stdout_syslog = true", "stdout_syslog = true: stepkeeper does not support"),
+        ("serverurl = http://x", "serverurl = http://x: stepkeeper does not support"),
+        ("stderr_syslog = true\nredirect_stderr = true", "stderr_syslog has no effect while redirect_stderr is true"),
+        (
+            "stdout_journal = true\nstdout_logfile = /dev/stdout\nstdout_logfile_maxbytes = 0",
+            "stdout_journal needs what the program prints",
+        ),
         ("directory = %(nope)s", "directory uses %(nope)s, which is not known; known are group_name, here"),
         ("directory = 100%", "directory has a single %; write %% for a percent sign"),
         ("directory = %(ENV_HOEM)s", "there is no environment variable 'HOEM'; did you mean %(ENV_HOME)s?"),
@@ -358,3 +363,16 @@ def test_owners_of_notices_are_users_that_exist(read, complaints):
 
     assert found == frozenset({0})
     assert "names the user 'nobody-here'" in complaints(f"{DAEMON}notice_owners = root, nobody-here\n")[0]
+
+
+@pytest.mark.parametrize("word", ["syslog", "journal", "SYSLOG"])
+def test_a_log_file_called_as_a_log_daemon_is_that_and_no_file(read, word):
+    config = read("[supervisord]\nlogfile = syslog\n[program:x]\ncommand = run\nstdout_logfile = " + word + "\n")
+
+    program = config.programs["x"]
+    assert (program.stdout_logfile, program.stdout_syslog, program.stdout_journal) == (
+        None,
+        word.lower() == "syslog",
+        word == "journal",
+    )
+    assert config.supervisord.log_to_syslog and config.supervisord.logfile is None

@@ -36,9 +36,10 @@ def test_numbers_of_any_width_are_written_as_they_lie_in_memory(tmp_path: Path) 
     content = memoryview(bytes(range(200)) * 4).cast("I")
     with NewFolder(tmp_path / "new.partial") as folder:
         folder.create("data").write(content)
-        folder.end()
+        (found,) = folder.end().values()
 
     assert (tmp_path / "new.partial" / "data").read_bytes() == bytes(range(200)) * 4
+    assert found == durable.hash_file(tmp_path / "new.partial" / "data")
 
 
 def test_a_file_of_somebody_else_is_committed_with_its_hash(tmp_path: Path) -> None:

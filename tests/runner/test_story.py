@@ -47,6 +47,18 @@ def test_an_event_is_told_with_what_is_known_of_it():
     assert words(fact.WorkerExited(3, signal=9)) == "worker exited (signal 9)"
     assert words(order.RecordEnd(3, "crash", "exit status 1")) == "record end (cause crash, text exit status 1)"
     assert words(fact.StopRequested()) == "stop requested"
+    assert words(fact.WorkerExited(3, code=0)) == "worker exited (code 0)"
+
+
+def test_what_is_empty_is_not_told_and_sets_are_told_as_lists():
+    assert words(order.SelectCheckpoint(3)) == "select checkpoint"
+    assert words(order.Spawn(3)) == "spawn"
+    assert words(order.Spawn(3, split=4)) == "spawn (split 4)"
+    avoided = order.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), before=40)
+    assert words(avoided) == "select checkpoint (avoid step-1 step-2, before 40)"
+    assert (
+        words(order.RememberSilences((("step", 2.5), ("save", 10.0)))) == "remember silences (longest step 2.5 save 10)"
+    )
 
 
 def test_events_that_change_nothing_are_left_out_and_the_oldest_go():
@@ -71,7 +83,7 @@ async def test_a_start_and_a_stop_are_in_the_story(runner: Runner):
         ("stop requested", "RUNNING", "STOPPING"),
         ("worker exited (signal 15)", "STOPPING", "STOPPED"),
     ]
-    assert "spawn (split 1)" in runner.story.last(20)[0].effects
+    assert "spawn" in runner.story.last(20)[0].effects
 
 
 async def test_an_error_of_our_own_is_logged_with_the_story_and_supervision_goes_on(runner: Runner):

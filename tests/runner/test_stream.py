@@ -22,16 +22,6 @@ def test_a_watcher_reads_from_where_it_stands():
     assert serials(stream, 5) == []
 
 
-def test_numbers_of_what_watchers_are_not_told_are_left_out():
-    stream = Stream()
-    stream.add(daemon_running())
-    stream.take_serial()
-    stream.add(daemon_running())
-
-    assert serials(stream, 0) == [0, 2]
-    assert serials(stream, 1) == [2]
-
-
 def test_only_the_last_are_kept():
     stream = Stream()
     for _ in range(stream_of.KEPT + 3):

@@ -62,9 +62,9 @@ class Daemon:
         if "Traceback (most recent call last)" in self.errors():
             raise AssertionError(f"the daemon met an error of its own:\n{self.errors()}")
 
-    def start(self) -> "Daemon":
+    def start(self, patience_s: float = PATIENCE_S) -> "Daemon":
         self.launch()
-        self.until(self._answers, "the daemon answers")
+        self.until(self._answers, "the daemon answers", patience_s)
         return self
 
     def launch(self) -> None:

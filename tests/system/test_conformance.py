@@ -70,6 +70,13 @@ priority=30
 command=/bin/sh -c "echo $SUPERVISOR_GROUP_NAME $SUPERVISOR_PROCESS_NAME; exec sleep 1000"
 autostart=false
 priority=20
+[program:reader]
+command=/bin/cat
+autostart=false
+stdout_syslog=true
+[program:shut]
+command=/bin/sh -c "exec 0<&-; exec sleep 1000"
+autostart=false
 [group:g]
 programs=early,late
 priority=5
@@ -249,6 +256,27 @@ def calling(side: Side) -> None:
     side.rpc("system.multicall", [5])
 
 
+def feeding(side: Side) -> None:
+    settle(side)
+    for names in ((), ("job", "off"), ("nope",), ("off",), ("g:*",)):
+        side.ctl("fg", *names)
+    side.ctl(typed="fg off\nfg\nexit\n")
+    side.rpc("supervisor.sendProcessStdin", "reader", "early")
+    side.rpc("supervisor.startProcess", "reader")
+    side.rpc("supervisor.sendProcessStdin", "reader", "caf\u00e9 ")
+    side.rpc("supervisor.sendProcessStdin", "reader:reader", "bytes\n")
+    side.rpc("supervisor.sendProcessStdin", "reader", "")
+    side.until_log("reader", "bytes")
+    side.rpc("supervisor.readProcessStdoutLog", "reader", 0, 0)
+    side.rpc("supervisor.sendProcessStdin", "reader", 5)
+    side.rpc("supervisor.sendProcessStdin", "reader")
+    side.rpc("supervisor.sendProcessStdin", "reader:*", "x")
+    side.rpc("supervisor.stopProcess", "reader")
+    side.rpc("supervisor.sendProcessStdin", "reader", "late")
+    side.rpc("supervisor.startProcess", "shut")
+    side.rpc("supervisor.sendProcessStdin", "shut", "x")
+
+
 def typing(side: Side) -> None:
     settle(side)
     side.ctl(typed="status off\nstart off\nstatus nope\nbogus\n\nstop off\nexit\n")
@@ -369,6 +397,7 @@ SCRIPTS: tuple[Script, ...] = (
     reading_logs,
     describing,
     calling,
+    feeding,
     typing,
     waiting,
     leaving_slowly,
@@ -446,6 +475,7 @@ INTENDED: dict[Script, list[Difference]] = {
             READABLE,
         ),
     ],
+    feeding: [Difference("ctl", *ENDED, SAYS_HOW)],
     typing: [
         Difference("ctl", *ENDED, SAYS_HOW),
         Difference("ctl -i", *ENDED, SAYS_HOW),

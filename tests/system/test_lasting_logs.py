@@ -128,3 +128,15 @@ def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_p
         for pid in pids.read_text().split():  # nobody sweeps up after a program that is no job
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.mark.skipif(Path("/dev/log").exists(), reason="would write into this machine's log")
+def test_a_missing_system_log_is_told_and_costs_the_program_nothing(tmp_path: Path) -> None:
+    program = f"[program:talker]\ncommand={sys.executable} {COUNTER} {tmp_path}/stop\nstdout_syslog=true\n"
+    with Daemon(tmp_path, program) as daemon:
+        daemon.until(
+            lambda: "nobody listens at /dev/log" in daemon.status("talker")["description"], "status says what is wrong"
+        )
+        log = Path(daemon.status("talker")["stdout_logfile"])
+        size = log.stat().st_size
+        daemon.until(lambda: log.stat().st_size > size, "its file grows on")

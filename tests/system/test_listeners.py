@@ -113,7 +113,8 @@ def test_what_does_not_fit_is_counted_and_said(tmp_path: Path):
 
 def test_a_listener_hears_how_programs_end_when_the_daemon_leaves(tmp_path: Path):
     events = "PROCESS_STATE_STOPPED,SUPERVISOR_STATE_CHANGE"
-    with Daemon(tmp_path, "[program:p]\ncommand=/bin/sleep 1000\n" + ear(tmp_path, events)) as daemon:
+    slow = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.1; done"
+    with Daemon(tmp_path, f'[program:p]\ncommand=/bin/sh -c "{slow}"\n' + ear(tmp_path, events)) as daemon:
         daemon.until_state("p", "RUNNING")
         assert daemon.stop() == 0
 

@@ -50,6 +50,23 @@ def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert [name for name, _ in history[-1]["refused"]] == [str(flushed)]
 
 
+def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> None:
+    with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
+        daemon.call("start", name="plain")
+        first = daemon.until_step("plain", 50, patience_s=PATIENCE_S)
+        daemon.stop(signal.SIGKILL)
+        daemon.start()
+
+        later = daemon.until(
+            lambda: (found := daemon.status("plain"))["state"] == "RUNNING" and found["job"]["step"] and found,
+            "adopted",
+        )
+        after = daemon.until_step("plain", later["job"]["step"] + 300, patience_s=PATIENCE_S)
+
+        assert after["pid"] == first["pid"]
+        assert after["job"]["attempt"] == 1
+
+
 def test_it_imports_nothing_of_stepkeeper() -> None:
     text = PLAIN.read_text()
 

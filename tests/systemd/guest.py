@@ -111,7 +111,7 @@ class Guest:
     def try_run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Runs a command in the guest, as root."""
         into = ["nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "-C", "-r", "-w", *ENVIRONMENT]
-        return subprocess.run([*into, *command], capture_output=True, text=True, check=False, timeout=PATIENCE_S * 3)
+        return subprocess.run([*into, *command], capture_output=True, text=True, check=False, timeout=PATIENCE_S * 6)
 
     def run(self, *command: str) -> str:
         """As `try_run`; what it printed. Raises AssertionError if it fails."""

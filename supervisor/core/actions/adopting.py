@@ -35,7 +35,7 @@ ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at
 
 @leads_to(State.ADOPTING, State.STARTING, State.RUNNING, State.STOPPING)
 def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
-    """A job's worker is asked where it stands; a plain program's age says it.
+    """A job's worker is asked where it stands; a plain program's age says it, or what it said.
 
     The worker may still be importing what its control thread needs, so it has as long as a new one.
     """
@@ -46,7 +46,10 @@ def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
         enter(facts, State.ADOPTING, now + facts.policy.startup_timeout)
         return [Identify(facts.attempt)]
     young_until = facts.started_at + facts.policy.startsecs
-    if now < young_until:
+    if facts.policy.notify_timeout is not None and not event.ready:
+        facts.unheard = True
+        enter(facts, State.STARTING, now + facts.policy.notify_timeout)
+    elif facts.policy.notify_timeout is None and now < young_until:
         enter(facts, State.STARTING, young_until)
     else:
         run(facts, now)

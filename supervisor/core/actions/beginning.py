@@ -1,7 +1,7 @@
 """From the spawn to the first step."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run, starting_deadline
+from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run, starting_deadline, terminate
 from supervisor.core.actions.training import note_step
 from supervisor.core.effects import RecordEnd, SendGo
 from supervisor.core.events import CheckpointSelected, Event, SelectionFailed, SpawnFailed, StepsDone, TrainingRestored
@@ -13,7 +13,8 @@ from supervisor.core.restart import Cause
 @leads_to(State.RUNNING)
 def spawned(facts: Facts, event: Event, now: float) -> Effects:
     """With startsecs = 0 a plain program counts as running as soon as it exists."""
-    if not facts.policy.is_job and facts.policy.startsecs <= 0:
+    policy = facts.policy
+    if not policy.is_job and policy.notify_timeout is None and policy.startsecs <= 0:
         run(facts, now)
     return []
 
@@ -71,14 +72,31 @@ def first_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     return []
 
 
+@leads_to(State.RUNNING)
+def ready(facts: Facts, event: Event, now: float) -> Effects:
+    """It says so itself; one that did not promise to (notify) has startsecs for it."""
+    if not facts.policy.is_job and facts.policy.notify_timeout is not None:
+        run(facts, now)
+        facts.failures.forgive()
+    return []
+
+
 @leads_to(State.RUNNING, State.STOPPING)
 def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
-    """The deadline of STARTING: a plain program has outlived startsecs, a job has not trained in time."""
-    if not facts.policy.is_job:
+    """The deadline of STARTING: a plain program has outlived startsecs or not become ready, a job has not trained.
+
+    One that an earlier daemon started may have said that it is ready while nobody heard it.
+    """
+    policy = facts.policy
+    if not policy.is_job and policy.notify_timeout is not None and not facts.unheard:
+        text = f"did not say READY=1 within {policy.notify_timeout:g} s (notify_timeout)"
+        facts.ending = (Cause.STARTUP_TIMEOUT, text)
+        return terminate(facts, event, now)
+    if not policy.is_job:
         run(facts, now)
         facts.failures.forgive()
         return []
-    policy, patience = facts.policy, facts.patience
+    patience = facts.patience
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
     if policy.hang_floor is not None and now < facts.start_by:
         limit = f"{patience.limit(patience.section, policy.hang_floor):g} s in {patience.section} (hang_timeout = auto)"

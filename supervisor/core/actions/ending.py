@@ -5,7 +5,7 @@ from signal import SIGTERM
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import blame, remember
-from supervisor.core.actions.moves import enter, fail, launch, retry
+from supervisor.core.actions.moves import enter, fail, launch, loop_pause, retry
 from supervisor.core.actions.repeating import follow_divergence, follow_out_of_memory
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
@@ -82,7 +82,7 @@ def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, no
     if cause in (Cause.MEMORY_LIMIT, Cause.UNHEALTHY):
         return retry(facts, cause, text, now)
     if cause is not Cause.EXITED:
-        return retry(facts, cause, f"exited too quickly: {text}", now)
+        return retry(facts, cause, _failed_start(facts, cause, text), now)
     expected = event.code in facts.policy.exitcodes
     autorestart = facts.policy.autorestart
     if expected and autorestart is not AutoRestart.ALWAYS:
@@ -92,15 +92,27 @@ def _follow_plain(facts: Facts, event: WorkerExited, cause: Cause, text: str, no
         facts.reason = text
         enter(facts, State.EXITED)
         return []
-    return _launch_again(facts, text, now)
+    return _launch_again(facts, text, 0.0 if expected else loop_pause(facts, now), now)
 
 
-def _launch_again(facts: Facts, text: str, now: float) -> Effects:
+def _failed_start(facts: Facts, cause: Cause, text: str) -> str:
+    if cause is Cause.STARTUP_TIMEOUT:
+        return text
+    if facts.policy.notify_timeout is not None:
+        return f"ended before it said READY=1: {text}"
+    return f"exited too quickly: {text}"
+
+
+def _launch_again(facts: Facts, text: str, pause: float, now: float) -> Effects:
     """At once, but for a program that lives so shortly that starting it would be all the daemon does."""
-    earliest = facts.started_at + restart.BACKOFF_FIRST_S
+    earliest = max(facts.started_at + restart.BACKOFF_FIRST_S, now + pause)
     if now >= earliest:
         return launch(facts, now)
     facts.reason = text
+    if pause > 0:
+        facts.reason = (
+            f"{text}, {facts.failures.short_lives} times in a row soon after its start; it waits longer each time"
+        )
     enter(facts, State.BACKOFF, earliest)
     return []
 

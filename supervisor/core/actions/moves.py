@@ -60,7 +60,7 @@ def launch(facts: Facts, now: float) -> Effects:
         return hold(facts, until)
     facts.attempt += 1
     facts.started_at = facts.progressed_at = now
-    facts.moved = facts.done_said = facts.restoring = facts.outdated = False
+    facts.moved = facts.done_said = facts.restoring = facts.outdated = facts.unheard = False
     facts.held = facts.last_flush_asked = facts.insured = False
     facts.flush_again_at = facts.stepped_at = None
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None
@@ -69,7 +69,8 @@ def launch(facts: Facts, now: float) -> Effects:
     facts.ran_out = facts.goes_back = False
     facts.patience.begin(now)
     if not policy.is_job:
-        enter(facts, State.STARTING, now + policy.startsecs)
+        wait_s = policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
+        enter(facts, State.STARTING, now + wait_s)
         return [Spawn(facts.attempt)]
     facts.start_by = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
@@ -139,11 +140,20 @@ def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
         count = failures.by_cause[cause]
         return fail(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
     pause = restart.delay(failures.idle_deaths, f"{policy.name}:{facts.attempt}")
+    if not policy.is_job and facts.moved:
+        pause = loop_pause(facts, now)
     if pause <= 0:
         return launch(facts, now)
     facts.reason = text
     enter(facts, State.BACKOFF, now + pause)
     return []
+
+
+def loop_pause(facts: Facts, now: float) -> float:
+    """Books a crash of a plain program that had started; seconds to wait, more for each one that follows shortly."""
+    failures = facts.failures
+    failures.crashed(now - facts.started_at)
+    return restart.delay(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
 
 
 def fail(facts: Facts, reason: str) -> Effects:

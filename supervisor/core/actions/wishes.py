@@ -42,7 +42,7 @@ def start(facts: Facts, event: Event, now: float) -> Effects:
     effects = want(facts, event, now)
     if facts.closing:
         return effects
-    facts.failures.forgive()
+    facts.failures.forget()
     facts.suspects.forgive()
     facts.best_step, facts.ever_moved = None, False
     return effects + launch(facts, now)

@@ -53,12 +53,18 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
 
 def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Status:
     follow = count is None
+    if follow and terminal.as_json:
+        raise Usage("Error: -f has no JSON form; take --json out")
     try:
         blocks = terminal.client.tail(name, channel, DEFAULT_BYTES if count is None else count, follow=follow)
         first = next(blocks, b"")
+        if terminal.as_json:
+            text = "".join(decoded(itertools.chain([first], blocks)))
+            terminal.show({"name": name, "channel": channel, "text": text})
+            return Status.FINE
         if follow:
             print("==> Press Ctrl-C to exit <==", file=terminal.out, flush=True)
-        for text in _decoded(itertools.chain([first], blocks)):
+        for text in decoded(itertools.chain([first], blocks)):
             print(text, end="", file=terminal.out, flush=follow)
     except KeyboardInterrupt:
         if not follow:
@@ -75,7 +81,7 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Sta
     return Status.FINE
 
 
-def _decoded(blocks: Iterator[bytes]) -> Iterator[str]:
+def decoded(blocks: Iterator[bytes]) -> Iterator[str]:
     """The text; what is not UTF-8, or cut off at the beginning, is replaced."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for block in blocks:

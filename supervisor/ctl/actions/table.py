@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import accounts, daemon, events, listing, logs, noticed, running, story, using
+from supervisor.ctl.actions import accounts, daemon, events, foreground, listing, logs, noticed, running, story, using
 from supervisor.ctl.actions.base import Action, Arguments, Usage
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
@@ -88,6 +88,11 @@ TABLE: Mapping[str, Action] = {
             ("export NAME ...", "Have jobs write their models, as they are now, to export_dir as SavedModels."),
             ("export all", "The same for all jobs that train."),
         ),
+        names=True,
+    ),
+    "fg": Action(
+        foreground.fg,
+        (("fg NAME", "Show what a program prints, and send it the lines you type, until Ctrl-C; it runs on."),),
         names=True,
     ),
     "goodput": Action(
@@ -241,7 +246,18 @@ TABLE: Mapping[str, Action] = {
 
 
 def run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
-    """Runs one action and tells what went wrong with it, if anything did."""
+    """Runs one action and tells what went wrong with it, if anything did. With --json there is always one object."""
+    if not terminal.as_json and JSON not in arguments:
+        return _run(terminal, name, arguments)
+    terminal = replace(terminal, as_json=True, said=[], shown=[])
+    status = _run(terminal, name, [each for each in arguments if each != JSON])
+    if not terminal.shown:
+        text = "\n".join(terminal.said)
+        terminal.show({"text": text} if status is Status.FINE else {"error": text})
+    return status
+
+
+def _run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
     action = TABLE.get(name)
     if action is None:
         terminal.say(f"*** Unknown syntax: {' '.join([name, *arguments])}")
@@ -249,8 +265,6 @@ def run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
     if any(each in HELP for each in arguments):
         _tell_usage(terminal, action)
         return Status.FINE
-    if JSON in arguments:
-        terminal, arguments = replace(terminal, as_json=True), [each for each in arguments if each != JSON]
     try:
         return action.run(terminal, arguments)
     except Usage as error:

@@ -1,0 +1,59 @@
+"""How many clients may be connected at a time: each holds a descriptor, and the daemon needs its own."""
+
+import asyncio
+import json
+import socket
+import time
+
+import structlog
+from aiohttp import web
+
+MOST_CONNECTIONS = (
+    400  # far more than people and monitors have; with their logs followed, under the usual 1024 descriptors
+)
+REPORTED_EVERY_S = 10.0
+
+log = structlog.get_logger()
+
+_MESSAGE = "supervisord has as many connections as it takes; end clients that idle or follow logs, then try again"
+_BODY = json.dumps({"error": {"code": "FAILED", "message": _MESSAGE}}).encode()
+_ANSWER = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+)
+
+
+class BoundedSite(web.SockSite):
+    """A listening socket whose clients are turned away while the server has as many as it may."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, most: int) -> None:
+        super().__init__(runner, listener)
+        self._most = most
+        self._told_at = float("-inf")
+
+    async def start(self) -> None:
+        """Listens."""
+        await web.BaseSite.start(self)
+        server = await asyncio.get_running_loop().create_server(self._protocol, sock=self._sock, backlog=self._backlog)
+        self._server = server
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None
+        if len(server.connections) < self._most:
+            handler: asyncio.BaseProtocol = server()
+            return handler
+        now = time.monotonic()
+        if now - self._told_at >= REPORTED_EVERY_S:
+            self._told_at = now
+            log.warning("client.refused", reason=f"there are {self._most} connections")
+        return _Refusal()
+
+
+class _Refusal(asyncio.Protocol):
+    """Says so, and hangs up."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_ANSWER)
+        transport.close()

@@ -1,0 +1,167 @@
+"""The action `fg`: a program's output on the terminal, and what is typed as its standard input."""
+
+import contextlib
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.actions.logs import CHANNELS, decoded
+from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.naming import Program, program_of
+from supervisor.ctl.terminal import Status, Terminal
+
+FIRST_BYTES = 1024  # of each log: what Supervisor's begins with
+LOOK_S = 0.5  # how often the program is looked at while nothing is typed
+LAST_OUTPUT_S = 1.0  # for what it printed last to be shown
+RUNNING = 20
+
+
+class _Gone(Exception):
+    """The program does not run any more."""
+
+
+def fg(terminal: Terminal, arguments: Arguments) -> Status:
+    """Until Ctrl-C or the end of the input; the program runs on."""
+    if terminal.as_json:
+        raise Usage("Error: fg has no JSON form; take --json out")
+    if not arguments:
+        terminal.say("ERROR: no process name supplied")
+        terminal.say("fg <process>\tConnect to a process in foreground mode\n\t\tCtrl-C to exit")
+        return Status.WRONG
+    if len(arguments) > 1:
+        terminal.say("ERROR: too many process names supplied")
+        return Status.WRONG
+    name = program_of(arguments[0])
+    program = _standing(terminal, name)
+    if program is None:
+        terminal.say("ERROR: bad process name supplied")
+        return Status.WRONG
+    if program["wire_code"] != RUNNING:
+        terminal.say("ERROR: process not running")
+        return Status.WRONG
+    terminal.say("==> Press Ctrl-C to exit <==")
+    streams = [_Stream(terminal, name, channel) for channel in CHANNELS if program[f"{channel}_logfile"]]
+    if not streams:
+        terminal.explain("it keeps no log of what it prints, so that can't be shown; what is typed is sent")
+    try:
+        _converse(terminal, name, program["pid"], streams)
+    finally:
+        for each in streams:
+            each.close()
+    terminal.say("Exiting foreground")
+    return Status.FINE
+
+
+def _standing(terminal: Terminal, name: str) -> Program | None:
+    programs: list[Program] = terminal.client.call("status")["programs"]
+    return next((each for each in programs if each["name"] == name), None)
+
+
+def _converse(terminal: Terminal, name: str, pid: int, streams: list["_Stream"]) -> None:
+    """Sends line after line until the input or the program ends, or Ctrl-C."""
+    try:
+        with _watched(terminal, name, pid):
+            while line := sys.stdin.readline():
+                terminal.client.call("send_stdin", name=name, chars=line if line.endswith("\n") else f"{line}\n")
+    except KeyboardInterrupt:
+        return
+    except UnicodeDecodeError as error:
+        terminal.say(f"ERROR: what was typed is no text ({error.reason})")
+        return
+    except _Gone:
+        _tell_end(terminal, streams)
+        return
+    except Refusal as error:
+        if error.code != "NOT_RUNNING":
+            terminal.say(f"ERROR: {error.code}: {error}")
+            return
+        _tell_end(terminal, streams)
+        return
+    if not sys.stdin.isatty():
+        _finish(streams)
+
+
+def _tell_end(terminal: Terminal, streams: list["_Stream"]) -> None:
+    _finish(streams)
+    terminal.say("Process got killed")
+
+
+def _finish(streams: list["_Stream"]) -> None:
+    """Gives the last output a moment to arrive."""
+    until = time.monotonic() + LAST_OUTPUT_S
+    while time.monotonic() < until and any(each.is_busy for each in streams):
+        time.sleep(LOOK_S / 10)
+
+
+@contextlib.contextmanager
+def _watched(terminal: Terminal, name: str, pid: int) -> Iterator[None]:
+    """Raises _Gone inside once the program is another process or none, also while nothing is typed."""
+    main, over, gone = threading.main_thread(), threading.Event(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            try:
+                program = _standing(terminal, name)
+            except (Refusal, Unreachable):
+                continue  # the daemon may come back; the next line that is typed tells
+            if program is None or program["pid"] != pid:
+                gone.set()
+                if not over.is_set() and main.ident is not None:
+                    signal.pthread_kill(main.ident, signal.SIGINT)  # ends the wait for a line
+                return
+
+    watcher = threading.Thread(target=look, name="fg", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if gone.is_set():
+            raise _Gone from None
+        raise
+    finally:
+        over.set()
+
+
+class _Stream:
+    """One of the program's logs, shown as it grows by a thread that ends with the process or the program's name."""
+
+    def __init__(self, terminal: Terminal, name: str, channel: str) -> None:
+        self._terminal = terminal
+        self._name = name
+        self._channel = channel
+        self._shown_at = time.monotonic()
+        self._connection: socket.socket | None = None
+        self._is_over = False
+        threading.Thread(target=self._show, name=channel, daemon=True).start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something has come just now, and more may."""
+        return time.monotonic() - self._shown_at < LOOK_S
+
+    def close(self) -> None:
+        """Shows no more."""
+        self._is_over = True
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # it has ended
+                self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _opened(self, connection: socket.socket) -> None:
+        self._connection = connection
+        if self._is_over:
+            connection.close()
+
+    def _show(self) -> None:
+        with contextlib.suppress(Refusal, Unreachable, OSError, ValueError):  # the terminal may be gone
+            blocks = self._terminal.client.tail(
+                self._name, self._channel, FIRST_BYTES, follow=True, on_open=self._opened
+            )
+            for text in decoded(blocks):
+                self._shown_at = time.monotonic()
+                if self._is_over:
+                    return
+                print(text, end="", file=self._terminal.out, flush=True)

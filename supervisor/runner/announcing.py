@@ -1,0 +1,54 @@
+"""Tells listeners and watchers what becomes of one program."""
+
+from supervisor.config import ProgramConfig
+from supervisor.core import events as fact
+from supervisor.core.facts import Facts, State
+from supervisor.core.lifelines import Lifeline
+from supervisor.core.occurrences import Fact, Occurrence, of_program
+from supervisor.core.wire_states import WireState
+from supervisor.runner.listening import ListenerStanding, Listening
+
+
+class Announcing:
+    """Looks on while the program runs; a listener's own standing goes to its pool too."""
+
+    def __init__(self, config: ProgramConfig, listening: Listening) -> None:
+        self._config = config
+        self._listening = listening
+        self._lifeline = Lifeline(config.name, config.process, config.group)
+        self._well = [] if config.job is not None else list(config.exitcodes)
+        if config.listener is not None:
+            listening.subscribe(config.group, config.listener)
+
+    @property
+    def listener_standing(self) -> ListenerStanding | None:
+        """How it does as an event listener; None if it is none."""
+        if self._config.listener is None:
+            return None
+        return self._listening.standing(self._config.group, self._config.name)
+
+    def look(self, event: fact.Event | None, facts: Facts, state: WireState, pid: int | None) -> None:
+        """Something may have changed: `state` is where it stands now in Supervisor's words, `pid` its process."""
+        ended_well = isinstance(event, fact.WorkerExited) and event.code in self._well
+        before = self._lifeline.state
+        told = self._lifeline.moved(
+            state,
+            facts.attempt,
+            pid,
+            expected=ended_well or facts.state is State.SUCCEEDED,
+            state=str(facts.state),
+            reason=facts.reason,
+        )
+        match event:
+            case fact.CheckpointCommitted():
+                told.append(self._of_ours("CHECKPOINT_COMMITTED", facts, step=event.step))
+            case fact.NoticeReceived():
+                notice = event.notice
+                words = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
+                told.append(self._of_ours("NOTICE_RECEIVED", facts, certainty=str(notice.certainty), **words))
+        self._listening.publish(told)
+        if self._config.listener is not None and before is not self._lifeline.state:
+            self._listening.stood(self._config.group, self._config.name, self._lifeline.state is WireState.RUNNING)
+
+    def _of_ours(self, name: str, facts: Facts, **more: Fact) -> Occurrence:
+        return of_program(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

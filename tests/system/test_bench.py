@@ -1,0 +1,94 @@
+"""What the long measurements judge by: that it sees what it is there to see."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench import goodput, soak_checks
+from bench.goodput import Outcome
+from bench.soak_site import KINDS, Running, Site
+from supervisor.host import marks
+from supervisor.protocol import durable, layout, manifest
+from tests.system import killing
+from tests.system.harness import TRAINER
+from tests.system.killing import Damage
+
+
+def test_schedule_is_a_function_of_its_seed():
+    assert killing.schedule(3, 30, 0.5) == killing.schedule(3, 30, 0.5) != killing.schedule(4, 30, 0.5)
+    assert {each.moment for each in killing.schedule(3, 30)} == set(killing.Moment)
+    assert not any(each.damage for each in killing.schedule(3, 30))
+
+
+@pytest.mark.parametrize("damage", list(Damage))
+def test_every_damage_is_one_that_a_proof_sees(tmp_path: Path, damage: Damage):
+    checkpoint = tmp_path / str(layout.CheckpointName(1, 1))
+    checkpoint.mkdir()
+    (checkpoint / "state").write_bytes(bytes(range(256)) * 4)
+    files = manifest.record(checkpoint, ("state",))
+    whole = manifest.Manifest(job="t", attempt=1, step=1, created_wall_at=time.time(), files=files)
+    durable.write_file(checkpoint / layout.MANIFEST, whole.to_bytes())
+    manifest.verify(checkpoint)
+
+    killing.spoil(checkpoint, damage)
+
+    with pytest.raises(manifest.ManifestError):
+        manifest.verify(checkpoint)
+
+
+def test_all_systems_meet_the_same_failures():
+    met = goodput.trace(30.0, 3000.0, seed=1)
+
+    assert met == goodput.trace(30.0, 3000.0, seed=1) != goodput.trace(30.0, 3000.0, seed=2)
+    assert 70 < len(met) < 130
+    assert {each.kind for each in met} == {"kill", "hang", "damage"}
+
+
+@pytest.mark.parametrize(
+    ("mean_s", "interval_s", "stall_s", "relaunch_s", "bound"),
+    [(60.0, 10.0, 0.2, 7.3, 0.80), (300.0, 10.0, 0.2, 7.3, 0.94), (60.0, 4.9, 0.13, 0.3, 0.93)],
+)
+def test_bound_is_youngs(mean_s: float, interval_s: float, stall_s: float, relaunch_s: float, bound: float):
+    outcome = Outcome("t", mean_s, 1, relaunch_s=[relaunch_s], stall_s=stall_s, interval_s=interval_s)
+
+    assert outcome.bound() == pytest.approx(bound, abs=0.006)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path, KINDS[:1])
+    yield site
+    site.close()
+
+
+def test_a_second_worker_is_seen(site: Site):
+    site._sections["count-1"] = ""
+    mark = marks.mark(site.folder / "state", "count-1", 1)
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)", str(TRAINER)]
+    twins = [subprocess.Popen(sleeping, env={marks.VARIABLE: mark}) for _ in range(2)]
+    try:
+        with soak_checks.Watch(site) as watch:
+            deadline = time.monotonic() + 20
+            while not watch.broken and time.monotonic() < deadline:
+                time.sleep(0.01)
+        strays = site.strays()
+    finally:
+        for each in twins:
+            each.kill()
+            each.wait()
+
+    assert watch.broken and "count-1 has 2 workers" in watch.broken[0]
+    assert len(strays) == 2
+    assert site.strays() == []
+
+
+def test_two_workers_one_after_the_other_are_none_too_many():
+    began = psutil.Process().create_time()
+
+    assert soak_checks._lives(Running("t", 1, psutil.Process().pid, began))
+    assert not soak_checks._lives(Running("t", 1, psutil.Process().pid, began - 5))
