@@ -50,7 +50,8 @@ def _plain(data: NewFile, tensor: tf.Tensor) -> int:
 
 def _strings(data: NewFile, tensor: tf.Tensor) -> int:
     """Writes the lengths, their checksum, the bytes; gives the checksum, which covers lengths in a fixed width."""
-    texts: list[bytes] = np.asarray(tensor.__array__()).reshape(-1).tolist()
+    # as objects: NumPy's own type for bytes drops zeros at the end of a text
+    texts: list[bytes] = np.asarray(tensor.numpy(), dtype=object).reshape(-1).tolist()
     fixed = b"".join(struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text)) for text in texts)
     crc: int = google_crc32c.value(fixed)
     of_lengths = struct.pack("<I", sstable.mask(crc))

@@ -40,6 +40,7 @@ class MemberEnd:
         self._rank = member.rank
         self._link = socket.socket(fileno=member.link)
         os.set_inheritable(member.link, False)
+        atexit.register(self._say_goodbye)
         threading.Thread(target=self._follow, name="stepkeeper-member", daemon=True).start()
 
     def say(self, message: FromWorker) -> None:
@@ -59,6 +60,12 @@ class MemberEnd:
         """Nothing waits."""
         return True
 
+    def _say_goodbye(self) -> None:
+        """The script is over. What is left is TensorFlow's shutdown, which waits for the chief's."""
+        if not attempt.this().failed:
+            with contextlib.suppress(OSError):
+                self._link.shutdown(socket.SHUT_WR)
+
     def _follow(self) -> NoReturn:
         with contextlib.suppress(OSError):
             while self._link.recv(READ_BYTES):
@@ -73,6 +80,7 @@ class Members:
         """Starts `count` - 1 processes. Raises OSError if one can't be started; then none is left."""
         self.count = count
         self._parting = False
+        self._all_left = threading.Event()
         self._links: dict[socket.socket, int] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._owner = os.getpid()
@@ -120,7 +128,6 @@ class Members:
             )  # fmt: skip
 
     def _watch(self) -> None:
-        words: dict[int, Failed] = {}
         decoders = {rank: codec.Decoder() for rank in self._links.values()}
         poll = select.poll()
         links = {link.fileno(): (link, rank) for link, rank in self._links.items()}
@@ -130,13 +137,12 @@ class Members:
             for descriptor, _ in poll.poll():
                 link, rank = links[descriptor]
                 content = _read(link)
-                for message in decoders[rank].feed(content):
-                    if isinstance(message, Failed):
-                        words.setdefault(rank, message)
-                if not content:
+                words = next((each for each in decoders[rank].feed(content) if isinstance(each, Failed)), None)
+                if words is not None or not content:
                     poll.unregister(descriptor)
                     del links[descriptor]
-                    self._ended(rank, words.get(rank))
+                    self._ended(rank, words)
+        self._all_left.set()
 
     def _ended(self, rank: int, words: Failed | None) -> None:
         if self._parting:
@@ -144,9 +150,8 @@ class Members:
         process = self._processes[rank]
         try:
             code = process.wait(REAP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
+        except subprocess.TimeoutExpired:  # it said that it failed, or let go of us, and lives
+            code = int(WorkerExit.USER_ERROR)
         self._parting = True
         attempt.this().failed_by_member(f"worker {rank} of {self.count} {_in_words(code)}", words)
         self._kill()
@@ -156,11 +161,9 @@ class Members:
         """At the end of this process. A member may still be at the end of its script; after a failure none may."""
         if os.getpid() != self._owner:  # a child forked by the script
             return
-        limit = time.monotonic() + (0.0 if attempt.this().failed or not self._parting else LEAVE_TIMEOUT_S)
+        if self._parting and not attempt.this().failed and self._all_left.wait(LEAVE_TIMEOUT_S):
+            return  # TensorFlow's shutdown, here and there, waits for each other
         self._parting = True
-        for process in self._processes.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, limit - time.monotonic()))
         self._kill()
 
     def _kill(self) -> None:

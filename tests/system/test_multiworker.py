@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "worker" / "children" / "together.py"
 STEPS = 40
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 BEGINS = re.compile(r"worker (\d) pid (\d+) begins at (\d+)")
 
 

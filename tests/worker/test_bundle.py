@@ -64,6 +64,11 @@ def test_texts_too(tmp_path: Path) -> None:
     same({name: tf.constant(text, tf.string) for name, text in texts.items()}, tmp_path)
 
 
+def test_a_text_that_ends_with_zeros_keeps_them(tmp_path: Path) -> None:
+    text = b"PK\x05\x06\x00\x00"  # as every archive does that np.savez writes, and so the state of a `fit`
+    same({"one": tf.constant(text), "two": tf.constant([text, b"\x00"])}, tmp_path)
+
+
 def test_an_index_of_many_blocks_and_tensors_larger_than_a_piece_too(tmp_path: Path) -> None:
     order = [number * 7919 % 6000 for number in range(6000)]  # data lie in the order of writing, keys in their own
     small = {f"layer\xff{number}/kernel/.OPTIMIZER_SLOT/{number}": tf.constant(float(number)) for number in order}
