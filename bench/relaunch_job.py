@@ -110,7 +110,7 @@ def with_manager(folder: Path) -> None:
         tf.train.Checkpoint(model=model, optimizer=optimizer, step=step), str(folder), max_to_keep=5
     )
     manager.restore_or_initialize()
-    tell("restored", int(step))
+    tell("restored", int(step.numpy()))
 
     def on_replica(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -125,9 +125,9 @@ def with_manager(folder: Path) -> None:
     for images, labels in strategy.experimental_distribute_dataset(dataset):
         _ = [float(part) for part in update(images, labels).values]
         step.assign_add(1)
-        tell("step", int(step))
-        if int(step) % EVERY == 0:
-            manager.save(checkpoint_number=int(step))
+        tell("step", int(step.numpy()))
+        if int(step.numpy()) % EVERY == 0:
+            manager.save(checkpoint_number=int(step.numpy()))
 
 
 def with_backup(folder: Path) -> None:
@@ -141,10 +141,10 @@ def with_backup(folder: Path) -> None:
 
     class Told(tf.keras.callbacks.Callback):
         def on_train_begin(self, logs: Any = None) -> None:
-            tell("restored", int(self.model.optimizer.iterations))
+            tell("restored", int(self.model.optimizer.iterations.numpy()))
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            tell("step", int(self.model.optimizer.iterations))
+            tell("step", int(self.model.optimizer.iterations.numpy()))
 
     dataset = tf.data.Dataset.from_tensor_slices(examples()).repeat().batch(BATCH, drop_remainder=True)
     backup = tf.keras.callbacks.BackupAndRestore(str(folder), save_freq=EVERY, double_checkpoint=True)
