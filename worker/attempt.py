@@ -194,7 +194,7 @@ def begin() -> Attempt:
 
 def _start_others(told: Launch) -> None:
     """Those that train together with this process, at once: so all import TensorFlow at the same time."""
-    if told.strategy == "multiworker" and told.workers is not None and told.workers > 1:
+    if told.waits_for is None and told.strategy == "multiworker" and told.workers is not None and told.workers > 1:
         from worker import members  # it reads this module
 
         try:

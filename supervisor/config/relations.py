@@ -58,8 +58,10 @@ def of_program(program: ProgramConfig, checked: Checked) -> None:
     job = program.job
     if job is not None:
         _check_strategy(job, program, checked)
-    if job is not None and job.standby in ("warm", "hot") and job.strategy == "multiworker":
-        checked.complain("standby can't be kept for strategy = multiworker; take the line out", "standby")
+    if job is not None and job.standby in ("warm", "hot") and job.strategy in ("multiworker", "tpu"):
+        checked.complain(f"standby can't be {job.standby} with strategy = {job.strategy}; take the line out", "standby")
+    if program.listener is not None and program.notify:
+        checked.complain("notify is for programs: a listener is ready when it says READY; take the line out", "notify")
     if job is not None and job.standby == "hot" and job.entrypoint is None:
         text = (
             "standby is hot but the job has no entrypoint: only the ready-made loop can be traced ahead of time; use "

@@ -51,7 +51,7 @@ def standby_of(config: ProgramConfig) -> Kind:
     A script of one's own has one only if it is asked for: what it does before it waits, nobody here knows.
     """
     job = config.job
-    if job is None or job.strategy == "multiworker":  # several processes can't wait as one
+    if job is None or job.strategy in ("multiworker", "tpu"):  # those start others, or open a device, as they load
         return Kind.OFF
     if job.standby is None:
         return Kind.WARM if job.entrypoint is not None else Kind.OFF
