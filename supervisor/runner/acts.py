@@ -1,14 +1,10 @@
 """Carries out the core's orders for one program, and hears and sees what comes back."""
 
 import asyncio
-import contextlib
-import os
 import signal
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
-from functools import partial, singledispatchmethod
-from pathlib import Path
+from functools import singledispatchmethod
 from typing import Any
 
 import structlog
@@ -19,50 +15,28 @@ from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
 from supervisor.core.gpus import SICK_WAIT_S
 from supervisor.core.restart import describe_exit
-from supervisor.host import marks, tree
-from supervisor.host.cgroup import Cgroup
-from supervisor.host.channel import Channel
-from supervisor.host.gpus import Gpus
 from supervisor.host.health import Checks
-from supervisor.host.listener_pipes import ListenerPipes
 from supervisor.host.notify import Said
-from supervisor.host.oom_events import Counter, OomWatch
-from supervisor.host.process import Exit, Process, SpawnError, adopt
+from supervisor.host.oom_events import Counter
+from supervisor.host.process import Exit, Process, SpawnError
 from supervisor.host.stdin import Stdin
 from supervisor.protocol import layout, messages
-from supervisor.protocol.launch import Control
 from supervisor.runner.adopting import LeftWorker
+from supervisor.runner.attempts import Attempt, Attempts, Ears
 from supervisor.runner.books import Books
 from supervisor.runner.exports import Exports
-from supervisor.runner.gpu_waiting import until_fit
+from supervisor.runner.gpu_waiting import GpuWaiting
 from supervisor.runner.hearing import book, event_of
-from supervisor.runner.launching import check_of, launch_of
+from supervisor.runner.launching import check_of
 from supervisor.runner.selecting import select
 from supervisor.runner.services import Services
 from supervisor.runner.stacks import keep_then_abort
-from supervisor.runner.standby import Reserve, Spare
-from supervisor.runner.starting import captured, open_channel, start
+from supervisor.runner.standby import Reserve
 from supervisor.runner.tally import Tally
 from supervisor.runner.training import Training
-from supervisor.runner.ways import Ways
 
 EXPORT_PATIENCE_S = 1800.0  # tracing and writing a large model take minutes; who asked may leave before
 ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one job at the same moment
-
-
-@dataclass(slots=True)
-class Attempt:
-    """The live side of one attempt. `mark`: of all its processes."""
-
-    number: int
-    process: Process
-    channel: Channel | None
-    memory: OomWatch
-    mark: str
-    is_adopted: bool = False
-    listener: ListenerPipes | None = None
-    ways: Ways | None = None  # of a plain program
-    cgroup: Cgroup | None = None
 
 
 class Acts:
@@ -99,15 +73,16 @@ class Acts:
         """Of kills for lack of memory, as they stood when the worker was last seen to move to another cgroup."""
         self._spoke_last = False  # it said `done` or `failed`
         self._last_pid: int | None = None  # of the attempt before
-        self._waiting_for_gpus: int | None = None  # the attempt that does
-        self._unsaid: list[messages.ToWorker] = []  # to that attempt
+        self._gpus = GpuWaiting(config, services, lambda: self.reserve.pid)
+        ears = Ears(self._exited, self._heard, self._misheard, self._told)
+        self._attempts = Attempts(config, services, ears, lambda: self.reliability.between_failures_s)
         self._tasks: set[asyncio.Task[object]] = set()
         self._log = structlog.get_logger().bind(program=config.name)
 
     @property
     def waits_for_gpus(self) -> bool:
         """Whether its process is not there yet because the GPUs may not be free."""
-        return self._waiting_for_gpus is not None
+        return self._gpus.attempt is not None
 
     @property
     def pid(self) -> int | None:
@@ -136,44 +111,28 @@ class Acts:
         """The worker's standard input; None where there is no worker, or none that can be written to (a job's)."""
         return self._attempt.ways.stdin if self._attempt and self._attempt.ways else None
 
+    @property
+    def was_ready(self) -> bool:
+        """Whether the worker has said that it is ready (notify), also to an earlier daemon."""
+        return self._attempt is not None and self._attempt.ways is not None and self._attempt.ways.was_ready
+
     def take_over(self, found: LeftWorker) -> bool:
         """Supervises a process that an earlier daemon started; False if it is gone, or its pipes are."""
-        number, channel, is_job = found.attempt, None, self._config.job is not None
         self._begin()
-        try:
-            if is_job:
-                channel = self._open_channel(number, found=True)
-        except SpawnError as error:
-            self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
+        self._attempt = self._attempts.adopted(found)
+        if self._attempt is None:
             return False
-        process = adopt(found.pid, found.start_time, is_job, partial(self._exited, number))
-        if process is None:
-            if channel is not None:
-                channel.let_go()
-            return False
-        ways = None if is_job else self._ways(number)
-        if ways is not None:
-            ways.take_over(found.pid)
-        mark = found.mark or self._mark(number)
-        self._attempt = Attempt(number, process, channel, OomWatch(found.pid), mark, is_adopted=True, ways=ways)
-        if self._services.cgroups is not None:
-            cgroup = self._services.cgroups.of(self._config.name, number)
-            self._attempt.cgroup = cgroup if cgroup.exists else None
         self.started_wall_at, self.ended_wall_at = time.time() - found.age_s, None
-        self.started_at, self.ended_at = time.monotonic() - found.age_s, None
-        self._log.info("worker.adopted", attempt=number, pid=found.pid, runs_for_s=round(found.age_s, 1))
+        self.started_at, self.ended_at = self._attempt.began_at, None
+        self._log.info("worker.adopted", attempt=found.attempt, pid=found.pid, runs_for_s=round(found.age_s, 1))
         return True
 
     def let_go(self) -> None:
         """Leaves the worker, as it is, to the next daemon."""
         self.reserve.let_go()
         if self._attempt is not None:
-            self._attempt.process.let_go()
-            self._hang_up(self._attempt)
-            if self._attempt.channel is not None:
-                self._attempt.channel.let_go()
-            if self._attempt.ways is not None:
-                self._attempt.ways.let_go()
+            self._attempt.let_go()
+            self._attempts.hang_up(self._attempt)
             self._attempt = None
         for task in self._tasks:
             task.cancel()
@@ -193,43 +152,37 @@ class Acts:
     @perform.register
     def _(self, effect: order.Spawn) -> None:
         self._begin()
-        gpus = self._services.gpus
-        if self._config.job is not None and gpus is not None and gpus.can_ask:
-            self._waiting_for_gpus = effect.attempt
-            self._background(self._spawn_on_gpus(effect, gpus, self._config.job.gpu_wait))
+        if self._gpus.applies:
+            self._gpus.hold(effect.attempt)
+            self._background(self._spawn_on_gpus(effect))
         else:
-            self._spawn_now(effect)
+            self._spawn(effect)
 
-    async def _spawn_on_gpus(self, effect: order.Spawn, gpus: Gpus, limit_s: float) -> None:
+    async def _spawn_on_gpus(self, effect: order.Spawn) -> None:
         """The same once the GPUs are free of the last attempt and in order, unless it is to end before that."""
-        program_mark = marks.mark(self._services.state_dir, self._config.name, effect.attempt).rpartition(":")[0] + ":"
-        verdict = await until_fit(gpus, self._config, self._last_pid, program_mark, limit_s, self.reserve.pid)
-        if self._waiting_for_gpus != effect.attempt:
+        verdict, unsaid = await self._gpus.until_fit(effect.attempt, self._last_pid)
+        if verdict is None:
             return
-        self._waiting_for_gpus = None
         if verdict.sick is not None:
-            self._unsaid.clear()
             self._log.error("gpu.unfit", attempt=effect.attempt, why=verdict.sick)
             self._post(fact.SpawnFailed(effect.attempt, verdict.sick, permanent=False, waits_s=SICK_WAIT_S))
             return
         if verdict.waits is not None:
-            self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits, waited_s=limit_s)
-        self._spawn_now(effect)
-        unsaid, self._unsaid = self._unsaid, []
+            self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits)
+        self._spawn(effect)
         for message in unsaid:
             self._say(message)
 
     def _end_waiting(self, number: int) -> None:
         """Told to end what was not started yet."""
-        if self._waiting_for_gpus == number:
-            self._waiting_for_gpus = None
-            self._unsaid.clear()
+        if self._gpus.end(number):
             self._post(fact.SpawnFailed(number, "ended before it was started; its GPUs were not free", permanent=False))
 
-    def _spawn_now(self, effect: order.Spawn) -> None:
-        spare = self.reserve.take(effect.attempt, effect.split)
+    def _spawn(self, effect: order.Spawn) -> None:
+        number, split = effect.attempt, effect.split
+        spare = self.reserve.take(number, split)
         try:
-            self._attempt = self._spawn(effect) if spare is None else self._promoted(effect, spare)
+            made = self._attempts.spawned(number, split) if spare is None else self._attempts.promoted(number, spare)
         except OSError as error:
             text = f"cannot capture the output of {self._config.name}: {error.strerror}; it is tried again"
             self._not_spawned(effect, SpawnError(text, permanent=False))
@@ -237,15 +190,15 @@ class Acts:
         except SpawnError as error:
             self._not_spawned(effect, error)
             return
-        self.counters = self._attempt.memory.of_cgroups
+        self._attempt, process = made, made.process
+        self.counters = made.memory.of_cgroups
         self.started_wall_at, self.ended_wall_at = time.time(), None
-        self.started_at, self.ended_at = time.monotonic(), None
-        process = self._attempt.process
+        self.started_at, self.ended_at = made.began_at, None
         self._services.ledger.attempt_started(
-            self._config.name, effect.attempt, process.pid, process.start_time, self.started_wall_at, effect.split
+            self._config.name, number, process.pid, process.start_time, self.started_wall_at, split
         )
-        self._log.info("worker.spawned", attempt=effect.attempt, pid=process.pid, was_standby=spare is not None)
-        self._post(fact.SpawnSucceeded(effect.attempt))
+        self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=spare is not None)
+        self._post(fact.SpawnSucceeded(number))
 
     def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
         number = effect.attempt
@@ -255,102 +208,12 @@ class Acts:
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
-    def _spawn(self, effect: order.Spawn) -> Attempt:
-        """Raises SpawnError or OSError with everything taken back."""
-        config, services, number, mark = self._config, self._services, effect.attempt, self._mark(effect.attempt)
-        told = launch_of(
-            config, Control(number, self._folder(number)), self.reliability.between_failures_s, effect.split
-        )
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            channel = ways = listener = None
-            ends = captured(config, services.logs, number, handed_over)
-            if config.job is not None:
-                channel = self._open_channel(number)
-                undo.callback(channel.close)
-            elif config.listener is not None:
-                listener = self._listener_pipes(ends.stdout)
-                undo.callback(listener.close)
-                handed_over.callback(listener.handed_over)
-                ends = replace(ends, stdin=listener.stdin, stdout=listener.stdout)
-            else:
-                ways = self._ways(number)
-                stdin = ways.open()
-                handed_over.callback(os.close, stdin)
-                ends = replace(ends, stdin=stdin, notify=ways.notify_path)
-                undo.callback(ways.end)
-            cgroup = self._cgroup(number)
-            if cgroup is not None:
-                undo.callback(cgroup.remove)
-            ends = replace(ends, cgroup=cgroup)
-            process = start(config, services, told, mark, ends, partial(self._exited, number))
-            undo.pop_all()
-        if ways is not None:
-            ways.started(process.pid)
-        if listener is not None:
-            services.listening.opened(config.group, config.name, listener.write)
-        memory = OomWatch(process.pid)
-        return Attempt(number, process, channel, memory, mark, listener=listener, ways=ways, cgroup=cgroup)
-
-    def _promoted(self, effect: order.Spawn, spare: Spare) -> Attempt:
-        number, pid = effect.attempt, spare.process.pid
-        spare.process.handed_to(partial(self._exited, number), group_ends_with_it=True)
-        spare.channel.belongs_to(self._heard, partial(self._misheard, number))
-        cgroup = self._cgroup(number)
-        if cgroup is not None and not cgroup.take_in(pid):
-            cgroup.remove_if_empty()
-            cgroup = None
-        return Attempt(number, spare.process, spare.channel, OomWatch(pid), spare.mark, cgroup=cgroup)
-
-    def _mark(self, number: int) -> str:
-        return marks.mark(self._services.state_dir, self._config.name, number)
-
-    def _folder(self, number: int) -> Path:
-        """The attempt's own, for its pipes."""
-        return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
-
-    def _ways(self, number: int) -> Ways:
-        return Ways(self._folder(number), self._config, self._mark(number), partial(self._told, number))
-
-    @property
-    def was_ready(self) -> bool:
-        """Whether the worker has said that it is ready (notify), also to an earlier daemon."""
-        return self._attempt is not None and self._attempt.ways is not None and self._attempt.ways.was_ready
-
     def _told(self, number: int, said: Said) -> None:
         if said.status is not None:
             self.says = said.status or None
         if said.ready:
             self._log.info("worker.ready", attempt=number)
             self._post(fact.ReadySaid(number))
-
-    def _listener_pipes(self, log: int) -> ListenerPipes:
-        listening, pool, name = self._services.listening, self._config.group, self._config.name
-        copy = os.dup(log)
-        try:
-            return ListenerPipes(partial(listening.heard, pool, name), partial(listening.deaf, pool, name), copy)
-        except OSError:
-            os.close(copy)
-            raise
-
-    def _hang_up(self, attempt: Attempt) -> None:
-        """A listener's process is gone, or let go: its last word counts."""
-        if attempt.listener is not None:
-            attempt.listener.close()
-            self._services.listening.closed(self._config.group, self._config.name)
-
-    def _cgroup(self, number: int) -> Cgroup | None:
-        """A group of its own, where the daemon may make some; else its limits are watched from outside."""
-        config, cgroups = self._config, self._services.cgroups
-        if config.cpu_limit is not None and (cgroups is None or "cpu" not in cgroups.controllers):
-            self._log.warning("cpu_limit.not_held", attempt=number, remedy="give the daemon a cgroup with Delegate=cpu")
-        if cgroups is None:
-            return None
-        cgroups.sweep(config.name, number)
-        return cgroups.make(config.name, number, config.memory_limit, config.cpu_limit)
-
-    def _open_channel(self, number: int, found: bool = False) -> Channel:
-        folder = self._folder(number)
-        return open_channel(self._config, folder, number, self._heard, partial(self._misheard, number), found)
 
     @perform.register
     def _(self, effect: order.SelectCheckpoint) -> None:
@@ -404,9 +267,7 @@ class Acts:
         self._end_waiting(effect.attempt)
         self._log.warning("worker.killed", attempt=effect.attempt)
         if self._attempt is not None:
-            if self._attempt.cgroup is not None:
-                self._attempt.cgroup.kill()
-            self._attempt.process.kill_tree()
+            self._attempt.kill()
 
     @perform.register
     def _(self, effect: order.RememberWanted) -> None:
@@ -457,14 +318,10 @@ class Acts:
         attempt = self._attempt
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
-        if attempt.ways is not None:
-            attempt.ways.end()
-        if attempt.channel is not None:
-            words = attempt.channel.last_words() if attempt.is_adopted else []
-            attempt.channel.close()
-            for message in words if not self._spoke_last else ():
-                self._heard(message)
-        self._hang_up(attempt)
+        words = attempt.last_words()
+        for message in words if not self._spoke_last else ():
+            self._heard(message)
+        self._attempts.hang_up(attempt)
         self._attempt, self._last_pid = None, attempt.process.pid
         self.exports.over(number)
         self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()
@@ -478,22 +335,13 @@ class Acts:
         oom = attempt.memory.evidence() if exit_.signal == signal.SIGKILL else None
         self._post(fact.WorkerExited(number, exit_.code, exit_.signal, oom))
         if self._config.job is not None or self._config.killasgroup:
-            self._background(asyncio.to_thread(self._sweep, attempt))
+            self._background(asyncio.to_thread(attempt.sweep))
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
 
-    def _sweep(self, attempt: Attempt) -> None:
-        """In a thread: kills what the worker left behind, in its session and out of it."""
-        if attempt.cgroup is not None:
-            attempt.cgroup.remove()
-        attempt.process.kill_stragglers()
-        tree.kill(marks.of_attempt(attempt.mark))
-
     def _say(self, message: messages.ToWorker) -> None:
-        if self._waiting_for_gpus is not None:
-            self._unsaid.append(message)
-        elif self._attempt is not None and self._attempt.channel is not None:
-            self._attempt.channel.send(message)
+        if not self._gpus.keep(message) and self._attempt is not None:
+            self._attempt.say(message)
 
     def _misheard(self, attempt: int, error: str) -> None:
         self._log.warning("worker.misspoke", attempt=attempt, error=error)

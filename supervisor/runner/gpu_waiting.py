@@ -2,47 +2,87 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from supervisor.config import ProgramConfig
 from supervisor.core.gpus import Verdict, judge
 from supervisor.host import marks
 from supervisor.host.gpus import ANSWERS_WITHIN_S, Gpus
+from supervisor.protocol import messages
+from supervisor.runner.services import Services
 
 AGAIN_S = 0.2  # between two looks; the driver gives memory back within a second or two of the process' end
 
 
-async def until_fit(
-    gpus: Gpus,
-    config: ProgramConfig,
-    last_pid: int | None,
-    program_mark: str,
-    limit_s: float,
-    standby: int | None = None,
-) -> Verdict:
-    """Waits, at most `limit_s`, for the memory of the last attempt; the last verdict. `program_mark`: how the marks of
-    all attempts of the program begin. `standby`: the process that is to be the next, and may hold memory.
+class GpuWaiting:
+    """Holds back the starts of one program. `standby`: the process that is to be its next attempt, and may hold memory.
+
+    Meanwhile what is said to the attempt is kept for it.
     """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + limit_s
-    while True:
-        verdict = await _look(gpus, config, last_pid, program_mark, standby)
-        if verdict.waits is None or loop.time() >= until:
-            return verdict
-        await asyncio.sleep(AGAIN_S)
 
+    def __init__(self, config: ProgramConfig, services: Services, standby: Callable[[], int | None]) -> None:
+        self.attempt: int | None = None
+        """The one that waits."""
+        self._config = config
+        self._services = services
+        self._standby = standby
+        self._unsaid: list[messages.ToWorker] = []
 
-async def _look(
-    gpus: Gpus, config: ProgramConfig, last_pid: int | None, program_mark: str, standby: int | None
-) -> Verdict:
-    visible = visible_to(config.environment, os.environ)
-    try:
-        found = await asyncio.wait_for(asyncio.to_thread(gpus.look), ANSWERS_WITHIN_S)
-    except TimeoutError:
-        return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
-    holders = {pid for each in found for pid in each.pids} - {standby}
-    mine = {pid for pid in holders if pid == last_pid or (marks.of_process(pid) or "").startswith(program_mark)}
-    return judge(found, gpus.known, visible, mine)
+    @property
+    def applies(self) -> bool:
+        """Whether a start has to look at GPUs at all."""
+        gpus = self._services.gpus
+        return self._config.job is not None and gpus is not None and gpus.can_ask
+
+    def hold(self, attempt: int) -> None:
+        """The attempt waits from now on."""
+        self.attempt = attempt
+
+    def keep(self, message: messages.ToWorker) -> bool:
+        """Keeps what is said to the attempt; False if none waits."""
+        if self.attempt is not None:
+            self._unsaid.append(message)
+        return self.attempt is not None
+
+    def end(self, attempt: int) -> bool:
+        """The attempt is not to start any more; whether it waited."""
+        if self.attempt != attempt:
+            return False
+        self.attempt = None
+        self._unsaid.clear()
+        return True
+
+    async def until_fit(self, attempt: int, last_pid: int | None) -> tuple[Verdict | None, list[messages.ToWorker]]:
+        """Waits, at most `gpu_wait`, for the memory of the last attempt's process. The last verdict, None if the
+        attempt was ended meanwhile; and what was said to it.
+        """
+        job, gpus = self._config.job, self._services.gpus
+        assert job is not None and gpus is not None  # it applies
+        verdict = await self._look_until(gpus, attempt, last_pid, job.gpu_wait)
+        if self.attempt != attempt:
+            return None, []
+        self.attempt = None
+        unsaid, self._unsaid = self._unsaid, []
+        return verdict, unsaid
+
+    async def _look_until(self, gpus: Gpus, attempt: int, last_pid: int | None, limit_s: float) -> Verdict:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit_s
+        while True:
+            verdict = await self._look(gpus, attempt, last_pid)
+            if verdict.waits is None or loop.time() >= until:
+                return verdict
+            await asyncio.sleep(AGAIN_S)
+
+    async def _look(self, gpus: Gpus, attempt: int, last_pid: int | None) -> Verdict:
+        try:
+            found = await asyncio.wait_for(asyncio.to_thread(gpus.look), ANSWERS_WITHIN_S)
+        except TimeoutError:
+            return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
+        marked = marks.mark(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
+        holders = {pid for each in found for pid in each.pids} - {self._standby()}
+        mine = {pid for pid in holders if pid == last_pid or (marks.of_process(pid) or "").startswith(marked)}
+        return judge(found, gpus.known, visible_to(self._config.environment, os.environ), mine)
 
 
 def visible_to(own: Mapping[str, str], inherited: Mapping[str, str]) -> str | None:
