@@ -5,7 +5,6 @@ log files) is done elsewhere and comes back as an event.
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,30 +15,25 @@ import structlog
 
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
-from supervisor.core.cadence import Reliability
 from supervisor.core.effects import Effect, Spawn
 from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
-from supervisor.core.memory import Memory, memory_of
-from supervisor.core.patience import Section
-from supervisor.core.restart import HIGHEST_SPLIT, Cause, retries
+from supervisor.core.restart import Cause, retries
 from supervisor.core.wire_states import WireState, wire_state
 from supervisor.host import marks
-from supervisor.host.ledger import LedgerError
-from supervisor.host.oom_events import Counter, evidence
+from supervisor.host.oom_events import evidence
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts
 from supervisor.runner.adopting import LeftWorker, look_back
 from supervisor.runner.announcing import Announcing
 from supervisor.runner.launching import digest_of, policy_of
+from supervisor.runner.learning import Learning
 from supervisor.runner.listening import ListenerStanding
 from supervisor.runner.services import Services
 from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
 from supervisor.runner.telling import Telling
 
 Found = TypeVar("Found")
-
-SLOW_DISK_S = 5.0  # how long a start waits for a checkpoint directory's listing before it trusts the ledger alone
 
 
 class Runner:
@@ -61,15 +55,14 @@ class Runner:
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of state."""
         self._handed_over = False
-        self._has_recalled = False
         self._has_news = False  # something happened besides steps, which teach nothing that could not wait
-        self._remembered: tuple[Memory, tuple[Counter, ...]] | None = None
         self.acts = Acts(config, services, self.post)
         self.acts.reserve.on_change = self._wake
         self._services = services
         self._telling = Telling(config, services.hook_commands, services.hooks)
         self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
         self._job = Job(policy_of(config, services.notice_grace))
+        self._learning = Learning(config, services, self._job, self.acts)
         self._announcing = Announcing(config, services.listening)
         self._mailbox: deque[fact.Event] = deque()
         self._draining = False
@@ -152,57 +145,8 @@ class Runner:
         return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
 
     async def learn_attempts(self, last_attempt: int) -> None:
-        """Sees to it that no attempt's number is used twice: neither one of the ledger's nor one on the disk.
-
-        A checkpoint directory that does not answer is not waited for.
-        """
-        self._job.skip_attempts(last_attempt)
-        if self.config.job is not None and self.config.job.on_oom == "microbatch":
-            await self._learn_split()
-        if self.config.job is not None and self.acts.pid is None:
-            await self._learn_reliability()
-            await self._open_books(last_attempt)
-            await self._recall()
-            listing = self._services.checkpoints.highest_attempt(self.config.job.checkpoint_dir)
-            with contextlib.suppress(TimeoutError, OSError):
-                self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
-
-    async def _learn_reliability(self) -> None:
-        """What the ledger knows of failures and silences; without it, what was seen since this start holds."""
-        with contextlib.suppress(LedgerError):
-            reliability = Reliability()
-            for ran_s, cause in await asyncio.to_thread(self._services.ledger.ends, self.name):
-                reliability = reliability.after(ran_s, cause)
-            self.acts.reliability = reliability
-            silences = await asyncio.to_thread(self._services.ledger.silences, self.name)
-            self._job.facts.patience.recall(
-                {Section(each): s for each, s in silences.items() if each in tuple(Section)}
-            )
-
-    async def _recall(self) -> None:
-        """What an earlier daemon had learned of failures; with another configuration they may be over."""
-        if self._remembered is not None or self._has_recalled:
-            return
-        self._has_recalled = True
-        with contextlib.suppress(LedgerError):
-            recalled = await asyncio.to_thread(self._services.ledger.memories.last, self.name)
-            if recalled is not None:
-                self._job.recall(recalled.memory, self._loop.time(), recalled.ago_s)
-                self.acts.counters = recalled.counters if recalled.memory.attempt == self.attempt else ()
-                self.goes_on = recalled.digest == digest_of(self.config)
-
-    async def _open_books(self, last_attempt: int) -> None:
-        """Goes on with the account that an earlier daemon kept of this job."""
-        kept = None
-        with contextlib.suppress(LedgerError):
-            kept = await asyncio.to_thread(self._services.ledger.accounts.last, self.name)
-        self.acts.books.open(kept, last_attempt)
-
-    async def _learn_split(self) -> None:
-        """Into how many parts the last attempt divided its batches; twice as many if that was not enough."""
-        with contextlib.suppress(LedgerError):
-            last = await asyncio.to_thread(self._services.ledger.last_split, self.name)
-            self._job.facts.split = min(last, HIGHEST_SPLIT)
+        """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
+        self.goes_on = await self._learning.before_start(last_attempt) or self.goes_on
 
     def start(self) -> None:
         """Nothing stands in the way any more."""
@@ -365,21 +309,13 @@ class Runner:
         self.acts.books.stood(self._job.facts, self._loop.time())
         if self._has_news or self.state is not before:
             self._has_news = False
-            self._remember()
+            if self.looked_back.is_set():
+                self._learning.keep(self._loop.time())
         if self.state is not before:
             self.acts.tally.stood(before, self._loop.time())
             self._tell_state(before)
             self._telling.stood(before, self._job.facts)
             self.on_change()
-
-    def _remember(self) -> None:
-        """Into the ledger with what was learned, once it is another than what is there."""
-        if self.config.job is None or not self.looked_back.is_set():
-            return
-        memory, counters = memory_of(self._job.facts, self._loop.time()), self.acts.counters
-        if (memory, counters) != self._remembered:
-            self._remembered = memory, counters
-            self._services.ledger.memories.keep(self.name, memory, digest_of(self.config), counters)
 
     def _aside(self, count: Callable[..., None], *arguments: object) -> None:
         """Counts or tells something; supervision does not depend on that."""
