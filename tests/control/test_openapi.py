@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
 from supervisor.control.commands import TABLE
-from supervisor.control.openapi import SHAPES, description
+from supervisor.control.openapi import description
+from supervisor.control.shapes import SHAPES
 from tests.system.harness import Daemon, job
 
 COPY = Path(__file__).parents[2] / "docs" / "openapi.json"
