@@ -42,15 +42,21 @@ class Watch:
                 by_program[each.program].append(each)
             self.looks += 1
             for program, workers in by_program.items():
-                if len(workers) > 1 and len(alive := [each for each in workers if _lives(each)]) > 1:
+                pids = {each.pid for each in workers}
+                if len(workers) > 1 and len(alive := [each for each in workers if _lives(each, pids)]) > 1:
                     self.broken.append(f"{program} has {len(alive)} workers at once: {alive}")
 
 
-def _lives(worker: Running) -> bool:
-    """Whether it is still there: two that were seen one after the other need not have been there together."""
+def _lives(worker: Running, pids: set[int]) -> bool:
+    """Whether it is still there: two that were seen one after the other need not have been there together.
+
+    What a worker has just forked, `pids` being all of them, looks like it until it executes something else.
+    """
     try:
         process = psutil.Process(worker.pid)
-        return process.create_time() == worker.began and process.status() != psutil.STATUS_ZOMBIE
+        if process.create_time() != worker.began or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.ppid() not in pids
     except psutil.Error:
         return False
 
