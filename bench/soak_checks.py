@@ -122,6 +122,9 @@ def books(site: Site, program: str) -> Books:
             found.wrong.append(f"attempt {later['attempt']} began before attempt {earlier['attempt']} had ended")
     if attempts and attempts[-1]["cause"] != "done":
         found.wrong.append(f"the last attempt's cause is {attempts[-1]['cause']}")
+    if sums["since_wall_at"] is None:
+        found.wrong.append("it has no account")
+        return found
     wall_s, booked_s = now - sums["since_wall_at"], sum(sums["spent_s"].values())
     if abs(wall_s - booked_s) > SLACK_S + 0.01 * wall_s:
         found.wrong.append(f"{booked_s:.1f} s are booked of {wall_s:.1f} s")

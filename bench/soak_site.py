@@ -36,6 +36,7 @@ autorestart=false
 stdout_logfile={{folder}}/flood.log
 stdout_logfile_maxbytes=1MB
 stdout_logfile_backups=1
+stderr_logfile=NONE
 """
 
 
