@@ -209,9 +209,13 @@ def train(daemon: Daemon, directory: Path, network: Network, step: int, training
         flushes = daemon.hear(0.0)
         for each in flushes:
             daemon.say("flushing", id=each["id"], step=step)
+        stops = any(each["then"] == "stop" for each in flushes)
         if flushes or step % SAVE_EVERY == 0 or step == TOTAL_STEPS:
-            save(daemon, directory, network, step, [each["id"] for each in flushes])
-        if any(each["then"] == "stop" for each in flushes):
+            error = save(daemon, directory, network, step, [each["id"] for each in flushes])
+            if error is not None and (stops or step == TOTAL_STEPS):  # nobody would have what was trained since
+                daemon.say("failed", step=step, error=f"the last save failed: {error}", traceback="")
+                return 74
+        if stops:
             return 143
     daemon.say("done", step=step, metrics={"accuracy": network.right(*test)})
     print(f"test accuracy {network.right(*test):.3f}")
@@ -220,21 +224,22 @@ def train(daemon: Daemon, directory: Path, network: Network, step: int, training
     return 0
 
 
-def save(daemon: Daemon, directory: Path, network: Network, step: int, flushes: list[int]) -> None:
-    """Commits a step and says so, or why not; training goes on."""
+def save(daemon: Daemon, directory: Path, network: Network, step: int, flushes: list[int]) -> str | None:
+    """Commits a step and says so, or why not, and gives that."""
     started = time.monotonic()
     try:
         name, size_bytes = commit(directory, daemon.attempt, step, network.arrays())
     except OSError as error:
         shutil.rmtree(directory / f"step-{step:010d}.a{daemon.attempt}.partial", ignore_errors=True)
         daemon.say("save-failed", step=step, error=str(error), flushes=flushes)
-        return
+        return str(error)
     spent_s = time.monotonic() - started
     keep = int(os.environ["STEPKEEPER_CHECKPOINT_KEEP"])
     for old in sorted(directory.glob("step-*.a*"))[:-keep]:
         shutil.rmtree(old)
     daemon.say("committed", step=step, checkpoint=name, size_bytes=size_bytes, save_s=spent_s, stall_s=spent_s,
                flushes=flushes)  # fmt: skip
+    return None
 
 
 if __name__ == "__main__":

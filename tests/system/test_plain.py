@@ -67,6 +67,20 @@ def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> 
         assert after["job"]["attempt"] == 1
 
 
+def test_its_last_save_that_fails_is_no_end(tmp_path: Path) -> None:
+    steps = 20_000
+    with Daemon(tmp_path, section("plain", tmp_path, steps)) as daemon:
+        daemon.call("start", name="plain", wait=False)
+        daemon.until_step("plain", 150, patience_s=PATIENCE_S)
+        (tmp_path / "plain" / f"step-{steps:010d}.a1").write_bytes(b"in the way of the first attempt's rename")
+        daemon.until_state("plain", "SUCCEEDED", "FAILED", patience_s=PATIENCE_S)
+        first, *_, last = daemon.call("history", name="plain")["attempts"]
+
+    assert first["exit_code"] == 74 and "last save failed" in first["text"]
+    assert (last["attempt"], last["cause"]) == (2, "done")
+    assert str(checkpoints.committed(tmp_path / "plain")[0]) == f"step-{steps:010d}.a2"
+
+
 def test_it_imports_nothing_of_stepkeeper() -> None:
     text = PLAIN.read_text()
 
