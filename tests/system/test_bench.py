@@ -88,7 +88,9 @@ def test_a_second_worker_is_seen(site: Site):
 
 
 def test_two_workers_one_after_the_other_are_none_too_many():
-    began = psutil.Process().create_time()
+    me = psutil.Process()
+    worker, before = Running("t", 1, me.pid, me.create_time()), Running("t", 1, me.pid, me.create_time() - 5)
 
-    assert soak_checks._lives(Running("t", 1, psutil.Process().pid, began))
-    assert not soak_checks._lives(Running("t", 1, psutil.Process().pid, began - 5))
+    assert soak_checks._lives(worker, {me.pid})
+    assert not soak_checks._lives(before, {me.pid})
+    assert not soak_checks._lives(worker, {me.pid, me.ppid()}), "what a worker has just forked is no second one"

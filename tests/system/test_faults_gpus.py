@@ -107,6 +107,7 @@ def test_it_can_be_stopped_while_it_waits_and_starts_anyway_in_the_end(tmp_path:
                 host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
                 daemon.call("start", name="t")
         daemon.until(lambda: daemon.status("t")["pid"] not in (None, pid), "it starts anyway")
+        daemon.until(lambda: daemon.events("gpu.not_free"), "it is said why that took so long")
         assert daemon.events("gpu.not_free") == ["gpu.not_free"]
 
 
