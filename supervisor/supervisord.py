@@ -80,26 +80,8 @@ class Supervisord:
         ledger = Ledger(settings.state_dir / "ledger.sqlite3", pruning)
         if ledger.set_aside is not None:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
-        logs, checkpoints = LogPump(settings.state_dir), CheckpointStore()
-        logs.start()
-        gpus = Gpus()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.to_thread(gpus.open), ANSWERS_WITHIN_S)
-        services = Services(
-            ledger=ledger,
-            logs=logs,
-            checkpoints=checkpoints,
-            state_dir=settings.state_dir,
-            runtime_dir=settings.runtime_dir,
-            environment={**without_notify(os.environ), **settings.environment},
-            server_url=self._server_url(),
-            notice_grace=settings.notice_grace,
-            cgroups=cgroup.prepare(),
-            gpus=gpus,
-            hooks=Hooks(settings.hook_timeout),
-            hook_commands=settings.hooks(),
-            listening=Listening(settings.identifier),
-        )
+        services = await self._services(ledger)
+        logs = services.logs
         programs = Programs(self._config, self._read, services)
         services.saves.learn(ledger)
         memory = NoticeMemory(settings.runtime_dir)
@@ -110,7 +92,7 @@ class Supervisord:
             programs,
             ledger,
             logs,
-            checkpoints,
+            services.checkpoints,
             shut_down=self._leave.set,
             reload=self._ask_reload,
             settings=settings,
@@ -137,6 +119,31 @@ class Supervisord:
             ledger.close()
             await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
         return None if self._reload else self._status
+
+    async def _services(self, ledger: Ledger) -> Services:
+        """What all programs share, the log capture among it begun."""
+        settings = self._config.supervisord
+        logs, gpus = LogPump(settings.state_dir), Gpus()
+        logs.start()
+        try:
+            await gpus.ask(gpus.open)
+        except TimeoutError:
+            log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect="starts wait for no GPU until it answers")
+        return Services(
+            ledger=ledger,
+            logs=logs,
+            checkpoints=CheckpointStore(),
+            state_dir=settings.state_dir,
+            runtime_dir=settings.runtime_dir,
+            environment={**without_notify(os.environ), **settings.environment},
+            server_url=self._server_url(),
+            notice_grace=settings.notice_grace,
+            cgroups=cgroup.prepare(),
+            gpus=gpus,
+            hooks=Hooks(settings.hook_timeout),
+            hook_commands=settings.hooks(),
+            listening=Listening(settings.identifier),
+        )
 
     async def _supervise(self, programs: Programs, environment: Mapping[str, str]) -> None:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""

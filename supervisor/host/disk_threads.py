@@ -1,4 +1,4 @@
-"""Runs what may hang on a disk, in threads that nobody waits for: a dead disk must not keep the daemon from leaving.
+"""Runs what may hang on a disk, or in a driver, in threads that nobody waits for: it must not keep the daemon here.
 
 The event loop's own executor would be waited for at the end, by asyncio and again by the interpreter.
 """

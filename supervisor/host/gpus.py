@@ -1,12 +1,19 @@
-"""The GPUs as NVIDIA's driver tells of them, through nvidia-ml-py where both are there; for threads, as it may hang."""
+"""The GPUs as NVIDIA's driver tells of them, through nvidia-ml-py where both are there."""
 
+import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 from supervisor.core.gpus import Gpu
+from supervisor.host.disk_threads import DiskThreads
 from supervisor.host.gpu_memory import pynvml
 
+DRIVER = Path("/dev/nvidiactl")
 ANSWERS_WITHIN_S = 10.0  # a driver in trouble hangs; nvidia-smi takes about a second for eight GPUs
+
+Answer = TypeVar("Answer")
 
 
 class Gpus:
@@ -16,6 +23,14 @@ class Gpus:
         self.known: set[str] = set()
         self._nvml = nvml
         self._is_open = False
+        self._threads = DiskThreads()
+
+    async def ask(self, question: Callable[[], Answer]) -> Answer:
+        """What `open` or `look` gives, in a thread that nobody waits for: a driver that hangs holds up no exit.
+
+        Raises TimeoutError if there is no answer within ANSWERS_WITHIN_S; a later question waits behind that one.
+        """
+        return await asyncio.wait_for(self._threads.run(DRIVER, question), ANSWERS_WITHIN_S)
 
     @property
     def can_ask(self) -> bool:

@@ -76,7 +76,7 @@ class GpuWaiting:
 
     async def _look(self, gpus: Gpus, attempt: int, last_pid: int | None) -> Verdict:
         try:
-            found = await asyncio.wait_for(asyncio.to_thread(gpus.look), ANSWERS_WITHIN_S)
+            found = await gpus.ask(gpus.look)
         except TimeoutError:
             return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
         marked = marks.mark(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
