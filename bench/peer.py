@@ -1,4 +1,4 @@
-"""Other people's packages, each in an environment of its own beside ours, made on first use: to compare and to talk with.
+"""Other people's packages, each in an environment of its own beside ours, made on first use: to compare and talk with.
 
 Run with `python -m bench.peer` to make Supervisor's now.
 """
