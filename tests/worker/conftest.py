@@ -58,7 +58,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with room for 256 KiB."""
+    """A file system of its own that a checkpoint does not fit into."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
