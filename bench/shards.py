@@ -141,8 +141,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mb", type=float, default=400)
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=harness.ROOT / "bench", help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, default=harness.RESULTS, help="on the disk to be measured")
     given = parser.parse_args()
+    given.folder.mkdir(exist_ok=True)
     content = np.frombuffer(np.random.default_rng(0).bytes(int(given.mb * 1e6)), np.uint8)  # read-only
     with tempfile.TemporaryDirectory(prefix="shards-", dir=given.folder) as folder:
         results = measured(content, given.turns, Path(folder))

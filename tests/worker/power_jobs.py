@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -98,6 +99,8 @@ def _held_by_replicas(path: Path) -> int:
 
 
 class _Counting:
+    """Its files are written while training waits."""
+
     versions: Mapping[str, str] = {}
     topology: Mapping[str, str | int | bool] = {}
 
@@ -105,8 +108,7 @@ class _Counting:
         self.value = 0
 
     def write(self, folder: Path) -> None:
-        for name in ("one", "other"):
-            (folder / name).write_bytes(np.full(10_000, self.value).tobytes())
+        _write(folder, self.value)
 
     def read(self, folder: Path) -> None:
         self.value = _held_by_files(folder)
@@ -115,9 +117,22 @@ class _Counting:
         raise Unfit("it is a TensorFlow checkpoint")
 
 
+class _Copied(_Counting):
+    """Its files can be written while training goes on."""
+
+    def copied(self) -> Callable[[Path], None]:
+        value = self.value
+        return lambda folder: _write(folder, value)
+
+
+def _write(folder: Path, value: int) -> None:
+    for name in ("one", "other"):
+        (folder / name).write_bytes(np.full(10_000, value).tobytes())
+
+
 @contextmanager
-def _files(daemon: DaemonEnd, launch: Launch) -> Iterator[Job]:
-    files = _Counting()
+def _files(daemon: DaemonEnd, launch: Launch, kind: type[_Counting] = _Counting) -> Iterator[Job]:
+    files = kind()
 
     def train() -> None:
         files.value += 1
@@ -168,5 +183,6 @@ KINDS = {
     "tensorflow": Kind(_tensorflow, _held_by_tensorflow),
     "replicas": Kind(_replicas, _held_by_replicas),
     "files": Kind(_files, _held_by_files),
+    "files beside": Kind(partial(_files, kind=_Copied), _held_by_files),
     "plain": Kind(_plain, _held_by_plain),
 }
