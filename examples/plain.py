@@ -6,6 +6,7 @@ It imports nothing of stepkeeper: what is here is what a program in any language
 and the generator's state are arrays in one file, `state.npz`.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -79,8 +80,18 @@ def message_in(line: bytes) -> dict[str, Any] | None:
 def sync(path: Path) -> None:
     """Forces a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder and those above it; each is on the disk, or a power cut would take what lies in it."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
 
 
 def commit(directory: Path, attempt: int, step: int, arrays: dict[str, Any]) -> tuple[str, int]:
@@ -174,7 +185,7 @@ def main() -> int:
     while not (heard := [each for each in daemon.hear(60.0) if each["type"] == "go"]):
         pass  # nothing may be touched before
     directory = Path(os.environ["STEPKEEPER_CHECKPOINT_DIR"])
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     lock = os.open(directory / ".stepkeeper.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
@@ -230,16 +241,32 @@ def save(daemon: Daemon, directory: Path, network: Network, step: int, flushes: 
     try:
         name, size_bytes = commit(directory, daemon.attempt, step, network.arrays())
     except OSError as error:
-        shutil.rmtree(directory / f"step-{step:010d}.a{daemon.attempt}.partial", ignore_errors=True)
+        take_back(directory / f"step-{step:010d}.a{daemon.attempt}")
         daemon.say("save-failed", step=step, error=str(error), flushes=flushes)
         return str(error)
     spent_s = time.monotonic() - started
-    keep = int(os.environ["STEPKEEPER_CHECKPOINT_KEEP"])
-    for old in sorted(directory.glob("step-*.a*"))[:-keep]:
-        shutil.rmtree(old)
     daemon.say("committed", step=step, checkpoint=name, size_bytes=size_bytes, save_s=spent_s, stall_s=spent_s,
                flushes=flushes)  # fmt: skip
+    try:
+        retain(directory, int(os.environ["STEPKEEPER_CHECKPOINT_KEEP"]))
+    except OSError as error:
+        print(f"cannot delete old checkpoints: {error}", file=sys.stderr)  # that is no reason to end
     return None
+
+
+def take_back(final: Path) -> None:
+    """Deletes what a failed save left, also what has its name but is perhaps not on the disk."""
+    partial = final.with_name(f"{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    if final.is_dir():
+        with contextlib.suppress(OSError):
+            shutil.rmtree(final.rename(partial))
+
+
+def retain(directory: Path, keep: int) -> None:
+    """Deletes all but the newest checkpoints: a rename first, so that none is ever half there."""
+    for old in sorted(directory.glob("step-*.a*[0-9]"))[:-keep]:
+        shutil.rmtree(old.rename(f"{old}.partial"))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ An export is for serving: the optimizer, the data position and random state are 
 checkpoints only. `DIRECTORY/STEP/` is what TensorFlow Serving watches for; a half-written export has another name.
 """
 
+import ctypes
+import errno
 import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
     partial = final.with_name(final.name + PARTIAL)
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.parent.mkdir(parents=True, exist_ok=True)
+        durable.make_folder(partial.parent)
         _save(model, partial)
         durable.write_file(partial / RECORD, _record(partial, step))
         _sync_folders(partial)
@@ -109,11 +111,35 @@ def _sync_folders(folder: Path) -> None:
         durable.sync_folder(Path(where))
 
 
-def _put_in_place(partial: Path, final: Path) -> None:
+def _exchange(one: Path, other: Path) -> None:
+    """Gives each the other's name, in one step. Raises OSError, also where the file system can't (NFS)."""
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError as error:  # a C library without it
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
+    if call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
+
+
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
+
+
+def _put_in_place(partial: Path, final: Path, exchange: Callable[[Path, Path], None] = _exchange) -> None:
+    """What was at `final` is there until the new one is, where the file system can exchange two names."""
     old = final.with_name(final.name + REPLACED)
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
-        final.rename(old)
-    partial.rename(final)
+    if not final.exists():
+        partial.rename(final)
+    else:
+        try:
+            exchange(partial, final)
+        except OSError:
+            shutil.rmtree(old, ignore_errors=True)
+            final.rename(old)
+            try:
+                partial.rename(final)
+            except OSError:
+                old.rename(final)
+                raise
     durable.sync_folder(final.parent)
+    shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(old, ignore_errors=True)

@@ -56,9 +56,22 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
     for optimizer in waiting:
+        _be_in_scope(outer[0], strategy)
         with scope:
             optimizer.build(outer[0].trainable_variables)
     exact.make_global_seed(strategy)
+
+
+def _be_in_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return
+    for variable in model.trainable_variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ValueError(
+                f"cannot train model {model.name!r} on {strategy.num_replicas_in_sync} replicas: {variable.path} was "
+                f"made outside of strategy.scope(); build model and optimizer inside of it (the tf.train.Checkpoint "
+                f"may be made anywhere)"
+            )
 
 
 def outermost(found: list[Any]) -> list[Any]:

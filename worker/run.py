@@ -163,8 +163,11 @@ class Run(Steps):
 
         `metrics`: numbers, scalar tensors, or per-replica ones (the mean counts). They are read at most ten times a
         second, and for each checkpoint, so the loop may run ahead of the device in between. Those that are not finite
-        are left out of messages and manifests. Call it last in the loop's body, and before a `break`.
+        are left out of messages and manifests. Call it last in the loop's body, and before a `break`. RuntimeError
+        inside of a tf.function, or of what `strategy.run` runs.
         """
+        if not self._checked:
+            _be_in_the_loop()
         self.step += 1
         self._in_step = False
         self._attempt.requests.step = self.step
@@ -328,6 +331,20 @@ class Run(Steps):
             of_run(self._tracked, folder, self.step)
         except ExportError as error:
             self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
+
+
+def _be_in_the_loop() -> None:
+    """Raises RuntimeError where Python's loop is not what runs; looked at once, as that is how often it would run."""
+    if tf.inside_function():
+        where, what = "a tf.function", "it would run once, when the function is traced, and count no step after that"
+    elif tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
+        where, what = "strategy.run", "each replica would count every step"
+    else:
+        return
+    raise RuntimeError(
+        f"cannot count a step inside of {where}: {what}; call run.step_done in the Python loop, after the function "
+        f"that trains"
+    )
 
 
 def _keeper_of(together: gang.Gang | None, *given: Any) -> Keeper:

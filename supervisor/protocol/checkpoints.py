@@ -131,7 +131,10 @@ def _begin_from(initial: Path) -> Selection:
         chosen = _begin(initial, foreign.at(initial))
         if chosen.path is not None:
             return chosen
-    why = tuple(refused) or (Refused(initial.name, "there is no checkpoint of this name, nor a folder with any"),)
+    nothing = "there is no checkpoint of this name, nor a folder with any"
+    if (initial / "saved_model.pb").is_file():
+        nothing = "it is a SavedModel, an export: the optimizer's state and the place in the data are not in it"
+    why = tuple(refused) or (Refused(initial.name, nothing),)
     raise NoValidCheckpoint(initial, why, "set initial_checkpoint to one that is whole, or take the line out")
 
 

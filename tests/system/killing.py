@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +29,7 @@ FIRST_STEP_S = 180.0  # imports and tracing on a machine that is busy with other
 END_S = 600.0
 SAVE_S = 0.02  # how long a save is taken to last until one was measured
 LOOK_S = 0.0005
+TRIES = 8  # at one kill, until it has met the moment that it was meant for
 TORCH_DIGEST = """
 import hashlib, sys, torch
 def walk(value):
@@ -205,16 +206,22 @@ class Rig:
         self._step_s = end.attempts[-1]["spent_s"]["training"] / end.step
         return end
 
-    def killed(self, kills: Sequence[Kill]) -> End:
-        """A run with these kills; fewer of them (`hits`) if it is done before."""
+    def killed(self, kills: Sequence[Kill], insist: bool = False) -> End:
+        """A run with these kills; fewer of them (`hits`) if it is done before.
+
+        `insist`: a kill that met another moment than it was meant for is followed by more, each earlier in its moment.
+        """
         began = time.monotonic()
         name = self._begin()
         hits: list[Hit] = []
-        for number, kill in enumerate(kills):
-            hit = self._strike(name, kill, len(kills) - number)
-            if hit is None:
-                break
-            hits.append(hit)
+        for number, meant in enumerate(kills):
+            for tried in range(TRIES if insist else 1):
+                kill = replace(meant, part=meant.part / 2**tried)
+                hit = self._strike(name, kill, len(kills) - number)
+                if hit is not None:
+                    hits.append(hit)
+                if hit is None or hit.met is meant.moment:
+                    break
         self._until_ended(name)
         return self._end(name, tuple(hits), began)
 
@@ -325,10 +332,13 @@ class Rig:
             return True
 
     def _partials(self, name: str) -> list[str]:
+        """Of saves that are not finished. A checkpoint that is being deleted looks the same, but is an old one."""
+        newest = max((each.step for each in checkpoints.committed(self._folder / name)), default=-1)
         try:
-            return [each.name for each in os.scandir(self._folder / name) if layout.is_partial(each.name)]
+            found = [each.name for each in os.scandir(self._folder / name) if layout.is_partial(each.name)]
         except FileNotFoundError:
             return []
+        return [each for each in found if (saved := layout.checkpoint_in(each)) is not None and saved.step > newest]
 
     def _damage(self, name: str, damage: Damage) -> str | None:
         """Damages the newest checkpoint if an older one is there; says which and how."""

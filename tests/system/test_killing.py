@@ -1,10 +1,12 @@
 """Each example, killed at random seeded moments, ends with the bits of its undisturbed run.
 
 A kill at a step, in a save and in a restore each, over the examples at least two of every kind; and the newest
-checkpoint is damaged before some of them. `bench/` does the same with a hundred kills of each.
+checkpoint is damaged before some of them. Each meets the moment it was meant for, or is followed by another. `bench/`
+does the same with a hundred kills of each.
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +54,12 @@ def test_an_example_killed_again_and_again_ends_with_the_same_bits(name: str, pl
     try:
         with Rig(example, tmp_path) as rig:
             undisturbed = rig.undisturbed()
-            disturbed = rig.killed(kills)
+            disturbed = rig.killed(kills, insist=True)
     except NotInstalled as error:
         pytest.skip(str(error))
 
     print([(hit.kill.moment, hit.met, hit.step, hit.damaged) for hit in disturbed.hits])
-    assert len(disturbed.hits) == len(kills), "else it was done before"
+    met = Counter(hit.met for hit in disturbed.hits)
+    assert met >= Counter(moment for moment, _ in plan), "else it was done before, or its moments were missed"
     assert any(hit.damaged for hit in disturbed.hits)
     assert disturbed.same_as == undisturbed.same_as, f"killed at {disturbed.hits}"

@@ -12,14 +12,13 @@ Calls of this process only, and only on regular files and folders.
 import os
 import shutil
 import stat
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CALLS = ("mkdir", "pwrite", "fsync", "rename", "replace", "unlink", "rmdir")
+from tests.worker import power_calls
 
 Tree = dict[str, Any]  # name -> bytes of a file, or Tree of a folder
 
@@ -50,8 +49,7 @@ class Disk:
                 descriptor = os.open(path, os.O_RDONLY)
                 self._sync(descriptor)
                 os.close(descriptor)
-        for name in CALLS:
-            patch.setattr(os, name, self._watched(name, getattr(os, name)))
+        power_calls.watch(patch, self.root, lambda name, path: self.cuts.append(self.cut(f"{name} {path}")), self._sync)
 
     def cut(self, before: str) -> Cut:
         names, torn = self._live(self.root, torn=False), self._live(self.root, torn=True)
@@ -60,16 +58,6 @@ class Disk:
     def close(self) -> None:
         for descriptor in self._held:
             os.close(descriptor)
-
-    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            self.cuts.append(self.cut(f"{name} {arguments[0]}"))
-            result = real(*arguments, **named)
-            if name == "fsync":
-                self._sync(arguments[0])
-            return result
-
-        return call
 
     def _sync(self, descriptor: int) -> None:
         self._held.append(os.dup(descriptor))

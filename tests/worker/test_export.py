@@ -1,6 +1,9 @@
 """Exports: whole or not there, and the same outputs in a process that has never heard of us."""
 
+import contextlib
+import errno
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +19,7 @@ from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, Done, Export, Exported, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.export import RECORD, ExportError, export, verify
+from worker.export import RECORD, ExportError, _put_in_place, export, verify
 
 pytestmark = pytest.mark.tensorflow
 SERVE = """
@@ -180,4 +183,21 @@ def test_failed_export_leaves_the_earlier_one_and_nothing_else(exported: Path) -
         export(unbuilt, exported.parent, 7)
 
     assert verify(exported)["step"] == 7
+    assert [each.name for each in exported.parent.iterdir()] == ["7"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_file_system_that_can_not_exchange_names_gets_two_renames(fails: bool, exported: Path, tmp_path: Path) -> None:
+    def can_not(one: Path, other: Path) -> None:
+        raise OSError(errno.EINVAL, "as NFS says")
+
+    partial = exported.with_name("7.partial")
+    if not fails:
+        shutil.copytree(exported, partial)
+        (partial / "new").touch()
+    with contextlib.suppress(FileNotFoundError):
+        _put_in_place(partial, exported, can_not)
+
+    assert verify(exported)["step"] == 7
+    assert (exported / "new").exists() is not fails
     assert [each.name for each in exported.parent.iterdir()] == ["7"]

@@ -1,9 +1,17 @@
-"""docs/recipes.md names what is there: files, headings, and calls."""
+"""docs/recipes.md names what is there: files, headings, and calls; and what the recipes get wrong is said to them."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tensorflow as tf
+
+import worker
+from supervisor.protocol.launch import Launch
+from tests.worker import training
+from worker.export import export
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
@@ -34,3 +42,74 @@ def test_every_call_it_names_exists() -> None:
         module, _, name = call.rpartition(".")
         text = (ROOT / "worker" / f"{module or '__init__'}.py").read_text()
         assert re.search(rf"(def|class) {name}\b" if module else rf'"{name}"', text), call
+
+
+# --- what the recipes do ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("where", ["a tf.function", "strategy.run"])
+def test_a_step_counted_inside_of_a_function_is_refused(where: str, two_replicas: Any, tmp_path: Path) -> None:
+    count = tf.Variable(0)
+    run = worker.Run(tf.train.Checkpoint(count=count), directory=tmp_path, total_steps=3)
+
+    def step() -> None:
+        count.assign_add(1)
+        run.step_done()
+
+    calls = {"a tf.function": tf.function(step), "strategy.run": lambda: two_replicas.run(run.step_done)}
+    with pytest.raises(RuntimeError, match=rf"inside of {where}: .* in the Python loop"), run:
+        calls[where]()
+
+    assert run.step == 0
+    assert not list(tmp_path.glob("step-*"))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_checkpoint_may_be_made_outside_of_the_scope(inside: bool, two_replicas: Any, tmp_path: Path) -> None:
+    tracked = training.build(two_replicas)
+    values = []
+    for _ in range(2):
+        if inside:
+            with two_replicas.scope():
+                tracked = tf.train.Checkpoint(model=tracked.model, optimizer=tracked.optimizer)
+        with worker.Run(tracked, strategy=two_replicas, total_steps=3, directory=tmp_path) as run:
+            begun_at = run.step
+            training.train(run, tracked, two_replicas)
+        values.append([each.tobytes() for each in training.all_values(tracked)])
+        tracked = training.build(two_replicas)
+
+    assert begun_at == 3
+    assert values[0] == values[1]
+
+
+@pytest.mark.tensorflow
+def test_a_model_made_outside_of_the_scope_is_refused(two_replicas: Any, tmp_path: Path) -> None:
+    tracked = training.build(tf.distribute.get_strategy())
+    run = worker.Run(tracked, strategy=two_replicas, directory=tmp_path)
+
+    with pytest.raises(ValueError, match=r"kernel was made outside of strategy\.scope\(\)"), run:
+        pass
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [(".", "it is a SavedModel, an export: the optimizer's state"), ("variables/variables", "it does not hold")],
+)
+def test_training_on_from_an_export_is_refused(
+    given: str,
+    why: str,
+    begin: Callable[[Launch], None],
+    two_replicas: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = export(training.build(two_replicas).model, tmp_path / "export", 7)
+    begin(Launch(checkpoint_dir=tmp_path / "c", initial_checkpoint=folder / given))
+    with pytest.raises(SystemExit) as leaving, worker.Run(training.build(two_replicas), strategy=two_replicas):
+        pass
+
+    assert leaving.value.code == 65
+    assert why in capsys.readouterr().err

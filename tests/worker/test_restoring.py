@@ -2,6 +2,8 @@
 
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +99,42 @@ def test_nothing_whole_is_an_error_and_never_a_fresh_start(
     assert "step-0000000003.a1" in capsys.readouterr().err
 
 
-def test_plain_tensorflow_restores_a_checkpoint_and_accounts_for_all_of_it(trained: Path) -> None:
+PLAIN = """
+import sys
+sys.modules["worker"] = sys.modules["supervisor"] = None  # as on a machine where stepkeeper is not installed
+import numpy, tensorflow as tf
+layers = tf.keras.layers
+model = tf.keras.Sequential([
+    tf.keras.Input((8, 8, 1)), layers.Conv2D(8, 3), layers.BatchNormalization(), layers.Dropout(0.5), layers.Flatten(),
+    layers.Dense(10, name="head"),
+])
+optimizer = tf.keras.optimizers.Adam(tf.keras.optimizers.schedules.CosineDecay(1e-2, 200))
+optimizer.build(model.trainable_variables)
+tf.train.Checkpoint(model=model, optimizer=optimizer).restore(sys.argv[1]).assert_consumed()
+numpy.savez(sys.argv[2], *(each.numpy() for each in [*model.weights, *optimizer.variables]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_plain_tensorflow_restores_every_value_in_a_process_that_can_not_import_us(
+    two_replicas: Any, tmp_path: Path
+) -> None:
+    tracked = training.build(two_replicas)
+    with worker.Run(tracked, strategy=two_replicas, total_steps=6, directory=tmp_path / "c") as run:
+        training.train(run, tracked, two_replicas)
+    command = [sys.executable, "-I", "-c", PLAIN, str(tmp_path / "c" / "step-0000000006.a1" / "ckpt"), "found.npz"]
+    subprocess.run(command, check=True, timeout=250, cwd=tmp_path, env={"PATH": "/usr/bin:/bin"})
+
+    trained = [*tracked.model.weights, *tracked.optimizer.variables]
+    with np.load(tmp_path / "found.npz", allow_pickle=False) as found:
+        restored = [found[f"arr_{number}"] for number in range(len(found.files))]
+    assert [each.tobytes() for each in restored] == [each.value.numpy().tobytes() for each in trained]
+    moments = [each for each in trained if "momentum" in each.path or "velocity" in each.path]
+    assert len(moments) == 12 and all(each.value.numpy().any() for each in moments), "else they would be equal anyway"
+
+
+def test_plain_tensorflow_accounts_for_all_of_a_checkpoint(trained: Path) -> None:
     one_device = tf.distribute.get_strategy()
     tracked = training.build(one_device)
     tracked.optimizer.build(tracked.model.trainable_variables)

@@ -2,7 +2,7 @@
 
 import math
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -255,20 +255,6 @@ def test_other_programs_find_the_newest_through_the_pointer(
         run.step_done()
 
     assert tf.train.latest_checkpoint(str(directory)) == str(directory / "step-0000000001.a1" / "ckpt")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own that a checkpoint does not fit into."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "stepkeeper-test", folder], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
 
 
 def test_full_disk_costs_the_save_and_training_goes_on(
