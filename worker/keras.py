@@ -6,14 +6,16 @@ so that no checkpoint lies between an epoch's last batch and what belongs to it.
 """
 
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from worker import completeness
+from worker import completeness, gang
 from worker.data import Examples, source_of
+from worker.ending import Ending
 from worker.keras_run import Counter, FitRun
 from worker.keras_state import FitState
 from worker.skipping import explained
@@ -118,11 +120,13 @@ def _train_epoch(model: Any, data: Any, inner: "_OneEpoch", options: Mapping[str
     if inner.begun.batch > 0:
         _build_metrics(model, dataset)
     inner.batches = _batches_in(dataset)
-    if model.steps_per_execution > 1 and inner.batches is None:
+    if inner.batches is None and gang.size_of(model.distribute_strategy) == 1:
+        inner.ending = Ending(dataset)
+        dataset = inner.ending.dataset
+    elif inner.batches is None and model.steps_per_execution > 1:
         raise ValueError(
-            "cannot fit with steps_per_execution above 1 where nobody knows how many batches an epoch has; give `data` "
-            "as worker.Examples, or as a dataset with a cardinality (tf.data.experimental.assert_cardinality); with "
-            "batches of another size than before, the rest of an epoch of a dataset has none"
+            "cannot fit with steps_per_execution above 1 on several workers where nobody knows how many batches an "
+            "epoch has; use 1, worker.Examples, or tf.data.experimental.assert_cardinality on the dataset"
         )
     with _unfinished(model.optimizer), _in_plain_words():
         model.fit(dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options)
@@ -143,9 +147,12 @@ def _unfinished(optimizer: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _in_plain_words() -> Iterator[None]:
-    """An error of the dataset that comes out of a compiled step, as this program means it."""
+    """An error of the dataset that comes out of a compiled step, as this program means it; and no warning of Keras'
+    that a dataset of unknown length came to its end."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Your input ran out of data")
+            yield
     except tf.errors.OpError as error:
         if (plain := explained(error)) is not None:
             raise plain from error
@@ -228,7 +235,8 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         self._trained = model
         self.steps = 0
         self.batches: int | None = None
-        """How many there are; None: not known."""
+        """How many there are; None: what `ending` knows."""
+        self.ending: Ending | None = None
         self.begun = run.position
         self._run = run
         self._state = state
@@ -252,22 +260,24 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
             self._state.fill_metrics()
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """The step before is done."""
+        """The step before is done; or it was the last one, which only the dataset knows, and Keras is told so."""
+        if self.ending is not None and self.ending.batches == batch:
+            raise StopIteration
         self._count(_after(self.begun, batch, self._data))
         super().on_train_batch_begin(self._begun_at + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """The step is computed; or several, with `steps_per_execution`, of which it is told the last as if the last
         few were as many as the others."""
-        self._ended = batch + 1 if self.batches is None else min(batch + 1, self.batches)
+        batches = self.batches if self.ending is None else self.ending.batches
+        self._ended = batch + 1 if batches is None else min(batch + 1, batches)
         super().on_train_batch_end(self._begun_at + batch, logs)
         self._logs = dict(logs or {})
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The last step is done when all that belongs to its epoch is.
 
-        Where a dataset doesn't know its length, its end shows after the last step was counted: a checkpoint may lie
-        there, and what goes on from it has no batch left to compute.
+        There is none where a dataset is shorter than it was when the epoch was begun.
         """
         if self._ended == 0 and self._begun_at > 0:
             logs = _metrics_of(self._trained) | dict(logs or {})

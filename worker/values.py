@@ -15,7 +15,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,7 @@ class Kept:
         if variables is not None:
             return {"kind": "variables", "values": self._variables(variables, value, path)}
         if type(value).__module__.partition(".")[0] in FOREIGN or not hasattr(value, "__dict__"):
-            raise CannotKeep(f"{path} (a {type(value).__name__})".strip())
+            raise CannotKeep(f"{path} (a {type(value).__name__})")
         return {
             "kind": "object",
             "class": type(value).__qualname__,
@@ -200,7 +200,7 @@ class Returned:
         if kind in ("bytes", "scalar", "array", "tensor"):
             return self._array(kind, found, present)
         if kind == "path":
-            return type(present if isinstance(present, PurePath) else PurePath())(found["text"])
+            return type(present if isinstance(present, PurePath) else Path())(found["text"])
         if kind == "enum" and isinstance(present, enum.Enum):
             return type(present)[found["name"]]
         return self._alive(kind, found, present)

@@ -3,6 +3,8 @@
 import gc
 import itertools
 import json
+import random
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -278,3 +280,129 @@ def test_two_replicas_then_one_then_two_see_each_example_once(kind: str, two_rep
     undisturbed = flat(epochs(SOURCES[kind](4), 2))
     assert seen == undisturbed[: len(seen)]
     assert len(seen) == 32
+
+
+# --- what batches can be made of ------------------------------------------------------------------------------------
+
+
+def rows(batch: Any) -> Any:
+    return tf.sparse.to_dense(batch).numpy().tolist() if isinstance(batch, tf.SparseTensor) else batch.to_list()
+
+
+def repeated(number: tf.Tensor) -> tf.Tensor:
+    return tf.repeat(number, number % 3)
+
+
+def in_one_of_two(number: tf.Tensor) -> tf.SparseTensor:
+    return tf.sparse.SparseTensor([[number % 2]], [number], [2])
+
+
+@pytest.mark.parametrize(("make", "how"), [(repeated, "ragged_batch"), (in_one_of_two, "batch")])
+def test_ragged_and_sparse_batches_are_cut(make: Any, how: str) -> None:
+    single = tf.data.Dataset.range(1, 11).map(make)
+    whole = [row for batch in getattr(single, how)(3) for row in rows(batch)]
+
+    found = [rows(batch) for batch in Feed(getattr(single, how)(4), None, Position(0, 2, 6)).rest_of_epoch()]
+
+    assert [len(batch) for batch in found] == [2, 2]
+    assert [row for batch in found for row in batch] == whole[6:]
+
+
+def test_single_examples_go_on_where_batches_ended() -> None:
+    rest = Feed(tf.data.Dataset.range(10), None, Position(0, 2, 6)).rest_of_epoch()
+
+    assert [int(each) for each in rest] == [6, 7, 8, 9]
+
+
+def test_batches_as_large_as_before_are_skipped_whole_so_that_replicas_divide_a_last_one_alike(
+    two_replicas: Any,
+) -> None:
+    def parts(position: Position) -> list[list[list[int]]]:
+        feed = Feed(tf.data.Dataset.range(11).batch(4), two_replicas, position)
+        return [[part.numpy().tolist() for part in batch.values] for batch in feed.rest_of_epoch()]
+
+    assert parts(Position(0, 1, 4)) == parts(Position())[1:]
+    assert parts(Position())[-1] == [[8, 9], [10]]
+
+
+def test_batch_that_can_not_be_cut_is_refused() -> None:
+    def weighed(batch: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(12).batch(batch).map(lambda numbers: (numbers, tf.constant(1.0)))
+
+    (last,) = list(Feed(weighed(4), None, Position(0, 4, 8)).rest_of_epoch())
+
+    assert last[0].numpy().tolist() == [8, 9, 10, 11]
+    with pytest.raises(ValueError, match=r"middle of a batch: 6 examples .* use a batch size of which"):
+        list(Feed(weighed(4), None, Position(0, 3, 6)).rest_of_epoch())
+
+
+# --- examples that a function loads --------------------------------------------------------------------------------
+
+
+def loaded(load: Any, count: int = 24, batch: int = 4, **settings: Any) -> worker.Examples:
+    return worker.Examples(count=count, load=load, batch_size=batch, **settings)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 8])
+def test_loaded_examples_have_the_order_of_arrays_for_any_number_of_readers(readers: int) -> None:
+    delays = random.Random(4)
+
+    def slow(index: Any) -> Any:
+        time.sleep(delays.choice([0.0, 0.003]))  # so that readers overtake each other
+        return index * 10
+
+    def load(index: tf.Tensor) -> tf.Tensor:
+        found = tf.numpy_function(slow, [index], tf.int64, stateful=False)
+        return tf.ensure_shape(found, [])
+
+    start = Position(1, 2, 8)
+
+    found = epochs(loaded(load, seed=5, readers=readers), 2, start)
+    assert found == [[each * 10 for each in batch] for batch in epochs(numbers(24, seed=5), 2, start)]
+
+
+def test_what_lies_before_the_position_is_not_loaded() -> None:
+    asked: list[int] = []
+
+    def note(index: Any) -> Any:
+        asked.append(int(index))
+        return index
+
+    feed = Feed(
+        loaded(lambda index: tf.numpy_function(note, [index], tf.int64), shuffle=False), None, Position(0, 4, 16)
+    )
+    next(feed.rest_of_epoch())
+
+    assert min(asked) == 16
+
+
+def test_files_are_loaded_as_pairs(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.bin").write_bytes(bytes([number] * 3))
+    paths = tf.constant([str(tmp_path / f"{number}.bin") for number in range(8)])
+
+    def load(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        content = tf.io.decode_raw(tf.io.read_file(paths[index]), tf.uint8)
+        return tf.ensure_shape(content, [3]), index
+
+    batches = list(Feed(loaded(load, count=8, seed=2), None, Position()).rest_of_epoch())
+
+    assert [images.shape.as_list() for images, _ in batches] == [[4, 3]] * 2
+    assert all((images.numpy()[:, 0] == labels.numpy()).all() for images, labels in batches)
+    assert sorted(int(label) for _, labels in batches for label in labels) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "words"),
+    [
+        ((), {}, "either arrays, or count= and load="),
+        ((), {"count": 3}, "either arrays"),
+        ((), {"load": abs}, "either arrays"),
+        ((np.arange(3),), {"count": 3, "load": abs}, "either arrays"),
+        ((), {"count": 0, "load": abs}, "batches of 1 from 0 examples"),
+        ((np.arange(3),), {"readers": 0}, "0 readers; use 1 or more"),
+    ],
+)
+def test_examples_of_both_or_neither_are_an_error(arrays: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        worker.Examples(*arrays, batch_size=1, **settings)
