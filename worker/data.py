@@ -1,6 +1,7 @@
 """Batches from any position on: seekable examples, tf.data datasets, or one dataset an epoch."""
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -83,6 +84,9 @@ class Examples:
         else:
             rows = numbers.map(rows_of_batch).unbatch()  # whole batches of them are ten times as fast
             batches = rows.map(self.load, **self._parallel).batch(self.batch_size, drop_remainder=True)
+            threads = tf.data.Options()  # else as many load at once as there are cores, which is few for files
+            threads.threading.private_threadpool_size = max(self._readers, os.cpu_count() or 1)
+            batches = batches.with_options(threads)
         return batches.prefetch(2)
 
     def consumed(self, position: Position) -> int:

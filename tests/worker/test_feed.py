@@ -3,7 +3,8 @@
 import gc
 import itertools
 import json
-import random
+import os
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ import tensorflow as tf
 import worker
 from tests.worker import training
 from worker.data import Feed
+from worker.skipping import skipped
 from worker.state import Position
 
 pytestmark = pytest.mark.tensorflow
@@ -314,15 +316,9 @@ def test_single_examples_go_on_where_batches_ended() -> None:
     assert [int(each) for each in rest] == [6, 7, 8, 9]
 
 
-def test_batches_as_large_as_before_are_skipped_whole_so_that_replicas_divide_a_last_one_alike(
-    two_replicas: Any,
-) -> None:
-    def parts(position: Position) -> list[list[list[int]]]:
-        feed = Feed(tf.data.Dataset.range(11).batch(4), two_replicas, position)
-        return [[part.numpy().tolist() for part in batch.values] for batch in feed.rest_of_epoch()]
-
-    assert parts(Position(0, 1, 4)) == parts(Position())[1:]
-    assert parts(Position())[-1] == [[8, 9], [10]]
+def test_batches_as_large_as_before_are_skipped_whole_so_that_their_number_stays_known() -> None:
+    assert int(skipped(dataset_of(4), Position(0, 2, 8)).cardinality()) == 4
+    assert int(skipped(dataset_of(4), Position(0, 2, 9)).cardinality()) == tf.data.UNKNOWN_CARDINALITY
 
 
 def test_batch_that_can_not_be_cut_is_refused() -> None:
@@ -345,10 +341,11 @@ def loaded(load: Any, count: int = 24, batch: int = 4, **settings: Any) -> worke
 
 @pytest.mark.parametrize("readers", [1, 2, 8])
 def test_loaded_examples_have_the_order_of_arrays_for_any_number_of_readers(readers: int) -> None:
-    delays = random.Random(4)
+    calls = itertools.count()
 
     def slow(index: Any) -> Any:
-        time.sleep(delays.choice([0.0, 0.003]))  # so that readers overtake each other
+        if next(calls) % 2 == 0:
+            time.sleep(0.03)  # so that the next reader overtakes this one
         return index * 10
 
     def load(index: tf.Tensor) -> tf.Tensor:
@@ -359,6 +356,24 @@ def test_loaded_examples_have_the_order_of_arrays_for_any_number_of_readers(read
 
     found = epochs(loaded(load, seed=5, readers=readers), 2, start)
     assert found == [[each * 10 for each in batch] for batch in epochs(numbers(24, seed=5), 2, start)]
+
+
+def test_readers_load_side_by_side_also_more_than_there_are_cores() -> None:
+    readers = 2 * (os.cpu_count() or 1)
+    all_at_once = threading.Barrier(readers, timeout=60)
+
+    def meet(index: Any) -> Any:
+        all_at_once.wait()
+        return index
+
+    def load(index: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(meet, [index], tf.int64, stateful=False), [])
+
+    feed = Feed(loaded(load, count=readers, batch=readers, shuffle=False, readers=readers), None, Position())
+    try:
+        assert next(feed.rest_of_epoch()).numpy().tolist() == list(range(readers))
+    finally:
+        all_at_once.abort()
 
 
 def test_what_lies_before_the_position_is_not_loaded() -> None:

@@ -16,7 +16,7 @@ import worker
 from supervisor.protocol.launch import Launch
 from tests.worker.test_fit import StopsAt, same_weights
 from worker.keras import fit
-from worker.values import CannotKeep, Kept, Returned
+from worker.values import CannotKeep, Kept, Returned, copies_of, fill
 
 pytestmark = pytest.mark.tensorflow
 
@@ -326,3 +326,17 @@ def test_value_that_holds_itself_is_refused() -> None:
 
     with pytest.raises(CannotKeep, match="holds itself"):
         Kept(value)
+
+
+def test_sums_of_other_replicas_are_added_up_and_means_are_the_first_ones(two_replicas: Any) -> None:
+    """As metrics and moving averages are kept by replicas."""
+    stored = [np.float32(1), np.float32(2)]
+    one = tf.distribute.get_strategy()
+    for strategy, aggregation, expected in ((one, "sum", [3]), (one, "none", [1]), (two_replicas, "sum", [1, 2])):
+        with strategy.scope():
+            variable = tf.keras.Variable(0.0, trainable=False, aggregation=aggregation, synchronization="on_read")
+        fill(variable, stored)
+
+        assert [copy.numpy() for copy in copies_of(variable)] == expected
+    fill(variable, stored[1:])
+    assert [copy.numpy() for copy in copies_of(variable)] == [2, 0]
