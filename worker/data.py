@@ -1,42 +1,58 @@
 """Batches from any position on: seekable examples, tf.data datasets, or one dataset an epoch."""
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import tensorflow as tf
 
 from worker import gang
+from worker.skipping import END, Batch, explained, rows_of, skipped, taken_off
 from worker.state import Position
-
-Batch = Any
-"""What the dataset yields; under a strategy with several replicas, a per-replica value of it."""
-
-_END = object()
 
 
 class Examples:
-    """Arrays in memory, in a new order each epoch, that can begin anywhere at no cost.
+    """Arrays in memory, or what a function loads, in a new order each epoch, that can begin anywhere at no cost.
 
     The order is a function of (seed, epoch, index): nothing is shuffled in a buffer and nothing has to be skipped. The
     examples that do not fill a last batch are left out of that epoch; the next one leaves out others.
     """
 
-    def __init__(self, *arrays: Any, batch_size: int, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        *arrays: Any,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = True,
+        count: int | None = None,
+        load: Callable[[tf.Tensor], Any] | None = None,
+        readers: int = 2,
+    ) -> None:
         """`arrays`: one entry per example, all equally long; a batch is a tuple of their slices (bare for one array).
 
-        `batch_size` is the global one, over all replicas. Raises ValueError for lengths that differ or are too small.
+        Or `count` examples that `load` gives, each for its index (int64 scalar, 0 to count - 1): tensors of the same
+        shapes for all, as a `tf.data.Dataset.map` has them. `readers` of them are loaded side by side; the order is
+        the same for any number. `batch_size` is the global one, over all replicas.
+        Raises ValueError for lengths that differ or are too small, and for both or neither of the two ways.
         """
+        if (load is None) != (count is None) or (load is None) != bool(arrays):
+            raise ValueError("cannot make examples: give either arrays, or count= and load=")
+        if readers < 1:
+            raise ValueError(f"cannot read examples with {readers} readers; use 1 or more")
         self._tensors = tuple(tf.convert_to_tensor(array) for array in arrays)
-        counts = {int(tensor.shape[0]) for tensor in self._tensors}
+        counts = {int(tensor.shape[0]) for tensor in self._tensors} if count is None else {count}
         if len(counts) != 1:
             raise ValueError(f"cannot make examples of arrays with {sorted(counts)} entries; give all the same number")
         (self.count,) = counts
         if not 1 <= batch_size <= self.count:
             raise ValueError(f"cannot make batches of {batch_size} from {self.count} examples; use 1 to {self.count}")
         self.batch_size = batch_size
+        self.load = load
+        """What gives an example; None for arrays."""
         self._seed = seed
         self._shuffle = shuffle
+        self._readers = readers
 
     @property
     def per_epoch(self) -> int:
@@ -53,26 +69,42 @@ class Examples:
         first = self.consumed(position)
         left = (self.count - first) // self.batch_size  # batches of this epoch
 
-        def gathered(number: tf.Tensor) -> Batch:
+        def rows_of_batch(number: tf.Tensor) -> tf.Tensor:
             later = number - left
             here = later < 0
             epoch = tf.constant(position.epoch, tf.int64)
-            return self._gather(
+            return self._rows(
                 tf.where(here, epoch, epoch + 1 + later // self.per_epoch),
                 tf.where(here, first + number * self.batch_size, later % self.per_epoch * self.batch_size),
             )
 
-        return tf.data.Dataset.range(2**62).map(gathered, num_parallel_calls=2).prefetch(2)
+        numbers = tf.data.Dataset.range(2**62)
+        if self.load is None:
+            batches = numbers.map(lambda number: self._gather(rows_of_batch(number)), **self._parallel)
+        else:
+            rows = numbers.map(rows_of_batch).unbatch()  # whole batches of them are ten times as fast
+            batches = rows.map(self.load, **self._parallel).batch(self.batch_size, drop_remainder=True)
+            threads = tf.data.Options()  # else as many load at once as there are cores, which is few for files
+            threads.threading.private_threadpool_size = max(self._readers, os.cpu_count() or 1)
+            batches = batches.with_options(threads)
+        return batches.prefetch(2)
 
     def consumed(self, position: Position) -> int:
         """How many examples of the epoch are consumed there."""
         return position.batch * self.batch_size if position.examples is None else position.examples
 
-    def _gather(self, epoch: tf.Tensor, start: tf.Tensor) -> Batch:
+    @property
+    def _parallel(self) -> dict[str, Any]:
+        return {"num_parallel_calls": self._readers, "deterministic": True}
+
+    def _rows(self, epoch: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
         rows = start + tf.range(self.batch_size, dtype=tf.int64)
-        if self._shuffle:
-            key = tf.stack([tf.constant(self._seed, tf.int64), epoch])
-            rows = tf.random.experimental.index_shuffle(rows, seed=key, max_index=self.count - 1)
+        if not self._shuffle:
+            return rows
+        key = tf.stack([tf.constant(self._seed, tf.int64), epoch])
+        return tf.random.experimental.index_shuffle(rows, seed=key, max_index=self.count - 1)
+
+    def _gather(self, rows: tf.Tensor) -> Batch:
         batch = tuple(tf.gather(tensor, rows) for tensor in self._tensors)
         return batch if len(batch) > 1 else batch[0]
 
@@ -104,52 +136,8 @@ class _Passes:
         if position.batch == 0:
             return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):
-            return _taken_off(dataset, position)
-        return _skipped(dataset, position)
-
-
-def _skipped(dataset: tf.data.Dataset, position: Position) -> tf.data.Dataset:
-    """What follows the examples consumed, also where the batches have another size than before."""
-    specs = tf.nest.flatten(dataset.element_spec)
-    sizes = {spec.shape[0] if isinstance(spec, tf.TensorSpec) and spec.shape.rank else None for spec in specs}
-    if position.examples is None or sizes == {position.examples / position.batch}:
-        return dataset.skip(position.batch)  # fixed batches, and as large as before
-    if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank for spec in specs):
-        return dataset.skip(position.batch)  # nothing to cut: single examples, or ragged and sparse batches
-
-    def cut(ahead: tf.Tensor, *batch: Any) -> tuple[tf.Tensor, Any]:
-        whole = batch if len(batch) > 1 else batch[0]
-        rows = tf.shape(tf.nest.flatten(whole)[0], out_type=tf.int64)[0]
-        drop = tf.minimum(ahead, rows)
-        return ahead - drop, (rows > drop, tf.nest.map_structure(lambda part: part[drop:], whole))
-
-    rest = dataset.scan(tf.constant(position.examples, tf.int64), cut)
-    return rest.filter(lambda some, batch: some).map(lambda some, batch: batch)
-
-
-def _taken_off(dataset: Any, position: Position) -> Iterator[Batch]:
-    """A distributed dataset can't be told to skip: its batches are taken and dropped."""
-    iterator: Iterator[Batch] = iter(dataset)
-    if position.examples is None:
-        for _ in range(position.batch):
-            next(iterator, None)
-        return iterator
-    ahead = position.examples
-    while ahead > 0 and (batch := next(iterator, _END)) is not _END:
-        ahead -= rows_of(batch)
-    if ahead < 0:
-        raise ValueError(
-            "cannot go on in the middle of a batch of a distributed dataset: its batches have another size than when "
-            "the checkpoint was written; give run.batches the tf.data.Dataset itself"
-        )
-    return iterator
-
-
-def rows_of(batch: Batch) -> int:
-    """How many examples a batch holds, over all replicas; 1 for what has no dimension."""
-    first: Any = next(iter(tf.nest.flatten(batch)), None)
-    parts = first.values if isinstance(first, tf.distribute.DistributedValues) else (first,)
-    return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in parts)
+            return taken_off(dataset, position)
+        return skipped(dataset, position)
 
 
 def source_of(given: Any) -> Source:
@@ -161,8 +149,8 @@ def source_of(given: Any) -> Source:
     if callable(given):
         return _Passes(given)
     raise TypeError(
-        f"cannot resume in the middle of a {type(given).__name__}; give run.batches a worker.Examples, a "
-        f"tf.data.Dataset, or a function that makes the dataset of an epoch"
+        f"cannot resume in the middle of a {type(given).__name__}; give the data as a worker.Examples (of arrays, or "
+        f"with load=), a tf.data.Dataset, or a function that makes the dataset of an epoch"
     )
 
 
@@ -194,8 +182,8 @@ class Feed:
         if self._source.is_over(self.position):  # larger batches than before
             self._end_epoch()
         while self.position.epoch == epoch:
-            batch = next(self._opened(), _END)
-            if batch is _END:
+            batch = self._next()
+            if batch is END:
                 self._end_epoch()
                 return
             this = self.position.epoch, self.position.batch
@@ -220,6 +208,14 @@ class Feed:
         if self._iterator is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._iterator))
             self._iterator = None
+
+    def _next(self) -> Batch:
+        try:
+            return next(self._opened(), END)
+        except tf.errors.OpError as error:
+            if (plain := explained(error)) is not None:
+                raise plain from error
+            raise
 
     def _opened(self) -> Iterator[Batch]:
         if self._iterator is None:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -94,23 +93,22 @@ class Keeper:
         """Seconds between periodic saves, where they are chosen here."""
         return self._cadence.chosen_s if self._writer is not None else None
 
-    def check(self, frame: FrameType, exempt: Iterable[Any], strict: bool, step: int) -> None:
-        """Looks for what the loop in `frame` uses and no checkpoint would hold.
+    def check(
+        self, roots: Iterable[completeness.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
+    ) -> None:
+        """Looks for what training reaches from `roots` and no checkpoint would hold; `remedy` says what to do.
 
         It is named on stderr and with the first checkpoint; with `strict`, training ends here (INCOMPLETE).
         """
         if self._writer is None:
             return
         try:
-            self._left_out = completeness.left_out(self._tracked, self._own, frame, exempt)
+            self._left_out = completeness.left_out(self._tracked, self._own, roots, exempt)
         except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
             self._left_out = (f"perhaps more than is known: looking failed with {one_line(error)}",)
         if not self._left_out:
             return
-        text = (
-            f"the checkpoints don't hold {', '.join(self._left_out)}; track it in the tf.train.Checkpoint, give a "
-            f"generator to worker.Run(generators=), or what never changes to worker.Run(leave_out=)"
-        )
+        text = f"the checkpoints don't hold {', '.join(self._left_out)}; {remedy}"
         if strict:
             self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
         self._attempt.reporter.remark(text)

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn, Self
 
 import tensorflow as tf
@@ -13,18 +14,24 @@ from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported
-from worker import exact, gang, members
+from worker import completeness, exact, gang, members
 from worker.checkpoint import Figures
-from worker.data import Batch, Feed
+from worker.data import Feed
 from worker.divergence import Trouble, Watch, in_short, in_words, leave_out, left_out
 from worker.export import ExportError, of_run
 from worker.figures import by_replica, numbers
 from worker.keeper import Keeper
 from worker.microbatch import parts_of
 from worker.multiworker import GangKeeper
+from worker.skipping import Batch
 from worker.state import Position
 from worker.steps import PROGRESS_S, Steps
 from worker.tensorboard import EVERY
+
+_REMEDY = (
+    "track it in the tf.train.Checkpoint, give a generator to worker.Run(generators=), or what never changes to "
+    "worker.Run(leave_out=)"
+)
 
 
 class Run(Steps):
@@ -179,7 +186,7 @@ class Run(Steps):
         self._keeper.stepped()
         if not self._checked:
             self._checked = True
-            self._keeper.check(sys._getframe(1), self._leave_out, self._strict, self.step)
+            self._check_complete(sys._getframe(1))
             self._check_divides()
         self._write_summary()
         if self._tell_progress(self.epoch, self._numbers, self._keeper.interval_s, self._keeper.stalled_s):
@@ -287,6 +294,11 @@ class Run(Steps):
         if found:
             self._attempt.reporter.remark(f"leaves out {len(found)} batches that made training diverge ({SKIPPED})")
         return found
+
+    def _check_complete(self, frame: FrameType) -> None:
+        """Looks for what the loop in `frame` uses and no checkpoint would hold."""
+        roots = completeness.names_of(frame)
+        self._keeper.check(roots, self._leave_out, self._strict, self.step, _REMEDY)
 
     def _check_divides(self) -> None:
         if not self._divides:

@@ -17,7 +17,7 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.completeness import MAX_NAMED, left_out
+from worker.completeness import MAX_NAMED, left_out, names_of
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -68,7 +68,7 @@ def named(tracked: tf.train.Checkpoint, own: Any = (), exempt: Any = (), /, **lo
         held = loop  # noqa: F841 - found through the frame
         return sys._getframe()
 
-    return left_out(tracked, own, frame(), exempt)
+    return left_out(tracked, own, names_of(frame()), exempt)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
@@ -112,7 +112,7 @@ def test_usual_training_has_nothing_left_out(replicas: int, two_replicas: Any, t
     with worker.Run(whole, strategy=strategy, total_steps=1, directory=tmp_path) as run:
         for images, labels in run.batches(training.data()):
             run.step_done(loss=step(images, labels))
-            found = left_out(whole, (), sys._getframe(), ())
+            found = left_out(whole, (), names_of(sys._getframe()), ())
 
     assert found == ()
 

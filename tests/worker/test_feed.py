@@ -3,6 +3,9 @@
 import gc
 import itertools
 import json
+import os
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +18,7 @@ import tensorflow as tf
 import worker
 from tests.worker import training
 from worker.data import Feed
+from worker.skipping import skipped
 from worker.state import Position
 
 pytestmark = pytest.mark.tensorflow
@@ -278,3 +282,142 @@ def test_two_replicas_then_one_then_two_see_each_example_once(kind: str, two_rep
     undisturbed = flat(epochs(SOURCES[kind](4), 2))
     assert seen == undisturbed[: len(seen)]
     assert len(seen) == 32
+
+
+# --- what batches can be made of ------------------------------------------------------------------------------------
+
+
+def rows(batch: Any) -> Any:
+    return tf.sparse.to_dense(batch).numpy().tolist() if isinstance(batch, tf.SparseTensor) else batch.to_list()
+
+
+def repeated(number: tf.Tensor) -> tf.Tensor:
+    return tf.repeat(number, number % 3)
+
+
+def in_one_of_two(number: tf.Tensor) -> tf.SparseTensor:
+    return tf.sparse.SparseTensor([[number % 2]], [number], [2])
+
+
+@pytest.mark.parametrize(("make", "how"), [(repeated, "ragged_batch"), (in_one_of_two, "batch")])
+def test_ragged_and_sparse_batches_are_cut(make: Any, how: str) -> None:
+    single = tf.data.Dataset.range(1, 11).map(make)
+    whole = [row for batch in getattr(single, how)(3) for row in rows(batch)]
+
+    found = [rows(batch) for batch in Feed(getattr(single, how)(4), None, Position(0, 2, 6)).rest_of_epoch()]
+
+    assert [len(batch) for batch in found] == [2, 2]
+    assert [row for batch in found for row in batch] == whole[6:]
+
+
+def test_single_examples_go_on_where_batches_ended() -> None:
+    rest = Feed(tf.data.Dataset.range(10), None, Position(0, 2, 6)).rest_of_epoch()
+
+    assert [int(each) for each in rest] == [6, 7, 8, 9]
+
+
+def test_batches_as_large_as_before_are_skipped_whole_so_that_their_number_stays_known() -> None:
+    assert int(skipped(dataset_of(4), Position(0, 2, 8)).cardinality()) == 4
+    assert int(skipped(dataset_of(4), Position(0, 2, 9)).cardinality()) == tf.data.UNKNOWN_CARDINALITY
+
+
+def test_batch_that_can_not_be_cut_is_refused() -> None:
+    def weighed(batch: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(12).batch(batch).map(lambda numbers: (numbers, tf.constant(1.0)))
+
+    (last,) = list(Feed(weighed(4), None, Position(0, 4, 8)).rest_of_epoch())
+
+    assert last[0].numpy().tolist() == [8, 9, 10, 11]
+    with pytest.raises(ValueError, match=r"middle of a batch: 6 examples .* use a batch size of which"):
+        list(Feed(weighed(4), None, Position(0, 3, 6)).rest_of_epoch())
+
+
+# --- examples that a function loads --------------------------------------------------------------------------------
+
+
+def loaded(load: Any, count: int = 24, batch: int = 4, **settings: Any) -> worker.Examples:
+    return worker.Examples(count=count, load=load, batch_size=batch, **settings)
+
+
+@pytest.mark.parametrize("readers", [1, 2, 8])
+def test_loaded_examples_have_the_order_of_arrays_for_any_number_of_readers(readers: int) -> None:
+    calls = itertools.count()
+
+    def slow(index: Any) -> Any:
+        if next(calls) % 2 == 0:
+            time.sleep(0.03)  # so that the next reader overtakes this one
+        return index * 10
+
+    def load(index: tf.Tensor) -> tf.Tensor:
+        found = tf.numpy_function(slow, [index], tf.int64, stateful=False)
+        return tf.ensure_shape(found, [])
+
+    start = Position(1, 2, 8)
+
+    found = epochs(loaded(load, seed=5, readers=readers), 2, start)
+    assert found == [[each * 10 for each in batch] for batch in epochs(numbers(24, seed=5), 2, start)]
+
+
+def test_readers_load_side_by_side_also_more_than_there_are_cores() -> None:
+    readers = 2 * (os.cpu_count() or 1)
+    all_at_once = threading.Barrier(readers, timeout=60)
+
+    def meet(index: Any) -> Any:
+        all_at_once.wait()
+        return index
+
+    def load(index: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(meet, [index], tf.int64, stateful=False), [])
+
+    feed = Feed(loaded(load, count=readers, batch=readers, shuffle=False, readers=readers), None, Position())
+    try:
+        assert next(feed.rest_of_epoch()).numpy().tolist() == list(range(readers))
+    finally:
+        all_at_once.abort()
+
+
+def test_what_lies_before_the_position_is_not_loaded() -> None:
+    asked: list[int] = []
+
+    def note(index: Any) -> Any:
+        asked.append(int(index))
+        return index
+
+    feed = Feed(
+        loaded(lambda index: tf.numpy_function(note, [index], tf.int64), shuffle=False), None, Position(0, 4, 16)
+    )
+    next(feed.rest_of_epoch())
+
+    assert min(asked) == 16
+
+
+def test_files_are_loaded_as_pairs(tmp_path: Path) -> None:
+    for number in range(8):
+        (tmp_path / f"{number}.bin").write_bytes(bytes([number] * 3))
+    paths = tf.constant([str(tmp_path / f"{number}.bin") for number in range(8)])
+
+    def load(index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        content = tf.io.decode_raw(tf.io.read_file(paths[index]), tf.uint8)
+        return tf.ensure_shape(content, [3]), index
+
+    batches = list(Feed(loaded(load, count=8, seed=2), None, Position()).rest_of_epoch())
+
+    assert [images.shape.as_list() for images, _ in batches] == [[4, 3]] * 2
+    assert all((images.numpy()[:, 0] == labels.numpy()).all() for images, labels in batches)
+    assert sorted(int(label) for _, labels in batches for label in labels) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "settings", "words"),
+    [
+        ((), {}, "either arrays, or count= and load="),
+        ((), {"count": 3}, "either arrays"),
+        ((), {"load": abs}, "either arrays"),
+        ((np.arange(3),), {"count": 3, "load": abs}, "either arrays"),
+        ((), {"count": 0, "load": abs}, "batches of 1 from 0 examples"),
+        ((np.arange(3),), {"readers": 0}, "0 readers; use 1 or more"),
+    ],
+)
+def test_examples_of_both_or_neither_are_an_error(arrays: Any, settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        worker.Examples(*arrays, batch_size=1, **settings)

@@ -111,7 +111,8 @@ def test_interrupted_epoch_goes_on_at_its_batch_with_history_and_state(two_repli
     second = Seen()
     history = train(second, StopsAt(-1))
 
-    assert second.heard == ["begin", "batch 2", "batch 3", "batch 4", "batch 5", "end"]
+    batches = [f"batch {each}" for each in range(6)]
+    assert second.heard == ["begin", "epoch 0", *batches, "epoch 1", *batches, "end"], "of both processes, each once"
     assert second.count == 2
     assert history.epoch == [0, 1]
     assert len(history.history["accuracy"]) == 2
@@ -141,12 +142,14 @@ def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Pat
         )  # fmt: skip
         return seen, history
 
-    _, first = train()
+    heard, first = train()
+    saved = checkpoints.committed(tmp_path)
     seen, again = train()
 
-    assert seen.heard == ["begin", "end"]
+    assert seen.heard == [*heard.heard, "end"], "what the first process heard, and the end"
     assert again.history == first.history
-    assert [name.step for name in checkpoints.committed(tmp_path)] == [6]
+    assert saved[0].step == 6
+    assert checkpoints.committed(tmp_path) == saved
 
 
 def untuned() -> tf.data.Options:
@@ -263,11 +266,62 @@ def test_an_epoch_that_has_no_batch_left_under_a_larger_batch_is_ended(two_repli
     assert seen.count == 2
 
 
+def augmenting() -> Any:
+    """Random layers, those of images in a model inside the model."""
+    layers = tf.keras.layers
+    images = [layers.RandomFlip("horizontal"), layers.RandomRotation(0.2), layers.GaussianNoise(0.1)]
+    return tf.keras.Sequential(
+        [
+            tf.keras.Input((8, 8, 1)),
+            tf.keras.Sequential([tf.keras.Input((8, 8, 1)), *images]),
+            layers.Conv2D(4, 3),
+            layers.BatchNormalization(),
+            layers.Dropout(0.5),
+            layers.Flatten(),
+            layers.Dense(10, dtype="float32"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_random_augmentation_and_mixed_precision_end_as_if_nothing_had_happened(policy: str, tmp_path: Path) -> None:
+    strategy = tf.distribute.get_strategy()
+
+    def fitted(folder: str, seed: int, *stop: Any) -> Any:
+        tf.keras.utils.set_random_seed(seed)
+        tf.keras.mixed_precision.set_global_policy(policy)
+        try:
+            model = augmenting()
+        finally:
+            tf.keras.mixed_precision.set_global_policy("float32")
+        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(tf.keras.optimizers.Adam(1e-2), loss, metrics=["accuracy"])
+        fit(
+            model, training.data(), epochs=2, callbacks=stop, strategy=strategy, verbose=0,
+            directory=tmp_path / folder, interval="4 steps",
+        )  # fmt: skip
+        return model
+
+    undisturbed = fitted("calm", 1)
+    with pytest.raises(LookupError):
+        fitted("rough", 1, StopsAt(9))
+    disturbed = fitted("rough", 2)
+
+    assert undisturbed.layers[1].compute_dtype == policy.removeprefix("mixed_")
+    assert disturbed.history.history == undisturbed.history.history
+    assert same_weights(disturbed, undisturbed)
+    assert sum(each.name == "seed_generator_state" for each in disturbed.variables) == 4
+
+
 def same_weights(one: Any, other: Any) -> bool:
     return all((a.numpy() == b.numpy()).all() for a, b in zip(one.variables, other.variables, strict=True))
 
 
-def test_steps_done_at_once_need_to_know_how_many_an_epoch_has(two_replicas: Any) -> None:
-    endless = training.data().open(Position()).filter(lambda images, labels: True).take(3)
-    with pytest.raises(ValueError, match="how many batches an epoch has"):
-        fit(compiled(two_replicas, steps_per_execution=2), endless, epochs=1, strategy=two_replicas, verbose=0)
+def test_steps_done_at_once_are_counted_where_nobody_knows_how_many_an_epoch_has(tmp_path: Path) -> None:
+    strategy = tf.distribute.get_strategy()
+    dataset = training.data().open(Position()).take(6).filter(lambda images, labels: True).with_options(untuned())
+    model = compiled(strategy, steps_per_execution=4)
+    fit(model, dataset, epochs=2, strategy=strategy, verbose=0, directory=tmp_path)
+
+    assert int(model.optimizer.iterations.numpy()) == 12
+    assert checkpoints.committed(tmp_path)[0].step == 12
