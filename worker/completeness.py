@@ -23,6 +23,8 @@ MAX_ENTRIES = 10_000  # looked at in one container: longer ones hold data
 MAX_NAMED = 20  # names listed; more help nobody
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_GLOBAL = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+"""Python's and NumPy's own: saved anyway, and met as what `random.gauss` is a method of."""
 _KERAS_METRICS = "_metrics"  # where a compiled model keeps those of `fit`, which a loop of its own doesn't use
 _FOREIGN = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
 """Packages whose plain objects are not looked into: what they know of variables is asked by their interfaces."""
@@ -37,7 +39,8 @@ def left_out(
 
     `own`: generators that are saved besides. `exempt`: what need not be saved, with all that it leads to.
     """
-    seen = _saved(tracked) | {id(each) for each in own} | {id(each.state) for each in own if hasattr(each, "state")}
+    seen = _saved(tracked) | {id(each) for each in (*own, *_GLOBAL)}
+    seen |= {id(each.state) for each in own if hasattr(each, "state")}
     for found, _ in _leaves([("", each) for each in exempt], set()):
         seen |= _identities(found)
     names: dict[str, None] = {}
