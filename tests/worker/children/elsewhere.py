@@ -24,13 +24,14 @@ if not server:
 import worker  # noqa: E402
 from worker import snapshot, tpu  # noqa: E402
 
-tf.config.experimental_connect_to_host(address, job_name="worker")
+cluster = tf.train.ClusterSpec({"worker": [address]})
+resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, master=f"grpc://{address}")
+tf.config.experimental_connect_to_cluster(resolver)
 tpu._connected = True  # as worker.strategy("tpu") leaves it, where TPU_NAME names another host's
 
 
 def tracked(value: float) -> tf.train.Checkpoint:
-    with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-        return tf.train.Checkpoint(value=tf.Variable(tf.fill([3], value)))
+    return tf.train.Checkpoint(value=tf.Variable(tf.fill([3], value)))
 
 
 def run(directory: str, value: float, copied: bool) -> list[float]:
@@ -50,7 +51,7 @@ found = {
     "begun": {name: [run(name, value, name == "copied") for value in (1.0, 7.0)] for name in ("copied", "written")},
     "foreign": None,
 }
-tf.train.Checkpoint(value=tf.Variable([5.0, 5.0, 5.0])).save("other/ckpt")
+tracked(5.0).save("other/ckpt", options=tpu.on_host())
 found["foreign"] = run("other", 1.0, copied=True)
 Path("found.json").write_text(json.dumps(found))
 os.kill(server, 9)
