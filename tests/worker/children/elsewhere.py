@@ -3,8 +3,10 @@
 The files that each process makes lie in its own working directory, so one can see whose they are.
 """
 
+import ctypes
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -14,6 +16,8 @@ with socket.socket() as free:
     free.bind(("localhost", 0))
     address = f"localhost:{free.getsockname()[1]}"
 server = os.fork()
+if not server:
+    ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))  # PR_SET_PDEATHSIG: it ends with the one that trains
 os.chdir(folder / ("here" if server else "there"))
 
 import tensorflow as tf  # noqa: E402 - each process by itself
@@ -54,4 +58,3 @@ found = {
 tracked(5.0).save("other/ckpt", options=tpu.on_host())
 found["foreign"] = run("other", 1.0, copied=True)
 Path("found.json").write_text(json.dumps(found))
-os.kill(server, 9)
