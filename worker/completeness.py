@@ -23,6 +23,8 @@ MAX_ENTRIES = 10_000  # looked at in one container: longer ones hold data
 MAX_NAMED = 20  # names listed; more help nobody
 
 _GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+_GLOBAL = (random.getstate.__self__, np.random.mtrand._rand)  # type: ignore[attr-defined]
+"""Python's and NumPy's own: saved anyway, and met as what `random.gauss` is a method of."""
 _KERAS_METRICS = "_metrics"  # where a compiled model keeps those of `fit`, which a loop of its own doesn't use
 _CLOSED = (str, bytes, int, float, np.ndarray, tf.Tensor, types.ModuleType, type, tf.distribute.Strategy, tf.Graph,
            tf.data.Iterator)  # fmt: skip
@@ -39,7 +41,8 @@ def left_out(
 
     `own`: generators that are saved besides. `exempt`: what need not be saved, with all that it leads to.
     """
-    seen = _saved(tracked) | {id(each) for each in own} | {id(each.state) for each in own if hasattr(each, "state")}
+    seen = _saved(tracked) | {id(each) for each in (*own, *_GLOBAL)}
+    seen |= {id(each.state) for each in own if hasattr(each, "state")}
     for found, _ in _leaves([("", each) for each in exempt], set()):
         seen |= identities(found)
     names: dict[str, None] = {}

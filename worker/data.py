@@ -122,32 +122,73 @@ class Source(Protocol):
 class _Passes:
     """A finite tf.data.Dataset: one pass is an epoch. A resume runs everything that is skipped, so late in a long epoch
     it takes as long as reading up to there. With `shuffle(reshuffle_each_iteration=True)` and no seed the order after a
-    resume is another one: use a seeded shuffle in a function of the epoch, or `worker.Examples`."""
+    resume is another one: use a seeded shuffle in a function of the epoch, or `worker.Examples`.
 
-    def __init__(self, of_epoch: Callable[[int], Any]) -> None:
+    Several processes share out the rows of each batch, unless the dataset says otherwise: where there are files,
+    TensorFlow would give each process some of its own, and a position in the whole would mean nothing to them."""
+
+    def __init__(
+        self,
+        of_epoch: Callable[[int], Any],
+        strategy: tf.distribute.Strategy | None = None,
+        together: gang.Gang | None = None,
+    ) -> None:
         self._of_epoch = of_epoch
+        self._strategy = strategy
+        self._together = together
 
     def is_over(self, position: Position) -> bool:
         """Only its end says so."""
         return False
 
     def open(self, position: Position) -> Any:
-        dataset = self._of_epoch(position.epoch)
+        dataset = _by_rows(self._of_epoch(position.epoch))
         if position.batch == 0:
             return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):
-            return taken_off(dataset, position)
+            self._prove_workers(position)
+            return taken_off(dataset, position, self._together)
+        if _policy(dataset) is not _Sharding.DATA:
+            self._prove_workers(position)
+            if self._together is not None and self._strategy is not None:
+                return taken_off(self._strategy.experimental_distribute_dataset(dataset), position, self._together)
         return skipped(dataset, position)
 
+    def _prove_workers(self, position: Position) -> None:
+        workers = 1 if self._together is None else self._together.size
+        if position.workers not in (None, workers):
+            raise ValueError(
+                f"cannot go on in the middle of epoch {position.epoch} with {workers} processes: {position.workers} "
+                f"shared it out, each by a dataset of its own, so nobody knows which examples are left; train with "
+                f"{position.workers} to its end, and give run.batches the tf.data.Dataset itself, without an "
+                f"auto_shard_policy"
+            )
 
-def source_of(given: Any) -> Source:
+
+_Sharding = tf.data.experimental.AutoShardPolicy
+
+
+def _policy(dataset: tf.data.Dataset) -> Any:
+    return dataset.options().experimental_distribute.auto_shard_policy
+
+
+def _by_rows(dataset: Any) -> Any:
+    """The same, whose batches several processes share out row by row, if it doesn't say what they shall do."""
+    if not isinstance(dataset, tf.data.Dataset) or _policy(dataset) is not _Sharding.AUTO:
+        return dataset
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = _Sharding.DATA
+    return dataset.with_options(options)
+
+
+def source_of(given: Any, strategy: tf.distribute.Strategy | None = None, together: gang.Gang | None = None) -> Source:
     """What `run.batches` was given, as a source. Raises TypeError for what can't be resumed."""
     if isinstance(given, Examples):
         return given
     if isinstance(given, tf.data.Dataset | tf.distribute.DistributedDataset):
-        return _Passes(lambda epoch: given)
+        return _Passes(lambda epoch: given, strategy, together)
     if callable(given):
-        return _Passes(given)
+        return _Passes(given, strategy, together)
     raise TypeError(
         f"cannot resume in the middle of a {type(given).__name__}; give the data as a worker.Examples (of arrays, or "
         f"with load=), a tf.data.Dataset, or a function that makes the dataset of an epoch"
@@ -163,11 +204,13 @@ class Feed:
         strategy: tf.distribute.Strategy | None,
         position: Position,
         left_out: frozenset[tuple[int, int]] = frozenset(),
+        together: gang.Gang | None = None,
     ) -> None:
-        """`left_out`: (epoch, batch) of those that nobody gets."""
+        """`left_out`: (epoch, batch) of those that nobody gets. `together`: the processes that share out the rest."""
         self.given = given
         self.position = position
-        self._source = source_of(given)
+        self._source = source_of(given, strategy, together)
+        self._together = together
         self._strategy = strategy
         self._left_out = left_out
         self._handed_out: list[tuple[int, int]] = []
@@ -188,7 +231,7 @@ class Feed:
                 return
             this = self.position.epoch, self.position.batch
             self.rows = self._rows(batch)
-            self._count(self.rows)
+            self._count(batch)
             if this in self._left_out:
                 continue
             self._handed_out.append(this)
@@ -220,6 +263,8 @@ class Feed:
     def _opened(self) -> Iterator[Batch]:
         if self._iterator is None:
             self._fresh = self.position.batch == 0
+            if not self._fresh and self._together is not None and not isinstance(self._source, Examples):
+                self.position = self._together.of_all(self.position)
             self._iterator = iter(self._distributed(self._source.open(self.position)))
         return self._iterator
 
@@ -230,14 +275,18 @@ class Feed:
 
     def _rows(self, batch: Batch) -> int | None:
         """How many examples a global batch holds; None where this process sees only its part of it, and can't know."""
-        if gang.size_of(self._strategy) == 1:
+        if self._together is None:
             return rows_of(batch)
         return self._source.batch_size if isinstance(self._source, Examples) else None
 
-    def _count(self, rows: int | None) -> None:
-        before = self.position
-        consumed = None if before.examples is None or rows is None else before.examples + rows
-        self.position = Position(before.epoch, before.batch + 1, consumed)
+    def _count(self, batch: Batch) -> None:
+        before, examples, share = self.position, self.position.examples, 0
+        workers = 1 if self._together is None else self._together.size
+        if examples is not None and self.rows is not None:
+            examples += self.rows
+        elif examples is not None:
+            share = before.share + rows_of(batch)
+        self.position = Position(before.epoch, before.batch + 1, examples, share, workers)
         if self._source.is_over(self.position):
             self.position = Position(before.epoch + 1)
 

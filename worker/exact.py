@@ -15,7 +15,7 @@ from worker import generators as global_generators
 from worker.generators import as_json, from_json, read_python, write_python
 
 Own = Any
-"""A generator of the script's own: a Keras SeedGenerator, a numpy.random.Generator or a random.Random."""
+"""A generator of the script's own: a Keras SeedGenerator, NumPy's Generator or RandomState, a random.Random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,12 @@ def check_own(generators: Iterable[Any]) -> tuple[Own, ...]:
     for each in checked:
         if isinstance(each, tf.random.Generator):
             raise TypeError("a tf.random.Generator belongs into the tf.train.Checkpoint, as generator=..., not here")
-        if not isinstance(each, tf.keras.random.SeedGenerator | np.random.Generator | random.Random):
+        if not isinstance(
+            each, tf.keras.random.SeedGenerator | np.random.Generator | np.random.RandomState | random.Random
+        ):
             raise TypeError(
                 f"cannot keep the state of a {type(each).__name__}; generators= takes Keras SeedGenerators, "
-                f"numpy.random.Generators and random.Randoms"
+                f"numpy.random.Generators, numpy.random.RandomStates and random.Randoms"
             )
     return checked
 
@@ -132,12 +134,16 @@ def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None
 def _read_own(own: Own) -> Any:
     if isinstance(own, random.Random):
         return read_python(own)
+    if isinstance(own, np.random.RandomState):
+        return as_json(own.get_state(legacy=False))
     return as_json(own.bit_generator.state) if isinstance(own, np.random.Generator) else _read_seed(own.state)
 
 
 def _write_own(own: Own, state: Any) -> None:
     if isinstance(own, random.Random):
         write_python(own, state)
+    elif isinstance(own, np.random.RandomState):
+        own.set_state(from_json(state))
     elif isinstance(own, np.random.Generator):
         own.bit_generator.state = from_json(state)
     else:

@@ -17,6 +17,7 @@ from supervisor.protocol.damage import BundleError
 from worker import exact
 from worker.restore import MAX_NAMED, Found, Unfit, differences
 from worker.state import Position, State
+from worker.tpu import on_host
 
 SURE = ("global_step", "step", "iter")  # a step counter in the checkpoint itself, not a guess from its name
 SLOTS = (("momentum", "Adam"), ("velocity", "Adam_1"), ("momentum", "Momentum"))  # of Keras optimizers, of TF1's
@@ -49,7 +50,7 @@ def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
 
 def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
     try:
-        tracked.restore(str(prefix))
+        tracked.restore(str(prefix), options=on_host())
     except ValueError as error:  # another shape
         cause = differences(tracked, str(prefix)).in_words() or " ".join(str(error).split())[:500]
         raise _unfit(prefix, cause) from error

@@ -7,11 +7,13 @@ order, on the thread that trains.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from worker.state import Position
 
 _WORD_BYTES = 8
 
@@ -40,6 +42,12 @@ class Gang:
     def text_from_chief(self, text: str) -> str:
         """The chief's text; that of the others doesn't matter."""
         return self.gather(text.encode() if self.is_chief else b"")[0].decode()
+
+    def of_all(self, position: Position) -> Position:
+        """The same place in the data, with the examples that each worker was given counted together."""
+        shares = self.sum([position.share])[0]
+        examples = None if position.examples is None else position.examples + shares
+        return replace(position, examples=examples, share=0)
 
     def gather(self, part: bytes) -> list[bytes]:
         """Each worker's part, in the order of their ranks, at every worker. For some megabytes at most."""

@@ -10,7 +10,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +210,7 @@ class GangKeeper(Keeper):
             self._waiting.clear()
         if agreed.held:
             return self._answer_of_held(figures.step, flushes)
+        figures = replace(figures, position=self._gang.of_all(figures.position))
         if self._gang.is_chief:
             return self._save(figures, flushes, beside)
         if self._writer is not None:

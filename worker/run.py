@@ -72,7 +72,7 @@ class Run(Steps):
             raise TypeError(
                 f"worker.Run needs a tf.train.Checkpoint(model=..., optimizer=...), not a {type(checkpoint).__name__}"
             )
-        together = gang.of(strategy)
+        together = self._together = gang.of(strategy)
         super().__init__(total_steps, summaries if together is None or together.is_chief else None, summary_every)
         self.strategy = strategy
         if on_nan is not None and on_nan not in ON_NAN:
@@ -235,7 +235,7 @@ class Run(Steps):
     def _feed_of(self, source: Any) -> Feed:
         """The one in use, if it is of this source and stands where training stands; else a new one."""
         if self._feed is None or self._feed.given is not source or self._feed.position != self._position:
-            self._feed = Feed(source, self.strategy, self._position, self._left_out)
+            self._feed = Feed(source, self.strategy, self._position, self._left_out, self._together)
         return self._feed
 
     def _figures(self) -> Figures:
@@ -329,6 +329,8 @@ class Run(Steps):
         folder = self._attempt.launch.export_dir
         if folder is None:
             return None, "cannot export: the job has no export_dir"
+        if self._together is not None and not self._together.is_chief:
+            return None, "cannot export here: the first of the processes that train together does; ask its daemon"
         try:
             return str(of_run(self._tracked, folder, self.step)), None
         except ExportError as error:
@@ -337,7 +339,7 @@ class Run(Steps):
     def _export(self) -> None:
         """The trained model, where the job is told to. Leaves with SAVE_FAILED if it can't."""
         folder = self._attempt.launch.export_dir
-        if folder is None:  # so it is for all workers but the first
+        if folder is None or (self._together is not None and not self._together.is_chief):
             return
         try:
             of_run(self._tracked, folder, self.step)

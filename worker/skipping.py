@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops.distribute import compute_batch_size  # as strategies ask for it
 
+from worker import gang
 from worker.state import Position
 
 Batch = Any
@@ -104,8 +105,8 @@ def rows_of(batch: Batch) -> int:
     return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in parts)
 
 
-def taken_off(dataset: Any, position: Position) -> Iterator[Batch]:
-    """A distributed dataset can't be told to skip: its batches are taken and dropped."""
+def taken_off(dataset: Any, position: Position, together: gang.Gang | None) -> Iterator[Batch]:
+    """A distributed dataset can't be told to skip: its batches are taken and dropped, by all processes `together`."""
     iterator: Iterator[Batch] = iter(dataset)
     if position.examples is None:
         for _ in range(position.batch):
@@ -113,7 +114,8 @@ def taken_off(dataset: Any, position: Position) -> Iterator[Batch]:
         return iterator
     ahead = position.examples
     while ahead > 0 and (batch := next(iterator, END)) is not END:
-        ahead -= rows_of(batch)
+        rows = rows_of(batch)
+        ahead -= rows if together is None else together.sum([rows])[0]
     if ahead < 0:
         raise ValueError(
             f"{_UNCUTTABLE} of a distributed dataset: its batches have another size than when "

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from supervisor.protocol.filling import NewFolder
 from worker import bundle
+from worker.tpu import host_memory
 
 
 class CannotSnapshot(Exception):
@@ -31,7 +32,7 @@ class Snapshot:
         if not any(self.slices) and all(bundle.writable(tensor.dtype) for tensor in self.tensors):
             bundle.write(folder, prefix, zip(self.names, self.tensors, strict=True))
             return
-        with tf.device("/cpu:0"):
+        with tf.device(host_memory()):
             tf.raw_ops.SaveV2(
                 prefix=str(folder.path / prefix),
                 tensor_names=self.names,
@@ -65,7 +66,7 @@ def take(tracked: tf.train.Checkpoint, copied: bool) -> Snapshot:
 def _apart(name: str, tensor: tf.Tensor) -> tf.Tensor:
     """A copy that no variable shares: what a read gives may be the variable's own buffer."""
     try:
-        with tf.device("/cpu:0"):
+        with tf.device(host_memory()):
             return tf.raw_ops.DeepCopy(x=tensor)
     except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
         raise CannotSnapshot(f"{name} is of type {tensor.dtype.name}, which TensorFlow can't copy") from error

@@ -14,11 +14,15 @@ class Position:
     """Where the data goes on: `batch` batches of epoch `epoch` (from 0) are consumed.
 
     `examples`: how many those were together, which counts if batches have another size now; None: not known.
+    `share`: how many this process was given besides, where others train too; a checkpoint has them all in `examples`.
+    `workers`: how many processes shared out the epoch; None: not known.
     """
 
     epoch: int = 0
     batch: int = 0
     examples: int | None = 0
+    share: int = 0
+    workers: int | None = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class State:
         """The file's content. Figures that are not finite, which JSON can't hold, become null."""
         body = asdict(self) | {
             "format": FORMAT,
+            "position": {name: value for name, value in asdict(self.position).items() if name != "share"},
             "replica_metrics": {
                 name: [figure if math.isfinite(figure) else None for figure in figures]
                 for name, figures in self.replica_metrics.items()
@@ -57,7 +62,7 @@ def parse(content: bytes) -> State:
         raise ValueError(f"state.json has format {body.get('format')!r}; this version reads {FORMAT}")
     return State(
         step=body["step"],
-        position=Position(**body["position"]),
+        position=Position(**{"workers": None, **body["position"]}),
         seeds=tuple(tuple(seed) for seed in body["seeds"]),
         generators=body["generators"],
         metrics=body["metrics"],

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 NAME = "TPU_NAME"  # TensorFlow's own variable, and Google's
 LOCAL = "local"  # a TPU VM's own
+HOST = "/job:localhost"  # what TensorFlow calls this process, once it is connected to another host's TPU
 
 _connected = False  # to another host's TPU
 
@@ -36,4 +37,9 @@ def strategy() -> tf.distribute.Strategy:
 def on_host() -> tf.train.CheckpointOptions | None:
     """For TensorFlow's own reads and writes of checkpoints: where a TPU belongs to another host, the files are still
     this one's. None elsewhere: a cluster of workers knows no such device."""
-    return tf.train.CheckpointOptions(experimental_io_device="/job:localhost") if _connected else None
+    return tf.train.CheckpointOptions(experimental_io_device=HOST) if _connected else None
+
+
+def host_memory() -> str:
+    """The device whose memory is this process's, for copies of the state: `/cpu:0` alone could be the TPU's host."""
+    return f"{HOST}/device:CPU:0" if _connected else "/cpu:0"

@@ -1,5 +1,6 @@
 """Several processes train together under a daemon: whoever dies, all begin again from one checkpoint, exactly."""
 
+import json
 import os
 import random
 import re
@@ -21,11 +22,11 @@ PATIENCE_S = 240.0
 BEGINS = re.compile(r"worker (\d) pid (\d+) begins at (\d+)")
 
 
-def program(folder: Path, pause: float) -> str:
+def program(folder: Path, pause: float, keys: str = "") -> str:
     return (
         f"[program:pair]\ncommand={sys.executable} {SCRIPT} {folder} {STEPS}\ndirectory={ROOT}\n"
         f"checkpoint_dir={folder}/ckpt\nstrategy=multiworker\nworkers=2\ndeterministic=true\n"
-        f'checkpoint_interval=7 steps\nredirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n'
+        f'checkpoint_interval=7 steps\nredirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n{keys}'
     )
 
 
@@ -102,3 +103,20 @@ def test_a_stop_that_reaches_one_of_them_stops_both_after_one_save(tmp_path: Pat
 
     assert again[0][1] == again[1][1] > 0 and again[0][1] % 7, "what was agreed upon was saved, and no periodic save"
     assert ends(tmp_path) == undisturbed
+
+
+def test_exports_amid_training_and_at_its_end_hold_up_nobody(tmp_path: Path, undisturbed: list[str]) -> None:
+    keys = f"export_dir={tmp_path}/models\n"
+    with Daemon(tmp_path, program(tmp_path, pause=0.1, keys=keys)) as daemon:
+        Pair(daemon).begun(1)
+        daemon.until_step("pair", 3, PATIENCE_S)
+        asked = daemon.call("export", name="pair")
+        daemon.until_state("pair", "SUCCEEDED", patience_s=PATIENCE_S)
+        tries = len(daemon.call("history", name="pair")["attempts"])
+
+    assert 3 <= asked["step"] < STEPS
+    assert {folder.name for folder in (tmp_path / "models").iterdir()} == {str(asked["step"]), str(STEPS)}
+    for folder in (tmp_path / "models").iterdir():
+        record = json.loads((folder / "EXPORT.json").read_text())
+        assert all((folder / name).stat().st_size == size for name, (size, _) in record["files"].items())
+    assert (tries, ends(tmp_path)) == (1, undisturbed)

@@ -87,6 +87,7 @@ def test_saved_variable_is_not_named_whatever_leads_to_it(way: Callable[[tf.Vari
 
 GENERATORS: dict[str, Callable[[], Any]] = {
     "numpy Generator": lambda: np.random.default_rng(1),
+    "numpy RandomState": lambda: np.random.RandomState(1),
     "random Random": lambda: random.Random(1),
     "Keras SeedGenerator": lambda: tf.keras.random.SeedGenerator(1),
 }
@@ -98,6 +99,10 @@ def test_generator_of_the_script_is_named_unless_it_was_given(name: str, make: C
 
     assert [text.startswith(name) for text in named(tf.train.Checkpoint(), rng=generator)] == [True]
     assert named(tf.train.Checkpoint(), [generator], rng=generator) == ()
+
+
+def test_global_generators_are_kept_whatever_leads_to_them() -> None:
+    assert named(tf.train.Checkpoint(), draw=random.gauss, numpy=np.random.mtrand._rand) == ()
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

@@ -105,10 +105,12 @@ def test_making_kerass_global_generator_takes_nothing_from_pythons(two_replicas:
 def test_generators_of_the_scripts_own_go_on(kind: str, two_replicas: Any, tmp_path: Path) -> None:
     def own(seed: int) -> tuple[Any, ...]:
         bits = getattr(np.random, kind)(seed)
-        return np.random.Generator(bits), random.Random(seed), tf.keras.random.SeedGenerator(seed)
+        old = np.random.RandomState(getattr(np.random, kind)(seed + 7))
+        return np.random.Generator(bits), old, random.Random(seed), tf.keras.random.SeedGenerator(seed)
 
-    def drawn(numpy: Any, python: Any, keras: Any) -> list[Any]:
-        return [numpy.integers(1 << 60), numpy.standard_normal(), python.gauss(), keras.next().numpy().tolist()]
+    def drawn(numpy: Any, old: Any, python: Any, keras: Any) -> list[Any]:
+        several = numpy.integers(1 << 60), numpy.standard_normal(), old.standard_normal()  # leaves one for next time
+        return [*several, python.gauss(), keras.next().numpy().tolist()]
 
     mine = own(seed=1)
     with worker.Run(training.build(two_replicas), strategy=two_replicas, directory=tmp_path, generators=mine) as run:
