@@ -2,7 +2,7 @@
 
 import math
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import keeper, state
+from worker import saves, state
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -257,20 +257,6 @@ def test_other_programs_find_the_newest_through_the_pointer(
     assert tf.train.latest_checkpoint(str(directory)) == str(directory / "step-0000000001.a1" / "ckpt")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own that a checkpoint does not fit into."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "stepkeeper-test", folder], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
-
-
 def test_full_disk_costs_the_save_and_training_goes_on(
     daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path
 ) -> None:
@@ -344,7 +330,7 @@ def test_told_to_stop_with_a_full_disk_leaves_with_74(
 def test_training_that_cannot_commit_its_end_is_not_done(
     daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LAST_SAVE_PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(saves, "LAST_SAVE_PAUSES_S", (0.01, 0.01))
     begin(Launch(control=daemon.control(), checkpoint_dir=small_disk / "checkpoints"))
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, 2)
