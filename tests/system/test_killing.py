@@ -22,7 +22,7 @@ SHORTER = {
     "charlm": ({"STEPS": "100"}, "checkpoint_interval=6 steps"),
     "fit": ({"EPOCHS": "8"}, "checkpoint_interval=15 steps"),
     "torch": ({"STEPS": "120", **PASSIVE}, "checkpoint_interval=10 steps"),
-    "tf1": ({"STEPS": "600"}, "checkpoint_interval=50 steps"),
+    "tf1": ({"STEPS": "5000"}, "checkpoint_interval=200 steps"),
     "plain": ({"STEPS": "3000"}, "checkpoint_interval=150 steps"),
 }
 Plan = Sequence[tuple[Moment, Damage | None]]
