@@ -27,8 +27,8 @@ def prepare(seed: int = SEED, directory: str | Path | None = None, *, determinis
     """Seeds every global generator. Call it before the model is built.
 
     With `deterministic`, or where the job's configuration says so, it also allows deterministic algorithms only and
-    fixes the number of threads, on which sums depend: to what the job (in its folder, or in `directory`) trained with
-    before.
+    fixes the number of threads, on which sums depend: to what OMP_NUM_THREADS says, else to what the job (in its folder,
+    or in `directory`) trained with before, else to the cores it may use.
     """
     random.seed(seed)
     np.random.seed(seed)
@@ -40,7 +40,8 @@ def prepare(seed: int = SEED, directory: str | Path | None = None, *, determinis
         torch.backends.cudnn.benchmark = False  # it chooses algorithms by how fast they were just now
         place = told.checkpoint_dir or (Path(directory) if directory is not None else None)
         before = conditions.recorded(place) if place is not None else None
-        torch.set_num_threads(conditions.threads(before) or conditions.cores())
+        said = conditions.threads_of_environment("OMP_NUM_THREADS")
+        torch.set_num_threads(said or conditions.threads(before) or conditions.cores())
 
 
 def _versions() -> dict[str, str]:
