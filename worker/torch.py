@@ -27,8 +27,8 @@ def prepare(seed: int = SEED, directory: str | Path | None = None, *, determinis
     """Seeds every global generator. Call it before the model is built.
 
     With `deterministic`, or where the job's configuration says so, it also allows deterministic algorithms only and
-    fixes the number of threads, on which sums depend: to what OMP_NUM_THREADS says, else to what the job (in its folder,
-    or in `directory`) trained with before, else to the cores it may use.
+    fixes the number of threads, on which sums depend: to what OMP_NUM_THREADS says, else to what the job (in its
+    folder, or in `directory`) trained with before, else to the cores it may use.
     """
     random.seed(seed)
     np.random.seed(seed)
