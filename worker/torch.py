@@ -220,7 +220,7 @@ class _Sink:
 
 def _save(state: Mapping[str, Any], folder: Path) -> None:
     """All of it into one file. Raises OSError."""
-    with (folder / STATE).open("wb", buffering=0) as file:
+    with (folder / STATE).open("wb") as file:
         sink = _Sink(file)
         torch.save(dict(state), sink)
         if sink.error is not None:
