@@ -244,9 +244,8 @@ def _on_host(value: Any, known: dict[tuple[str, int], Any] | None = None) -> Any
 
 
 def _tensor_on_host(tensor: torch.Tensor, known: dict[tuple[str, int], Any]) -> torch.Tensor:
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_quantized:
-        return tensor.to("cpu", copy=True)
-    if tensor.is_conj() or tensor.is_neg():
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
+    if not is_plain or tensor.is_conj() or tensor.is_neg():
         return tensor.to("cpu", copy=True)
     memory = tensor.untyped_storage()
     key = str(tensor.device), memory.data_ptr()
