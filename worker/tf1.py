@@ -153,7 +153,7 @@ class _Beside:
             fetched = self._session.run(self._variables)
         except tf.errors.ResourceExhaustedError as error:
             raise MemoryError(_in_short(error)) from error
-        values = [np.array(each) for each in fetched]  # what is fetched may be a variable's own memory
+        values = [_own(each) for each in fetched]
         fed = dict(zip(self._given, values, strict=True))
 
         def write(folder: Path) -> None:
@@ -161,6 +161,11 @@ class _Beside:
                 session.run(self._write, {**fed, self._prefix: str(folder / layout.PREFIX)})
 
         return write
+
+
+def _own(value: Any) -> Any:
+    """What a session gave, apart from the session's memory: mostly it is, but nothing says that it always is."""
+    return np.require(value, requirements="O") if isinstance(value, np.ndarray) else value
 
 
 @contextlib.contextmanager
