@@ -19,9 +19,10 @@ from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFailed
 from supervisor.protocol.retention import RetentionPolicy
 from worker import attempt, restore
-from worker.checkpoint import CheckpointWriter, Origin
+from worker.checkpoint import CheckpointWriter
 from worker.checkpoint import Figures as Known
 from worker.requests import Asked
+from worker.saving import Origin
 from worker.state import Position
 
 BATCH = 16

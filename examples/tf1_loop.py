@@ -7,13 +7,15 @@ A folder full of `model.ckpt-1200.index` and the like from such a loop is gone o
 name it with initial_checkpoint. The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn.
 """
 
+import os
+
 import numpy as np
 import tensorflow as tf
 from sklearn.datasets import load_digits
 
-from worker.tf1 import Run
+from worker.tf1 import Run, prepare
 
-TOTAL_STEPS = 2000
+TOTAL_STEPS = int(os.environ.get("STEPS", "2000"))
 BATCH_SIZE = 64
 tf1 = tf.compat.v1
 
@@ -30,6 +32,7 @@ def main() -> None:
     images, labels = load_digits(return_X_y=True)
     images = (images / 16.0).astype("float32")
     test = np.arange(len(labels)) % 5 == 0
+    prepare(seed=1, directory="runs/tf1")
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)
         inputs, wanted = tf1.placeholder(tf.float32, [None, 64]), tf1.placeholder(tf.int64, [None])

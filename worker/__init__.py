@@ -38,7 +38,11 @@ _TO_INSTALL = {"tensorflow": ("TensorFlow", "'stepkeeper[tensorflow]'"), "torch"
 _HOMES = {"Examples": "data", "Run": "run", "Training": "loop", "replica_streams": "streams", "strategy": "devices"}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
-attempt.begin()
+_told = attempt.begin().launch
+if _told.deterministic and _told.checkpoint_dir is not None:
+    from worker import conditions
+
+    conditions.pin_onednn(_told.checkpoint_dir)
 
 
 def __getattr__(name: str) -> object:

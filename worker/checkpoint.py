@@ -6,8 +6,6 @@ Host memory: a background save holds one copy of the state (of its tensors, not 
 at most one save is in flight.
 """
 
-import contextlib
-import errno
 import re
 import shutil
 import sys
@@ -18,13 +16,15 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from supervisor.protocol import checkpoints, durable, layout, manifest, retention
+from supervisor.protocol import durable, layout
 from supervisor.protocol.filling import NewFolder
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.manifest import FileRecord, Manifest, ManifestError
-from supervisor.protocol.retention import Kept, RetentionPolicy
+from supervisor.protocol.manifest import FileRecord, Manifest
+from supervisor.protocol.retention import RetentionPolicy
 from worker import exact, finite, snapshot
 from worker.lock import Overtaken
+from worker.saving import Origin, SaveError
+from worker.shelf import Shelf, is_full
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
 from worker.tpu import on_host
@@ -32,10 +32,6 @@ from worker.tpu import on_host
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
 COPIES = "replicas"  # prefix of the second bundle: what replicas other than the first hold
-
-
-class SaveError(Exception):
-    """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
 
 
 class NotFinite(SaveError):
@@ -53,16 +49,6 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """What every manifest of this attempt says alike."""
-
-    job: str
-    attempt: int
-    versions: Mapping[str, str]
-    topology: Mapping[str, str | int | bool]
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
     """The state of one step boundary. `bundles`: by prefix; None if it can be written only before the next step."""
 
@@ -70,6 +56,11 @@ class Taken:
     host: State
     bundles: Mapping[str, Snapshot] | None
     parts: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the next step leaves it as it is."""
+        return self.bundles is not None
 
 
 class CheckpointWriter:
@@ -95,10 +86,9 @@ class CheckpointWriter:
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
         `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now.
         `parts`: called between steps, for more files of each checkpoint: their names and contents."""
-        self._makes_room = make_room
+        self._shelf = Shelf(directory, policy, make_room)
         self._directory = directory
         self._origin = origin
-        self._policy = policy
         self._replicas = replicas
         self._check = check
         self._own = own
@@ -107,7 +97,6 @@ class CheckpointWriter:
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
-        self._known: dict[CheckpointName, Kept] = {}
         self._can_snapshot = True
         self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
 
@@ -151,7 +140,7 @@ class CheckpointWriter:
             try:
                 return self._write(taken)
             except SaveError as error:
-                if not (self._makes_room and _is_full(error.__cause__) and self._made_room(taken.name)):
+                if not (_is_full(error.__cause__) and self._shelf.gave_room(taken.name)):
                     raise
 
     def _prove_finite(self, taken: Taken) -> None:
@@ -161,17 +150,6 @@ class CheckpointWriter:
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotFinite(f"cannot save {taken.name}: {finite.named(bad[0])}{more} is not finite; training diverged")
-
-    def _made_room(self, for_name: CheckpointName) -> bool:
-        try:
-            gone = checkpoints.make_room(self._directory)
-        except OSError:
-            return False  # the save's own error says what is wrong with the disk
-        if gone is None:
-            return False
-        self._known.pop(gone, None)
-        sys.stderr.write(f"stepkeeper: deleted {gone} to make room for {for_name}: the disk is full\n")
-        return True
 
     def _write(self, taken: Taken) -> Manifest:
         partial = self._directory / taken.name.partial
@@ -184,19 +162,11 @@ class CheckpointWriter:
                 folder.commit(self._directory / str(taken.name), self._check)
             return proof
         except Overtaken:
-            self._take_back(taken.name)
+            self._shelf.take_back(taken.name)
             raise
         except (OSError, tf.errors.OpError) as error:
-            self._take_back(taken.name)
+            self._shelf.take_back(taken.name)
             raise SaveError(f"cannot save {taken.name}: {_cause(error)}; earlier checkpoints are untouched") from error
-
-    def _take_back(self, name: CheckpointName) -> None:
-        """Deletes what a failed save left; that which can't be deleted is swept at the next start."""
-        shutil.rmtree(self._directory / name.partial, ignore_errors=True)
-        with contextlib.suppress(
-            OSError
-        ):  # renamed, but not known to be on the disk: it would be in the next try's way
-            checkpoints.delete(self._directory, name)
 
     def _fill(self, folder: NewFolder, taken: Taken) -> None:
         for prefix, bundle in self._bundles.items():
@@ -226,7 +196,10 @@ class CheckpointWriter:
 
         Each by itself, and retention first: on a full disk the pointer can't be written before something is deleted.
         """
-        for what, act in (("delete old checkpoints", self._retain), ("write TensorFlow's pointer", self._point_at)):
+        for what, act in (
+            ("delete old checkpoints", self._shelf.retain),
+            ("write TensorFlow's pointer", self._point_at),
+        ):
             try:
                 act(newest)
             except OSError as error:
@@ -237,29 +210,10 @@ class CheckpointWriter:
         content = f'model_checkpoint_path: "{relative}"\nall_model_checkpoint_paths: "{relative}"\n'
         durable.write_file(self._directory / layout.POINTER, content.encode())
 
-    def _retain(self, newest: CheckpointName) -> None:
-        kept = [found for name in checkpoints.committed(self._directory) if (found := self._look_at(name)) is not None]
-        for name in retention.expendable(kept, self._policy):
-            if name != newest:
-                checkpoints.delete(self._directory, name)
-                self._known.pop(name, None)
-
-    def _look_at(self, name: CheckpointName) -> Kept | None:
-        """What retention needs to know; None for a damaged one, which is evidence and not ours to delete."""
-        if name not in self._known:
-            try:
-                found = manifest.read(self._directory / str(name))
-            except ManifestError:
-                return None
-            self._known[name] = Kept(name, found.created_wall_at, found.metrics)
-        return self._known[name]
-
 
 def _is_full(error: BaseException | None) -> bool:
     """Whether an error of a save says that there is no space, or no quota, left."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, tf.errors.ResourceExhaustedError)
+    return is_full(error) or isinstance(error, tf.errors.ResourceExhaustedError)
 
 
 def _cause(error: OSError | tf.errors.OpError) -> str:

@@ -1,19 +1,18 @@
 """What the bits of a run depend on besides its program, its data and its state: recorded, pinned, compared.
 
 Recorded twice: in every manifest, and, before the very first step, in a file of the checkpoint directory, so that a job
-killed before its first checkpoint begins again under the same conditions.
+killed before its first checkpoint begins again under the same conditions. What they are is for each library to say:
+tensorflow_conditions.py, torch.py. Nothing of this needs one of them.
 """
 
+import contextlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework.config import is_op_determinism_enabled  # there is no public way to ask
 
 from supervisor import __version__
 from supervisor.protocol import checkpoints, durable, layout, manifest
@@ -22,35 +21,17 @@ from supervisor.protocol.manifest import Manifest, ManifestError
 Conditions = Mapping[str, str | int | bool]
 
 THREADS = "intra_op_threads"
+ONEDNN = "onednn"
+ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 MAX_BYTES = 1 << 16  # of the file; it is some hundred bytes
-_NO_MATTER = frozenset({"cores", "stepkeeper"})  # recorded for people; the bits don't depend on them
+_NO_MATTER = frozenset(
+    {"cores", "inter_op_threads", "stepkeeper"}
+)  # recorded for people; the bits don't depend on them
 
 
 def versions() -> dict[str, str]:
-    """Of all that computes."""
-    return {
-        "tensorflow": tf.__version__,
-        "keras": tf.keras.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "stepkeeper": __version__,
-    }
-
-
-def topology(used: tf.distribute.Strategy | None) -> dict[str, str | int | bool]:
-    """The hardware as TensorFlow uses it, and the switches that choose other kernels."""
-    gpus = tf.config.list_physical_devices("GPU")
-    return {
-        "strategy": type(used).__name__ if used is not None else "none",
-        "replicas": replica_count(used),
-        "device": _device_name(gpus[0]) if gpus else "CPU",
-        "processor": _processor(),
-        THREADS: tf.config.threading.get_intra_op_parallelism_threads() or threads_of_environment() or cores(),
-        "cores": cores(),
-        "onednn": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").strip().lower() not in ("0", "false"),
-        "xla": " ".join(filter(None, (os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")))),
-        "deterministic": bool(is_op_determinism_enabled()),
-    }
+    """Of what every run has."""
+    return {"python": platform.python_version(), "stepkeeper": __version__}
 
 
 def cores() -> int:
@@ -58,16 +39,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def threads_of_environment() -> int | None:
-    """What TF_NUM_INTRAOP_THREADS says; TensorFlow takes it where the program sets nothing, and ignores what is no
-    number above 0."""
-    text = os.environ.get("TF_NUM_INTRAOP_THREADS", "").strip()
+def processor() -> str:
+    """The processor's model: libraries choose their kernels by what it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def threads_of_environment(name: str = "TF_NUM_INTRAOP_THREADS") -> int | None:
+    """What a variable says; TensorFlow takes it where the program sets nothing, and ignores what is no number above
+    0."""
+    text = os.environ.get(name, "").strip()
     return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else None
-
-
-def replica_count(used: tf.distribute.Strategy | None) -> int:
-    """Replicas in sync; 1 without a strategy."""
-    return int(used.num_replicas_in_sync) if used is not None else 1
 
 
 def of_manifest(found: Manifest) -> Conditions:
@@ -92,7 +78,7 @@ def recorded(directory: Path) -> Conditions | None:
     return body if isinstance(body, dict) else None
 
 
-def record(directory: Path, present: Conditions) -> None:
+def record(present: Conditions, directory: Path) -> None:
     """Remembers the conditions of a job that has no checkpoint yet. On the disk when it returns; raises OSError."""
     durable.write_file(directory / layout.CONDITIONS, (json.dumps(dict(present), indent=1) + "\n").encode())
 
@@ -103,6 +89,51 @@ def threads(of: Conditions | None) -> int | None:
     return number if type(number) is int and number > 0 else None
 
 
+def says_onednn() -> bool:
+    """Whether the environment says if TensorFlow uses oneDNN. If not, it does on processors that have instructions for
+    it."""
+    return ONEDNN_VARIABLE in os.environ
+
+
+def pin_onednn(directory: Path) -> None:
+    """Has TensorFlow use oneDNN, or not, as it did when the job trained last; what the environment says goes first.
+
+    TensorFlow reads it while it is imported, so this comes before or does nothing.
+    """
+    if says_onednn() or "tensorflow" in sys.modules:
+        return
+    with contextlib.suppress(OSError):  # whoever opens the directory says what is wrong with it
+        before = (recorded(directory) or {}).get(ONEDNN)
+        if isinstance(before, bool):
+            os.environ[ONEDNN_VARIABLE] = str(int(before))
+
+
+def compare(
+    present: Conditions,
+    directory: Path,
+    restored: Path | None,
+    remark: Callable[[str], None],
+    write: Callable[[Conditions, Path], None] = record,
+) -> tuple[str, ...]:
+    """What differs from the conditions trained under before, in words, which `remark` gets too.
+
+    `restored`: the checkpoint that training goes on from. `write` is given the conditions of a first start.
+    """
+    if restored is not None and restored.is_dir():
+        before: Conditions | None = of_manifest(manifest.read(restored))
+    else:
+        before = recorded(directory)
+        if before != present:
+            try:
+                write(present, directory)
+            except OSError as error:
+                remark(f"cannot write down in {directory} what this start depends on: {error}")
+    changed = differences(before, present) if before is not None else ()
+    if changed:
+        remark(f"trains on under other conditions, so not to the same bits: {'; '.join(changed)}")
+    return changed
+
+
 def differences(before: Conditions, present: Conditions) -> tuple[str, ...]:
     """What is another now, in words. What one of them did not record is no difference."""
     return tuple(
@@ -110,17 +141,3 @@ def differences(before: Conditions, present: Conditions) -> tuple[str, ...]:
         for key in present
         if key in before and key not in _NO_MATTER and before[key] != present[key]
     )
-
-
-def _device_name(gpu: Any) -> str:
-    return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
-
-
-def _processor() -> str:
-    """The processor's model: oneDNN and Eigen choose their kernels by what it can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.machine())

@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from supervisor.protocol.launch import STRATEGIES, Launch
-from worker import attempt, conditions, members, tpu
+from worker import attempt, conditions, members, tensorflow_conditions, tpu
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
 
@@ -51,7 +51,7 @@ def strategy_of(
     """The same, for who is told so."""
     name, replicas = told.strategy or name or "mirrored", told.replicas or replicas
     if told.deterministic or deterministic:
-        _make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
+        make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
     workers = told.workers or workers
     if workers is not None and name != "multiworker":
         raise ValueError(f"cannot use {workers} workers with strategy {name!r}; they go with multiworker")
@@ -113,13 +113,22 @@ def _cpu_names(count: int) -> list[str]:
     return [f"/cpu:{number}" for number in range(count)]
 
 
-def _make_deterministic(directory: Path | None) -> None:
-    tf.keras.utils.set_random_seed(SEED)
+def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
+    """Seeds all generators, makes operations deterministic, and fixes what they were computed with before, of which
+    `directory` has the record."""
+    tf.keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
+    before = conditions.recorded(directory) if directory is not None else None
     threads = (
         tf.config.threading.get_intra_op_parallelism_threads()
         or conditions.threads_of_environment()
-        or (conditions.threads(conditions.recorded(directory)) if directory is not None else None)
+        or conditions.threads(before)
         or conditions.cores()
     )
     tf.config.threading.set_intra_op_parallelism_threads(threads)
+    onednn = (before or {}).get(conditions.ONEDNN)
+    if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.says_onednn():
+        attempt.present().reporter.remark(
+            f"cannot {'use' if onednn else 'leave out'} oneDNN as before: TensorFlow was imported first; import worker "
+            f"before it, or set {conditions.ONEDNN_VARIABLE}={int(onednn)}"
+        )

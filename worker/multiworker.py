@@ -24,9 +24,10 @@ from worker import exact, members
 from worker.attempt import Leaving
 from worker.checkpoint import Figures
 from worker.gang import Gang
-from worker.keeper import LAST_SAVE_PAUSES_S, Keeper
+from worker.keeper import Keeper
 from worker.opening import Opened
 from worker.restore import Found
+from worker.saves import LAST_SAVE_PAUSES_S
 
 AGREE_S = 0.2  # between agreements: what a flush may wait for more than its step
 PART = "worker-{}.npz"  # what only that worker holds, inside a checkpoint

@@ -2,11 +2,57 @@
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.manifest import Manifest
 from supervisor.protocol.messages import Committed, SaveFailed
 from worker.attempt import Reporter
-from worker.checkpoint import CheckpointWriter, SaveError, Taken
+
+
+class SaveError(Exception):
+    """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every manifest of this attempt says alike."""
+
+    job: str
+    attempt: int
+    versions: Mapping[str, str]
+    topology: Mapping[str, str | int | bool]
+
+
+class Taken(Protocol):
+    """The state of one step boundary."""
+
+    @property
+    def name(self) -> CheckpointName:
+        """The checkpoint that it becomes."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether training may go on while it is written."""
+
+
+T = TypeVar("T", bound=Taken)
+Known_contra = TypeVar("Known_contra", contravariant=True)
+
+
+class Writer(Protocol[Known_contra, T]):
+    """Makes checkpoints of what it was given to keep."""
+
+    def take(self, figures: Known_contra, copied: bool) -> T:
+        """The present state; `copied`: training is to go on while it is written. Raises SaveError."""
+
+    def write(self, taken: T) -> Manifest:
+        """Commits it, on any thread. Raises SaveError; Overtaken."""
+
+    def tidy(self, newest: CheckpointName) -> None:
+        """Deletes what retention gives up; `newest` exists, whatever becomes of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +64,13 @@ class Last:
     size_bytes: int
 
 
-class Save:
+class Save(Generic[T]):
     """`run` writes what was taken at one step boundary, and tells the daemon at once how that ended."""
 
     def __init__(
         self,
-        writer: CheckpointWriter,
-        taken: Taken,
+        writer: Writer[Any, T],
+        taken: T,
         reporter: Reporter,
         flushes: tuple[int, ...],
         decided_at: float,

@@ -4,16 +4,39 @@ A folder that `tf.compat.v1.train.Saver` wrote is a start, as it is. What a sess
 their kernels is in no checkpoint: give them seeds made of the step, or draw in NumPy.
 """
 
-from collections.abc import Iterator, Mapping
+import contextlib
+import errno
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol import foreign, layout, tensorbundle
 from supervisor.protocol.damage import BundleError
-from worker import attempt
+from worker import attempt, devices, tensorflow_conditions
 from worker.files import FilesRun, Unfit
+from worker.tensorboard import EVERY
+
+_NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+
+
+def prepare(seed: int = devices.SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
+    """Seeds Python's, NumPy's and TensorFlow's generators, and the default graph; a graph made later is seeded inside
+    it, by `tf.compat.v1.set_random_seed`. Call it before the graph is built and before there is a session.
+
+    With `deterministic`, or where the job's configuration says so, it also makes operations deterministic and fixes the
+    number of intra-op threads, on which sums depend: to what the script or TF_NUM_INTRAOP_THREADS says, else to what
+    the job (in its folder, or in `directory`) trained with before. That holds for sessions without a `config`; one that
+    needs it sets `intra_op_parallelism_threads` in it to `tf.config.threading.get_intra_op_parallelism_threads()`.
+    """
+    told = attempt.this().launch
+    if told.deterministic or deterministic:
+        devices.make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None), seed)
+    else:
+        tf.keras.utils.set_random_seed(seed)
+    tf.compat.v1.set_random_seed(seed)
 
 
 class Run(FilesRun):
@@ -29,38 +52,47 @@ class Run(FilesRun):
         total_steps: int,
         directory: str | Path | None = None,
         interval: str | None = None,
+        summaries: str | Path | None = None,
+        summary_every: int = EVERY,
     ) -> None:
         """`session`: a tf.compat.v1.Session whose graph is complete."""
-        super().__init__(_SaverFiles(session), total_steps=total_steps, directory=directory, interval=interval)
+        super().__init__(_SaverFiles(session), total_steps=total_steps, directory=directory, interval=interval,
+                         summaries=summaries, summary_every=summary_every)  # fmt: skip
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, from 0 of the first start on: `for step in run.steps()`."""
         while not self.reached:
             yield self.step
 
-    def step_done(self, **metrics: float) -> None:
+    def step_done(self, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        super().step_done(epoch=0, batch=self.step + 1, **{name: float(value) for name, value in metrics.items()})
+        figures = {name: float(value) for name, value in metrics.items()}
+        super().step_done(epoch=0, batch=self.step + 1, examples=None, **figures)
 
 
 class _SaverFiles:
     """The files that TF1's Saver writes."""
 
-    versions: Mapping[str, str]
-    topology: Mapping[str, str | int | bool]
-
     def __init__(self, session: Any) -> None:
         self._session = session
         with session.graph.as_default():
             self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: it deletes nothing, which is not its task here
-        self.versions = {"tensorflow": tf.__version__}
-        self.topology = {"deterministic": attempt.this().launch.deterministic}
+        self._beside = _Beside(session)
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return tensorflow_conditions.versions()
+
+    @property
+    def topology(self) -> Mapping[str, str | int | bool]:
+        return tensorflow_conditions.topology(None, self._session)
 
     def write(self, folder: Path) -> None:
-        try:
+        with _as_oserror():
             self._saver.save(self._session, str(folder / layout.PREFIX), write_meta_graph=False, write_state=False)
-        except tf.errors.OpError as error:
-            raise OSError(" ".join(str(error.message).split())[:300]) from error
+
+    def copied(self) -> Callable[[Path], None] | None:
+        return self._beside.copied()
 
     def read(self, folder: Path) -> None:
         self._restore(folder / layout.PREFIX)
@@ -75,7 +107,7 @@ class _SaverFiles:
 
     def _restore(self, prefix: Path) -> None:
         held = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-        wanted = {each.op.name: each.shape.as_list() for each in self._saver_variables()}
+        wanted = dict(map(_whole, self._saver_variables()))
         odd = [f"{name} {shape}" for name, shape in sorted(wanted.items()) if held.get(name) != shape]
         if odd:
             there = ", ".join(f"{name} {shape}" for name, shape in sorted(held.items()))
@@ -85,3 +117,66 @@ class _SaverFiles:
     def _saver_variables(self) -> list[Any]:
         with self._session.graph.as_default():
             return list(tf.compat.v1.global_variables())
+
+
+def _whole(variable: Any) -> tuple[str, list[int]]:
+    """Name and shape under which a variable is saved; a partitioned one's parts are together."""
+    part = variable._get_save_slice_info()
+    if part is not None:
+        return part.full_name, list(part.full_shape)
+    return variable.op.name, variable.shape.as_list()
+
+
+class _Beside:
+    """Writes copies of a session's variables, as its Saver writes the variables, while the session goes on."""
+
+    def __init__(self, session: Any) -> None:
+        with session.graph.as_default():
+            variables = sorted(tf.compat.v1.global_variables(), key=lambda each: str(each.op.name))
+            others = tf.compat.v1.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
+        self._session = session
+        self._variables = variables
+        self._can = not others and all(each._get_save_slice_info() is None for each in variables)
+        with tf.Graph().as_default() as self._graph:
+            self._given = [tf.compat.v1.placeholder(each.dtype.base_dtype, each.shape) for each in variables]
+            self._prefix = tf.compat.v1.placeholder(tf.string, [])
+            names = [each.op.name for each in variables]
+            self._write = tf.raw_ops.SaveV2(
+                prefix=self._prefix, tensor_names=names, shape_and_slices=[""] * len(names), tensors=self._given
+            )
+
+    def copied(self) -> Callable[[Path], None] | None:
+        """See `Copying`; None for partitioned variables, tables and the like, which their Saver alone can write."""
+        if not self._can:
+            return None
+        try:
+            fetched = self._session.run(self._variables)
+        except tf.errors.ResourceExhaustedError as error:
+            raise MemoryError(_in_short(error)) from error
+        values = [_own(each) for each in fetched]
+        fed = dict(zip(self._given, values, strict=True))
+
+        def write(folder: Path) -> None:
+            with _as_oserror(), tf.compat.v1.Session(graph=self._graph, config=_NO_GPU) as session:
+                session.run(self._write, {**fed, self._prefix: str(folder / layout.PREFIX)})
+
+        return write
+
+
+def _own(value: Any) -> Any:
+    """What a session gave, apart from the session's memory: mostly it is, but nothing says that it always is."""
+    return np.require(value, requirements="O") if isinstance(value, np.ndarray) else value
+
+
+@contextlib.contextmanager
+def _as_oserror() -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise OSError(errno.ENOSPC, _in_short(error)) from error
+    except tf.errors.OpError as error:
+        raise OSError(_in_short(error)) from error
+
+
+def _in_short(error: tf.errors.OpError) -> str:
+    return " ".join(str(error.message).split())[:300]

@@ -3,19 +3,19 @@
 Needs no TensorFlow. What is loaded are tensors and plain values (`weights_only`), never objects of any class.
 """
 
+import copy
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
-from supervisor.protocol import checkpoints, manifest
-from supervisor.protocol.manifest import ManifestError
-from worker import attempt
+from worker import attempt, conditions
 from worker.files import FilesRun, Unfit
 from worker.tensorboard import EVERY
 
@@ -23,32 +23,56 @@ STATE = "torch.pt"
 SEED = 1
 
 
-def prepare(seed: int = SEED, directory: str | Path | None = None) -> None:
+def prepare(seed: int = SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
     """Seeds every global generator. Call it before the model is built.
 
-    With `deterministic = true` in the job's configuration it also allows deterministic algorithms only and fixes the
-    number of threads: to what the newest checkpoint (in the job's folder, or in `directory`) was trained with.
+    With `deterministic`, or where the job's configuration says so, it also allows deterministic algorithms only and
+    fixes the number of threads, on which sums depend: to what OMP_NUM_THREADS says, else to what the job (in its
+    folder, or in `directory`) trained with before, else to the cores it may use.
     """
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
     told = attempt.this().launch
-    if told.deterministic:
+    if told.deterministic or deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS is not deterministic
         torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False  # it chooses algorithms by how fast they were just now
         place = told.checkpoint_dir or (Path(directory) if directory is not None else None)
-        torch.set_num_threads((place and _threads_of_newest(place)) or len(os.sched_getaffinity(0)))
+        before = conditions.recorded(place) if place is not None else None
+        said = conditions.threads_of_environment("OMP_NUM_THREADS")
+        torch.set_num_threads(said or conditions.threads(before) or conditions.cores())
 
 
-def _threads_of_newest(directory: Path) -> int | None:
-    """Sums, and so the bits, depend on the number of threads."""
-    for name in checkpoints.committed(directory):
-        try:
-            threads = manifest.read(directory / str(name)).topology.get("intra_op_threads")
-        except ManifestError:
-            continue
-        return threads if isinstance(threads, int) and threads > 0 else None
-    return None
+def _versions() -> dict[str, str]:
+    """Of all that computes."""
+    found = {"torch": str(torch.__version__)}
+    if torch.cuda.is_available():
+        found["cuda"] = str(torch.version.cuda or torch.version.hip)
+        found["cudnn"] = str(torch.backends.cudnn.version())
+    return found
+
+
+def _topology() -> dict[str, str | int | bool]:
+    """The hardware as PyTorch uses it, and the switches that choose other kernels."""
+    return {
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        conditions.THREADS: torch.get_num_threads(),
+        "inter_op_threads": torch.get_num_interop_threads(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),
+        "mkldnn": torch.backends.mkldnn.is_available() and bool(getattr(torch.backends.mkldnn, "enabled", True)),
+        "tf32": _tf32(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _tf32() -> bool:
+    """Whether products of float32 may be rounded to fewer bits."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    try:
+        return bool(matmul.allow_tf32 or (torch.cuda.is_available() and cudnn.allow_tf32))
+    except RuntimeError:  # set under their newer names, which the older ones then refuse to say
+        return "tf32" in (matmul.fp32_precision, cudnn.conv.fp32_precision)
 
 
 class Run(FilesRun):
@@ -65,44 +89,48 @@ class Run(FilesRun):
         files = _TorchFiles(parts, dict(generators or {}))
         super().__init__(files, total_steps=total_steps, directory=directory, interval=interval,
                          summaries=summaries, summary_every=summary_every)  # fmt: skip
-        self._following = (0, 0)
+        self._following = (0, 0, 0)
 
     def batches(self, dataset: Any, *, batch_size: int, seed: int = 0, **options: Any) -> Iterator[Any]:
-        """The batches that are left, in an order that is a function of (seed, epoch), from the exact position on.
+        """The batches that are left, in an order that is a function of (seed, epoch), from the exact position on: that
+        of the next example, where batches have another size than before.
 
         `options`: those of torch.utils.data.DataLoader besides its samplers. Examples that do not fill a last batch
         are left out of that epoch. With `total_steps` it goes on over epochs; without, it ends with the epoch.
         """
-        per_epoch = len(dataset) // batch_size
-        if per_epoch == 0:
-            raise ValueError(f"cannot make batches of {batch_size} from {len(dataset)} examples; use a smaller size")
+        count = len(dataset)
+        if count < batch_size:
+            raise ValueError(f"cannot make batches of {batch_size} from {count} examples; use a smaller size")
         epoch, batch = self.epoch, self.batch
+        first = batch * batch_size if self.examples is None else self.examples
         while not self.reached:
-            sampler = _Batches(len(dataset), batch_size, seed, epoch, batch)
+            sampler = _Batches(count, batch_size, seed, epoch, first)
             own = torch.Generator()  # else the loader draws from the global one, once more after a resume
             for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
-                batch += 1
-                self._following = (epoch, batch) if batch < per_epoch else (epoch + 1, 0)
+                batch, first = batch + 1, first + batch_size
+                self._following = (epoch, batch, first) if count - first >= batch_size else (epoch + 1, 0, 0)
                 yield examples
                 if self.reached:
                     return
-            epoch, batch = epoch + 1, 0
+            epoch, batch, first = epoch + 1, 0, 0
             if self.total_steps is None:
+                self.epoch, self.batch, self.examples = epoch, batch, first  # also where no batch was left
                 return
 
-    def step_done(self, **metrics: float) -> None:
+    def step_done(self, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        epoch, batch = self._following
-        super().step_done(epoch=epoch, batch=batch, **{name: float(value) for name, value in metrics.items()})
+        epoch, batch, consumed = self._following
+        figures = {name: float(value) for name, value in metrics.items()}
+        super().step_done(epoch=epoch, batch=batch, examples=consumed, **figures)
 
 
 class _Batches:
-    """Indices, from a batch of an epoch on."""
+    """Indices of an epoch's whole batches, from an example on."""
 
     def __init__(self, count: int, batch_size: int, seed: int, epoch: int, first: int) -> None:
         mixed = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
         self._order = torch.randperm(count, generator=mixed)
-        self._starts = range(first * batch_size, count - count % batch_size, batch_size)
+        self._starts = range(first, count - batch_size + 1, batch_size)
         self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -122,24 +150,32 @@ class _TorchFiles:
                 raise TypeError(f"cannot keep {name}: a {type(part).__name__} has no state_dict")
         self._parts = parts
         self._generators = generators
-        self.versions: Mapping[str, str] = {"torch": str(torch.__version__)}
-        self.topology: Mapping[str, str | int | bool] = {
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
-            "intra_op_threads": torch.get_num_threads(),
-            "deterministic": attempt.this().launch.deterministic,
-        }
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return _versions()
+
+    @property
+    def topology(self) -> Mapping[str, str | int | bool]:
+        return _topology()
 
     def write(self, folder: Path) -> None:
-        state = {
+        _save(self._state(), folder)
+
+    def copied(self) -> Callable[[Path], None]:
+        try:
+            state = _on_host(self._state())
+        except RuntimeError as error:  # how its allocator says that there is no memory
+            raise MemoryError(attempt.one_line(error)) from error
+        return lambda folder: _save(state, folder)
+
+    def _state(self) -> dict[str, Any]:
+        return {
             "parts": {name: part.state_dict() for name, part in self._parts.items()},
             "generators": {name: each.get_state() for name, each in self._generators.items()},
             "cpu": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
-        try:
-            torch.save(state, folder / STATE)
-        except RuntimeError as error:  # how its writer says that the disk is full
-            raise OSError(f"{STATE}: {attempt.one_line(error)}") from error
 
     def read(self, folder: Path) -> None:
         try:
@@ -160,3 +196,60 @@ class _TorchFiles:
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, and this program is one of PyTorch")
+
+
+class _Sink:
+    """What torch.save writes into. It keeps an error for later: thrown through PyTorch's writer it becomes one that
+    doesn't say whether the disk is full."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        if self.error is None:
+            try:
+                self._file.write(content)
+            except OSError as error:
+                self.error = error
+        return len(content)
+
+    def flush(self) -> None:
+        """The file's end does it."""
+
+
+def _save(state: Mapping[str, Any], folder: Path) -> None:
+    """All of it into one file. Raises OSError."""
+    with (folder / STATE).open("wb") as file:
+        sink = _Sink(file)
+        torch.save(dict(state), sink)
+        if sink.error is not None:
+            raise sink.error
+
+
+def _on_host(value: Any, known: dict[tuple[str, int], Any] | None = None) -> Any:
+    """A copy in host memory of tensors, inside whatever holds them. Tensors that share memory go on doing so, as
+    torch.save writes that once."""
+    known = {} if known is None else known
+    if isinstance(value, torch.Tensor):
+        return _tensor_on_host(value.detach(), known)
+    if type(value) in (dict, OrderedDict):
+        copied = type(value)((key, _on_host(each, known)) for key, each in value.items())
+        if isinstance(value, OrderedDict):
+            copied.__dict__.update(copy.deepcopy(value.__dict__))  # a module's: the versions of its parts
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(_on_host(each, known) for each in value)
+    return copy.deepcopy(value)
+
+
+def _tensor_on_host(tensor: torch.Tensor, known: dict[tuple[str, int], Any]) -> torch.Tensor:
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
+    if not is_plain or tensor.is_conj() or tensor.is_neg():
+        return tensor.to("cpu", copy=True)
+    memory = tensor.untyped_storage()
+    key = str(tensor.device), memory.data_ptr()
+    if key not in known:
+        known[key] = memory.clone() if tensor.device.type == "cpu" else memory.cpu()
+    place = tensor.storage_offset(), tensor.size(), tensor.stride()
+    return torch.empty(0, dtype=tensor.dtype).set_(known[key], *place)

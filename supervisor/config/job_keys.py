@@ -64,7 +64,8 @@ class JobConfig(Section):
     )
     deterministic: Boolean = key(
         False,
-        "Whether TensorFlow is to use deterministic operations only. Off, as some are slower and some are missing.",
+        "Whether training is to use deterministic operations only; in PyTorch and TF1 a script calls prepare() for it. "
+        "Off, as some are slower and some are missing.",
     )
     strict: Boolean = key(
         False,

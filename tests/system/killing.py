@@ -165,7 +165,12 @@ PLAIN = Example(
     environment={"STEPS": "6000", **_ONE_THREAD},
     restore_s=0.004,
 )
-EXAMPLES = {each.name: each for each in (DIGITS, CHARLM, FIT, TORCH, PLAIN)}
+TF1 = Example(
+    "tf1",
+    lambda: _script("tf1_loop")() + "\ndeterministic=true\ncheckpoint_interval=200 steps",
+    environment={"STEPS": "8000"},
+)
+EXAMPLES = {each.name: each for each in (DIGITS, CHARLM, FIT, TORCH, PLAIN, TF1)}
 
 
 def schedule(seed: int, kills: int, damage: float = 0.0) -> list[Kill]:

@@ -24,6 +24,7 @@ SHORTER = {
     "charlm": ({"STEPS": "100"}, "checkpoint_interval=6 steps"),
     "fit": ({"EPOCHS": "8"}, "checkpoint_interval=15 steps"),
     "torch": ({"STEPS": "120", **PASSIVE}, "checkpoint_interval=10 steps"),
+    "tf1": ({"STEPS": "5000"}, "checkpoint_interval=200 steps"),
     "plain": ({"STEPS": "3000"}, "checkpoint_interval=150 steps"),
 }
 Plan = Sequence[tuple[Moment, Damage | None]]
@@ -36,6 +37,7 @@ Plan = Sequence[tuple[Moment, Damage | None]]
         ("charlm", [(STEP, None), (RESTORE, Damage.CUT)]),
         ("fit", [(STEP, None), (SAVE, Damage.GONE)]),
         ("torch", [(STEP, Damage.MANIFEST), (SAVE, Damage.FLIP), (RESTORE, None)]),
+        ("tf1", [(STEP, None), (SAVE, Damage.FLIP)]),
         ("plain", [(STEP, Damage.CUT), (SAVE, None), (RESTORE, Damage.FLIP), (SAVE, Damage.GONE), (RESTORE, None)]),
     ],
 )

@@ -93,7 +93,8 @@ import sys
 from pathlib import Path
 import tensorflow as tf
 from supervisor.protocol.retention import RetentionPolicy
-from worker.checkpoint import CheckpointWriter, Figures, Origin
+from worker.checkpoint import CheckpointWriter, Figures
+from worker.saving import Origin
 from worker.state import Position
 
 def memory(field):

@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol import layout
-from supervisor.protocol.launch import Launch
+from supervisor.protocol.launch import Launch, without_launch
 from supervisor.protocol.messages import Go, Restored
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import conditions
+from worker import conditions, tensorflow_conditions
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
+ROOT = Path(__file__).parents[2]
 optimizers = tf.keras.optimizers
 schedules = tf.keras.optimizers.schedules
 
@@ -167,13 +170,13 @@ def test_relaunch_under_other_conditions_says_so_before_it_trains(
     with worker.Run(training.build(two_replicas), strategy=two_replicas, directory=tmp_path) as run:
         run.step_done()
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "5")
-    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
     daemon.send(Go(1, restore=str(tmp_path / "step-0000000001.a1")))
     with worker.Run(training.build(two_replicas), strategy=two_replicas):
         restored = daemon.wait_for(Restored)
 
-    assert restored.changed == ("intra_op_threads is 5, was 3", "onednn is False, was True")
+    assert restored.changed == ("intra_op_threads is 5, was 3", "tf32 is False, was True")
 
 
 def test_relaunch_under_the_same_conditions_says_nothing(
@@ -187,6 +190,52 @@ def test_relaunch_under_the_same_conditions_says_nothing(
         pass
 
     assert daemon.wait_for(Restored).changed == ()
+
+
+ENVIRONMENT_OF_TENSORFLOW = "import worker, os; print(os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
+
+
+def said_by(program: str, launch: Launch, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**without_launch(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT), **variables}
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "deterministic", "variables", "told"),
+    [
+        ({"onednn": False}, True, {}, "0"),
+        ({"onednn": True}, True, {}, "1"),
+        ({"onednn": False}, True, {"TF_ENABLE_ONEDNN_OPTS": "1"}, "1"),
+        ({"onednn": False}, False, {}, "None"),
+        ({"onednn": "no"}, True, {}, "None"),
+        ({"torch": "2"}, True, {}, "None"),
+        (None, True, {}, "None"),
+    ],
+)
+def test_deterministic_job_has_onednn_as_before_unless_the_environment_says(
+    recorded: dict[str, Any] | None, deterministic: bool, variables: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    if recorded is not None:
+        (tmp_path / layout.CONDITIONS).write_text(json.dumps(recorded))
+    launch = Launch(deterministic=deterministic, checkpoint_dir=tmp_path)
+
+    assert said_by(ENVIRONMENT_OF_TENSORFLOW, launch, **variables).stdout.strip() == told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["worker", "tensorflow"])
+def test_onednn_is_as_before_where_worker_is_imported_first_and_else_it_says_so(first: str, tmp_path: Path) -> None:
+    before = not tensorflow_conditions.onednn()
+    (tmp_path / layout.CONDITIONS).write_text(json.dumps({"onednn": before}))
+    program = (
+        f"import {first}, worker\nworker.strategy()\n"
+        "from worker import tensorflow_conditions\nprint(tensorflow_conditions.topology(None)['onednn'])"
+    )
+    found = said_by(program, Launch(deterministic=True, checkpoint_dir=tmp_path))
+
+    assert found.stdout.split() == [str(before if first == "worker" else not before)]
+    assert ("import worker before it" in found.stderr) is (first == "tensorflow")
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "many", "\u0662"])

@@ -1,6 +1,9 @@
 """A run whose program writes its own files: restored, saved, stopped and refused as any other."""
 
+import json
 import random
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from supervisor.protocol import checkpoints, layout
+from supervisor.protocol import checkpoints, layout, manifest
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker.daemon_end import DaemonEnd
+from worker import conditions, saves
 from worker.files import FilesRun, Unfit
 
 Begin = Callable[[Launch], None]
@@ -22,7 +26,7 @@ class Counting:
     """The smallest program: one array in one file."""
 
     versions: Mapping[str, str] = {"counting": "1"}
-    topology: Mapping[str, str | int | bool] = {}
+    topology: Mapping[str, str | int | bool] = {"knob": 3}
 
     def __init__(self, full_at: float = -1) -> None:
         self.value = np.zeros(1)
@@ -181,3 +185,179 @@ def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonE
 
     assert after.step_s is not None
     assert after.step_s < 0.4, "what a save takes is no step's time"
+
+
+def test_position_in_examples_comes_back(tmp_path: Path) -> None:
+    with FilesRun(Counting(), directory=tmp_path) as run:
+        run.step_done(epoch=2, batch=1, examples=48)
+    with FilesRun(Counting(), directory=tmp_path) as run:
+        found = run.epoch, run.batch, run.examples
+
+    assert found == (2, 1, 48)
+
+
+# --- what the bits depend on ---------------------------------------------------------------------------------------
+
+
+class Newer(Counting):
+    """The same program with a newer library, and a knob that stands elsewhere."""
+
+    versions: Mapping[str, str] = {"counting": "2"}
+    topology: Mapping[str, str | int | bool] = {"knob": 4}
+
+
+Newer.__name__ = Counting.__name__  # it reads its checkpoints
+
+
+@pytest.mark.parametrize(
+    ("files", "changed"), [(Counting(), ()), (Newer(), ("counting is 2, was 1", "knob is 4, was 3"))]
+)
+def test_relaunch_under_other_conditions_says_so_before_it_trains(
+    files: Counting, changed: tuple[str, ...], tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    with FilesRun(Counting(), total_steps=2, directory=tmp_path) as run:
+        train(run, Counting())
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=str(tmp_path / "step-0000000002.a1")))
+    with FilesRun(files):
+        restored = daemon.wait_for(Restored)
+
+    assert restored.changed == changed
+
+
+def test_conditions_are_known_from_before_the_first_step_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = FilesRun(Counting(), directory=tmp_path)
+    with pytest.raises(ZeroDivisionError), run:
+        raise ZeroDivisionError  # as a kill does: nothing is saved
+    found = conditions.recorded(tmp_path)
+    with pytest.raises(ZeroDivisionError), FilesRun(Newer(), directory=tmp_path):
+        raise ZeroDivisionError
+
+    assert not list(tmp_path.glob("step-*"))
+    assert found is not None
+    assert (found["counting"], found["knob"], found["numpy"]) == ("1", 3, np.__version__)
+    assert "not to the same bits: counting is 2, was 1; knob is 4, was 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("does", [True, False])
+def test_script_that_does_not_do_what_deterministic_promises_is_told(
+    does: bool, tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = Counting()
+    files.topology = {"deterministic": does}
+    begin(Launch(checkpoint_dir=tmp_path, deterministic=True))
+    with FilesRun(files):
+        pass
+
+    assert ("is to be deterministic, but the script does not make it so" in capsys.readouterr().err) is not does
+
+
+# --- saves beside training, and full disks -------------------------------------------------------------------------
+
+
+class Copied(Counting):
+    """It can be written while training goes on; each write waits until it `may`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = threading.Event()
+        self.fails = False
+
+    def copied(self) -> Callable[[Path], None]:
+        value = self.value.copy()
+
+        def write(folder: Path) -> None:
+            assert self.may.wait(10)
+            if self.fails:
+                raise OSError(5, "Input/output error")
+            np.save(folder / "value.npy", value)
+
+        return write
+
+
+def test_training_goes_on_beside_a_save_which_holds_the_step_it_was_taken_at(
+    tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    daemon.send(Go(1, restore=None))
+    files = Copied()
+    with FilesRun(files, total_steps=4) as run:
+        for step in (1, 2, 3):
+            files.value += 1
+            run.step_done(epoch=0, batch=step)
+        assert not checkpoints.committed(tmp_path / "c")
+        files.may.set()
+        saved = daemon.wait_for(Committed)
+        files.value += 1
+        run.step_done(epoch=0, batch=4)
+
+    folder = tmp_path / "c" / saved.checkpoint
+    assert (saved.step, np.load(folder / "value.npy")[0]) == (2, 2)
+    assert json.loads((folder / layout.STATE).read_text())["batch"] == 2
+    assert manifest.verify(folder).step == 2
+
+
+def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    daemon.send(Go(1, restore=None))
+    files = Copied()
+    with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
+        run.step_done(epoch=0, batch=1)
+        daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
+        while not run._attempt.requests.is_asked:
+            time.sleep(0.001)
+        run._saves.serve(1, run._boundary)
+        files.may.set()
+        answered = daemon.wait_for(Committed)
+        raise ZeroDivisionError
+
+    assert answered.flushes == (4,)
+    assert [name.step for name in checkpoints.committed(tmp_path / "c")] == [1]
+
+
+def test_error_of_a_save_beside_training_is_told_at_once(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    daemon.send(Go(1, restore=None))
+    files = Copied()
+    files.fails = True
+    files.may.set()
+    with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
+        run.step_done(epoch=0, batch=1)
+        told = daemon.wait_for(SaveFailed)  # and no second step was done
+        raise ZeroDivisionError
+
+    assert "Input/output error" in told.error
+    assert not list((tmp_path / "c").glob("step-*"))
+
+
+@pytest.mark.parametrize("says", ["errno", "nothing"])
+@pytest.mark.parametrize("allowed", [True, False])
+def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
+    allowed: bool, says: str, begin: Begin, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What NumPy raises for a full disk has no number."""
+
+    class Large(Counting):
+        def write(self, folder: Path) -> None:
+            if says == "errno":
+                (folder / "value.npy").write_bytes(b"x" * 96_000)
+            else:
+                np.save(folder / "value.npy", np.zeros(12_000))
+
+    monkeypatch.setattr(saves, "LAST_SAVE_PAUSES_S", ())
+    subprocess.run(["mount", "-o", "remount,size=400k", small_disk], check=True)  # for some of eight
+    begin(Launch(checkpoint_dir=small_disk / "c", retention=RetentionPolicy(newest=20), make_room=allowed))
+    files = Large()
+    run = FilesRun(files, total_steps=8, interval="1 steps")
+    if allowed:
+        with run:
+            train(run, files)
+    else:
+        with pytest.raises(SystemExit) as leaving, run:
+            train(run, files)
+        assert leaving.value.code == 74
+
+    steps = [name.step for name in checkpoints.committed(small_disk / "c")]
+    assert 2 <= len(steps) < 8
+    assert steps == (list(range(8, 8 - len(steps), -1)) if allowed else list(range(len(steps), 0, -1)))
+    assert not list((small_disk / "c").glob("*.partial"))

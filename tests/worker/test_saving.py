@@ -27,7 +27,7 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import keeper, state
+from worker import saves, state
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -330,7 +330,7 @@ def test_told_to_stop_with_a_full_disk_leaves_with_74(
 def test_training_that_cannot_commit_its_end_is_not_done(
     daemon: DaemonEnd, begin: Begin, two_replicas: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "LAST_SAVE_PAUSES_S", (0.01, 0.01))
+    monkeypatch.setattr(saves, "LAST_SAVE_PAUSES_S", (0.01, 0.01))
     begin(Launch(control=daemon.control(), checkpoint_dir=small_disk / "checkpoints"))
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, 2)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from supervisor.protocol import checkpoints
+from supervisor.protocol import checkpoints, layout, manifest
 from supervisor.protocol.launch import Launch
-from worker.tf1 import Run
+from worker.tf1 import Run, _SaverFiles
 
 pytestmark = pytest.mark.tensorflow
 BUNDLES = Path(__file__).parents[1] / "protocol" / "bundles"
@@ -76,3 +76,66 @@ def test_graph_it_does_not_fit_leaves_with_65(tmp_path: Path, capsys: pytest.Cap
         train(tmp_path / "old", 101, scope="tail")
     assert leaving.value.code == 65
     assert "tail/" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("resource", [True, False])
+def test_copy_for_a_save_beside_training_is_what_its_saver_would_have_written(resource: bool, tmp_path: Path) -> None:
+    now, copied = tmp_path / "now", tmp_path / "copied"
+    now.mkdir()
+    copied.mkdir()
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        for name, shape in (("b/kernel", [300, 300]), ("a", []), ("c", [3])):
+            tf1.get_variable(name, initializer=tf1.random_normal(shape, seed=1), use_resource=resource)
+        tf1.get_variable("words", initializer=tf.constant(["one", "two"]), use_resource=resource)
+        numbers = [each for each in tf1.global_variables() if each.dtype.base_dtype == tf.float32]
+        step = tf.group(*(tf1.assign_add(each, tf.ones_like(each)) for each in numbers))
+        session.run(tf1.global_variables_initializer())
+        files = _SaverFiles(session)
+        files.write(now)
+        later = files.copied()
+        session.run(step)
+        trained = session.run(numbers)
+        later(copied)
+
+    for file in now.iterdir():
+        assert (copied / file.name).read_bytes() == file.read_bytes()
+    kept = tf.train.load_checkpoint(str(copied / layout.PREFIX))
+    assert not np.array_equal(kept.get_tensor("b/kernel"), trained[0]), "else the comparison would prove nothing"
+
+
+def test_partitioned_variables_are_saved_while_training_waits(tmp_path: Path) -> None:
+    def run(steps: int) -> list[Any]:
+        with tf1.Graph().as_default(), tf1.Session() as session:
+            halves = tf1.fixed_size_partitioner(2)
+            tf1.get_variable("table", [6, 2], initializer=tf1.zeros_initializer(), partitioner=halves)
+            step = tf.group(*(tf1.assign_add(each, tf.ones_like(each)) for each in tf1.global_variables()))
+            session.run(tf1.global_variables_initializer())
+            assert _SaverFiles(session).copied() is None
+            with Run(session, total_steps=steps, directory=tmp_path, interval="1 steps") as run:
+                for _ in run.steps():
+                    session.run(step)
+                    run.step_done()
+            return session.run(tf1.global_variables())
+
+    run(2)
+
+    assert [each.tolist() for each in run(3)] == [[[3.0, 3.0]] * 3] * 2
+
+
+def test_manifest_says_whether_operations_are_deterministic_and_on_how_many_threads(
+    begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody called `prepare`; that it does as it says is in tests/system/test_killing.py."""
+    begin(Launch(checkpoint_dir=tmp_path, deterministic=True))
+    with (
+        tf1.Graph().as_default(),
+        tf1.Session(config=tf1.ConfigProto(intra_op_parallelism_threads=3)) as session,
+    ):
+        tf1.get_variable("a", [])
+        session.run(tf1.global_variables_initializer())
+        with Run(session, total_steps=1) as run:
+            run.step_done()
+    found = manifest.read(tmp_path / str(checkpoints.committed(tmp_path)[0])).topology
+
+    assert (found["deterministic"], found["intra_op_threads"]) == (False, 3)
+    assert "call prepare() of worker.tf1 before it builds anything" in capsys.readouterr().err

@@ -1,11 +1,14 @@
 """PyTorch as a job: killed anywhere it ends with the same bits, and nothing is unpickled but tensors."""
 
+import errno
+import json
 import os
 import random
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,3 +102,58 @@ def test_objects_in_a_checkpoint_are_refused_and_never_run(start: Start, python:
     assert process.returncode == 65
     assert "Weights only load failed" in errors
     assert not (tmp_path / "evil").exists()
+
+
+# --- pieces --------------------------------------------------------------------------------------------------------
+
+Found = Callable[..., tuple[Any, str]]
+
+
+@pytest.fixture
+def found(start: Start, tmp_path: Path) -> Found:
+    """What a piece found in a process of its own, and what that said on standard error."""
+
+    def found(piece: str, *arguments: object, folder: Path = tmp_path, launch: Launch | None = None) -> Any:
+        process = start(CHILDREN / "torch_pieces.py", folder, piece, *arguments, launch=launch)
+        output, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+        return json.loads(output.splitlines()[-1]), errors
+
+    return found
+
+
+def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(found: Found) -> None:
+    runs, _ = found("batches")
+
+    first, second = runs["undisturbed"][:24], runs["undisturbed"][24:48]
+    assert runs["seen"] == first[:20] + second, "two of 4, two of 6; 8 do not fit into that epoch's rest; four of 4"
+    assert runs["left"] == [[3, 0, 12], [3, 1, 0]], "no whole batch of 16 was left: the epoch is over"
+
+
+def test_relaunch_under_other_conditions_says_so_and_threads_are_kept(found: Found) -> None:
+    first, _ = found("conditions", 2)
+    kept, said = found("conditions")
+    other, complained = found("conditions", 1)
+
+    assert first["torch"].startswith("2.")
+    assert first.keys() >= {"numpy", "python", "device", "processor", "inter_op_threads", "tf32", "kernels"}
+    assert (first["intra_op_threads"], kept["intra_op_threads"], other["intra_op_threads"]) == (2, 2, 1)
+    assert kept["deterministic"] is True
+    assert "under other conditions" not in said
+    assert "under other conditions, so not to the same bits: intra_op_threads is 1, was 2" in complained
+
+
+def test_copy_for_a_save_beside_training_is_what_a_save_would_have_written(found: Found) -> None:
+    copies, _ = found("copies")
+
+    assert copies["same"]
+    assert copies["trained_on"], "else the comparison would prove nothing"
+    assert copies["tied"]
+    assert copies["metadata"]
+    assert copies["sizes"][0] == copies["sizes"][1]
+
+
+def test_full_disk_has_its_number(found: Found, small_disk: Path) -> None:
+    number, _ = found("full", folder=small_disk)
+
+    assert number == errno.ENOSPC

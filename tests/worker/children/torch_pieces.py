@@ -1,0 +1,107 @@
+"""Pieces of `worker.torch` in FOLDER, one in each process that is named: what it found, as JSON on the last line."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from worker import torch as stepkeeper
+
+FOLDER, PIECE = Path(sys.argv[1]), sys.argv[2]
+
+
+def batches() -> Any:
+    """Runs one after the other, each with batches of another size: the examples that each step saw, and what is asked
+    for in the end without `total_steps`."""
+    data = torch.arange(24)
+    seen = []
+    for batch_size, until in ((4, 2), (6, 4), (8, 5), (4, 9)):
+        run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "changed", total_steps=until)
+        with run:
+            for examples in run.batches(data, batch_size=batch_size, seed=3):
+                seen += examples.tolist()
+                run.step_done()
+    whole = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "whole", total_steps=12)
+    undisturbed = []
+    with whole:
+        for examples in whole.batches(data, batch_size=4, seed=3):
+            undisturbed += examples.tolist()
+            whole.step_done()
+    left = []
+    for batch_size in (4, 16):
+        run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / "epochs")
+        with run:
+            while run.epoch == 0:
+                for _ in run.batches(data, batch_size=batch_size):
+                    run.step_done()
+                    if run.step == 3:
+                        break
+                if run.step == 3 and batch_size == 4:
+                    break
+            left.append([run.step, run.epoch, run.examples])
+    return {"seen": seen, "undisturbed": undisturbed, "left": left}
+
+
+def conditions() -> Any:
+    """A run on two threads, then one on what `sys.argv` says."""
+    stepkeeper.prepare(directory=FOLDER, deterministic=True)
+    if len(sys.argv) > 3:
+        torch.set_num_threads(int(sys.argv[3]))
+    run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER)
+    with run:
+        run.step_done()
+    (newest, *_) = sorted(FOLDER.glob("step-*"), reverse=True)
+    found = json.loads((newest / "MANIFEST.json").read_text())
+    return {**found["versions"], **found["topology"]}
+
+
+def copies() -> Any:
+    """What the copy that is written beside training holds, and whether training changes it."""
+    tied = nn.Linear(3, 3)
+    model = nn.Sequential(tied, nn.BatchNorm1d(3), tied)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    files = stepkeeper._TorchFiles({"model": model, "optimizer": optimizer}, {})
+    for name in ("now", "copied"):
+        (FOLDER / name).mkdir()
+    files.write(FOLDER / "now")
+    later = files.copied()
+    model(torch.randn(5, 3)).sum().backward()
+    optimizer.step()
+    later(FOLDER / "copied")
+    now, copied = (torch.load(FOLDER / name / "torch.pt", weights_only=True) for name in ("now", "copied"))
+
+    def flat(value: Any) -> list[Any]:
+        if isinstance(value, dict):
+            return [each for key, item in value.items() for each in (key, *flat(item))]
+        return [each for item in value for each in flat(item)] if isinstance(value, list | tuple) else [value]
+
+    def same(one: Any, other: Any) -> bool:
+        return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
+
+    weights = copied["parts"]["model"]
+    return {
+        "same": all(same(*pair) for pair in zip(flat(now), flat(copied), strict=True)),
+        "trained_on": not torch.equal(weights["0.weight"], model.state_dict()["0.weight"]),
+        "tied": weights["0.weight"].data_ptr() == weights["2.weight"].data_ptr(),
+        "metadata": getattr(weights, "_metadata", None) == model.state_dict()._metadata,
+        "sizes": [(FOLDER / name / "torch.pt").stat().st_size for name in ("now", "copied")],
+    }
+
+
+def full() -> Any:
+    """A save into FOLDER, which has not enough room."""
+    files = stepkeeper._TorchFiles({"model": nn.Linear(1000, 1000)}, {})
+    try:
+        files.write(FOLDER)
+    except OSError as error:
+        return error.errno
+    return None
+
+
+if __name__ == "__main__":
+    print(json.dumps({"batches": batches, "conditions": conditions, "copies": copies, "full": full}[PIECE]()))

@@ -1,0 +1,187 @@
+"""One checkpoint of files that the program itself writes, onto the disk."""
+
+import errno
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from supervisor.protocol import layout
+from supervisor.protocol.filling import NewFolder
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.manifest import FileRecord, Manifest
+from worker import generators
+from worker.attempt import one_line
+from worker.lock import Overtaken
+from worker.saving import Origin, SaveError
+from worker.shelf import Shelf, is_full
+
+FORMAT = 1
+PROBE_BYTES = 1 << 20  # what a disk that just refused a write has room for, if that was for another reason
+
+
+class Unfit(Exception):
+    """A whole checkpoint does not fit this program; the text says how."""
+
+
+class Files(Protocol):
+    """How a program's state becomes files and comes back."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Names of libraries and their versions, for the manifest."""
+
+    @property
+    def topology(self) -> Mapping[str, str | int | bool]:
+        """What else the bits depend on. `deterministic`, if it is there: whether the program's sums repeat."""
+
+    def write(self, folder: Path) -> None:
+        """Writes the present state into files of an empty folder. Called between two steps. Raises OSError."""
+
+    def read(self, folder: Path) -> None:
+        """Takes the state back. Raises Unfit if it is another program's."""
+
+    def read_foreign(self, prefix: Path) -> int:
+        """Takes another program's TensorFlow checkpoint as a start, gives its step. Raises Unfit if it can't."""
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """`Files` that can be written while training goes on."""
+
+    def copied(self) -> Callable[[Path], None] | None:
+        """A copy of the present state, as what writes it: given an empty folder, on another thread, as `write` does.
+
+        None where that can't be. Called between two steps. Raises MemoryError.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What the loop knows at a step boundary. The data go on with `batch` of `epoch`, both from 0; `examples`: how many
+    of that epoch are consumed, None: not known."""
+
+    step: int
+    epoch: int
+    batch: int
+    examples: int | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTaken:
+    """The state of one step boundary. `host`: the content of `state.json`; `write`: makes the program's files."""
+
+    name: CheckpointName
+    host: bytes
+    metrics: Mapping[str, float]
+    write: Callable[[Path], None]
+    is_apart: bool
+
+
+class FilesWriter:
+    """Writes the checkpoints of one attempt into one directory. Not for two threads at once."""
+
+    def __init__(
+        self, files: Files, directory: Path, origin: Origin, shelf: Shelf, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` is called before each commit; what it raises passes through `write`."""
+        self._files = files
+        self._directory = directory
+        self._origin = origin
+        self._shelf = shelf
+        self._check = check
+
+    def take(self, figures: Boundary, copied: bool) -> FilesTaken:
+        """The present state. `copied`: training is to go on while it is written, which not every program can.
+
+        Raises SaveError if there is no memory for a copy.
+        """
+        name = CheckpointName(figures.step, self._origin.attempt)
+        state = {
+            "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step, "epoch": figures.epoch,
+            "batch": figures.batch, "examples": figures.examples, "metrics": dict(figures.metrics),
+            "generators": generators.read(),
+        }  # fmt: skip
+        host = (json.dumps(state, allow_nan=False) + "\n").encode()
+        try:
+            write = self._files.copied() if copied and isinstance(self._files, Copying) else None
+        except MemoryError as error:
+            raise SaveError(f"cannot save {name}: {one_line(error)}; earlier checkpoints are untouched") from error
+        return FilesTaken(name, host, figures.metrics, write or self._files.write, is_apart=write is not None)
+
+    def write(self, taken: FilesTaken) -> Manifest:
+        """Commits it; where the disk is full, older checkpoints give way if they may. Raises SaveError; Overtaken."""
+        while True:
+            try:
+                return self._write(taken)
+            except SaveError as error:
+                if not (is_full(error.__cause__) and self._shelf.gave_room(taken.name)):
+                    raise
+
+    def _write(self, taken: FilesTaken) -> Manifest:
+        partial = self._directory / taken.name.partial
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            with NewFolder(partial) as folder:
+                self._fill(folder, taken)
+                folder.add(layout.STATE, taken.host)
+                proof = self._proof(folder, taken)
+                folder.add(layout.MANIFEST, proof.to_bytes())
+                folder.commit(self._directory / str(taken.name), self._check)
+            return proof
+        except Overtaken:
+            self._shelf.take_back(taken.name)
+            raise
+        except OSError as error:
+            self._shelf.take_back(taken.name)
+            cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+            raise SaveError(f"cannot save {taken.name}: {cause}; earlier checkpoints are untouched") from error
+
+    def _fill(self, folder: NewFolder, taken: FilesTaken) -> None:
+        """The program's own files. Raises OSError, with a number where the disk is full: NumPy's has none."""
+        try:
+            taken.write(folder.path)
+        except OSError as error:
+            if error.errno is None and not _has_room(folder.path):
+                raise OSError(errno.ENOSPC, f"No space left on device ({one_line(error)})") from error
+            raise
+        for each in sorted(folder.path.iterdir()):
+            folder.adopt(each.name)
+
+    def _proof(self, folder: NewFolder, taken: FilesTaken) -> Manifest:
+        return Manifest(
+            job=self._origin.job,
+            attempt=taken.name.attempt,
+            step=taken.name.step,
+            created_wall_at=time.time(),
+            files=tuple(FileRecord(name, size, digest) for name, (size, digest) in folder.end().items()),
+            versions=self._origin.versions,
+            topology=self._origin.topology,
+            metrics=taken.metrics,
+        )
+
+    def tidy(self, newest: CheckpointName) -> None:
+        """Retention. The checkpoint exists: nothing here may undo that."""
+        try:
+            self._shelf.retain(newest)
+        except OSError as error:
+            sys.stderr.write(f"stepkeeper: cannot delete old checkpoints in {self._directory}: {error}\n")
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a little more could be written there."""
+    try:
+        descriptor = os.open(folder / ".probe", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, PROBE_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return not is_full(error)
+    return True
