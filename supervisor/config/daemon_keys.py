@@ -12,6 +12,7 @@ from supervisor.config.types import (
     Bytes,
     Count,
     FilePath,
+    Limit,
     LogPath,
     Mode,
     Positive,
@@ -61,6 +62,20 @@ class SupervisordConfig(HookKeys):
     )
     nodaemon: Boolean = key(
         False, "Whether to stay in the foreground, as systemd and containers want it. The same as the option -n."
+    )
+    silent: Boolean = key(
+        False, "Whether the log goes to no standard error in the foreground. The same as the option -s."
+    )
+    minfds: Limit | None = key(
+        None,
+        "Open files that the daemon and each program must be allowed at least: what they were started with is raised "
+        "to it. Where it can't be, the daemon does not start. As in Supervisor, where it is 1024.",
+        shown="none: what it was started with",
+    )
+    minprocs: Limit | None = key(
+        None,
+        "The same for the processes that their user may have. As in Supervisor, where it is 200.",
+        shown="none: what it was started with",
     )
     identifier: str = key("supervisor", "The daemon's name in what it tells Supervisor's clients. Their default.")
     childlogdir: FilePath = required(

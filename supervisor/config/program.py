@@ -1,5 +1,6 @@
 """A [program:NAME] section to the models of its processes."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -171,6 +172,8 @@ def _computed(
         if (word := checked.texts.get(key, "").lower()) in ("syslog", "journal"):
             checked.texts[key] = "NONE"
             checked.texts[f"{channel}_{word}"] = "true"
+        if checked.texts.get(key) == os.devnull:
+            checked.texts[key] = "NONE"  # there is nothing to rotate, and nothing to read
         if checked.texts.get(key, "AUTO").upper() == "AUTO":
             checked.texts.pop(key, None)
             is_answers = place.group.is_pool and channel == "stdout"

@@ -15,11 +15,11 @@ class Unsupported:
     remedy: str
 
 
+_ON = ("true", "yes", "on", "1")
 _OFF = ("false", "no", "off", "0")
 _UNREAD = "what programs print goes to their log files without the daemon, so that it outlives it; "
 _EVENTS = Unsupported(_OFF, f"{_UNREAD}follow the log file instead")
 _CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), f"{_UNREAD}take the line out")
-_LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
 
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
@@ -29,19 +29,20 @@ PROGRAM: Mapping[str, Unsupported] = {
     "stderr_events_enabled": _EVENTS,
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
-    "minfds": Unsupported(("1024",), _LIMIT),
-    "minprocs": Unsupported(("200",), _LIMIT),
-    "nocleanup": Unsupported(_OFF, "logs are never deleted at a start; take the line out"),
-    "silent": Unsupported(_OFF, "send standard error where you want it: supervisord -n 2>/dev/null"),
+    "nocleanup": Unsupported((*_ON, *_OFF), "logs are never deleted at a start; take the line out"),
     "strip_ansi": Unsupported(_OFF, "logs are kept as they were written; strip them when reading"),
 }
 
 SECTIONS: Mapping[str, str] = {
     "fcgi-program": "run FastCGI programs under a web server's own process control",
     "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",
-    "ctlplugin": "supervisorctl's actions are fixed",
 }
 """Kinds of section, and what to do instead."""
+
+IGNORED: Mapping[str, str] = {
+    "ctlplugin": "Supervisor's own supervisorctl reads it, and ours has no plug-ins",
+}
+"""Kinds of section that the daemon has no use for, as Supervisor's has none; and whose they are."""
 
 STOCK_RPC_SECTION = "rpcinterface:supervisor"
 STOCK_RPC = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}
