@@ -15,6 +15,7 @@ REQUIREMENTS = (
     "watchdog==3.0.0",  # superfsmon hears of nothing with 7.1: its handlers are no longer called
     "supervisord-dependent-startup==1.4.0",
     "supervisor-wildcards==0.1.3",
+    "supervisor-logging==0.0.9",
     "mr.laforge==0.9",
     "aiosmtpd==1.4.6",  # somebody else's mail server, to mail to
 )

@@ -17,16 +17,9 @@ class Unsupported:
 
 _ON = ("true", "yes", "on", "1")
 _OFF = ("false", "no", "off", "0")
-_UNREAD = "what programs print goes to their log files without the daemon, so that it outlives it; "
-_EVENTS = Unsupported(_OFF, f"{_UNREAD}follow the log file instead")
-_CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), f"{_UNREAD}take the line out")
 
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
-    "stdout_capture_maxbytes": _CAPTURE,
-    "stderr_capture_maxbytes": _CAPTURE,
-    "stdout_events_enabled": _EVENTS,
-    "stderr_events_enabled": _EVENTS,
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
     "nocleanup": Unsupported((*_ON, *_OFF), "logs are never deleted at a start; take the line out"),

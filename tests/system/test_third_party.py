@@ -1,5 +1,6 @@
 """Listeners and clients that others wrote for Supervisor, unmodified from PyPI, do their work with this daemon."""
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -71,6 +72,22 @@ def test_crashmail_mails_an_unexpected_end_and_no_other(clients: Path, tmp_path:
     assert mail.count(MAIL) == 1
     assert "Process crasher in group crasher exited unexpectedly (pid " in mail
     assert "from state RUNNING" in mail
+
+
+def test_supervisor_logging_sends_what_programs_print(clients: Path, tmp_path: Path):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as syslog, contextlib.ExitStack() as running:
+        syslog.bind(("127.0.0.1", 0))
+        syslog.settimeout(TICK_PATIENCE_S)
+        settings = f"SYSLOG_SERVER=127.0.0.1,SYSLOG_PORT={syslog.getsockname()[1]},SYSLOG_PROTO=udp"
+        programs = (
+            '[program:talker]\ncommand=/bin/sh -c "while sleep 0.2; do echo a word; done"\nstdout_events_enabled=true\n'
+            f'[eventlistener:syslog]\ncommand={clients}/supervisor_logging\nevents=PROCESS_LOG\nenvironment=PYTHONPATH="",'
+            f"{settings}\n"
+        )
+        daemon_ = running.enter_context(daemon(tmp_path, programs))
+        pid = daemon_.until_state("talker", "RUNNING")["pid"]
+
+        assert f"talker[{pid}]: a word " in syslog.recv(4096).decode()
 
 
 CHILDUTILS = """
