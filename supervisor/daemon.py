@@ -137,6 +137,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
         foreground=settings.nodaemon and not settings.silent,
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
+        in_supervisors_words=settings.log_format == "supervisor",
     )
     for each in config.remarks:
         log.warning("configuration.remark", text=str(each))

@@ -38,7 +38,7 @@ class SupervisordConfig(HookKeys):
     )
     logfile: LogPath = key(
         None,
-        "The daemon's own log, as JSON lines; NONE for standard error only, `syslog` for the system's log. In the "
+        "The daemon's own log; NONE for standard error only, `syslog` for the system's log. In the "
         "foreground it goes to standard error as well.",
         shown="`supervisord.log` in state_dir",
     )
@@ -53,6 +53,11 @@ class SupervisordConfig(HookKeys):
         "info",
         "What the log holds: critical, error (a person must act), warn (recovered by itself), info (state changed), "
         "debug. Supervisor's trace and blather are the same as debug.",
+    )
+    log_format: Annotated[Literal["json", "supervisor"], from_text(values.log_format)] = key(
+        "json",
+        "What the log's lines are: `json`, or `supervisor`, the lines of Supervisor's that monitoring looks for "
+        "(`exited: x (exit status 1; not expected)`).",
     )
     pidfile: LogPath = key(
         None, "Where the daemon writes its process id; NONE for nowhere.", shown="`supervisord.pid` in state_dir"

@@ -51,7 +51,7 @@ _RETRIES = "the pause between failed starts is 1, 2, 4 ... 60 s, an eighth more 
 _HASHED = "compared in constant time; supervisord --hash-password makes a salted hash of it"
 
 CHANGED: Mapping[tuple[str, str], str] = {
-    ("supervisord", "logfile"): "the lines are JSON",
+    ("supervisord", "logfile"): "the lines are JSON; log_format = supervisor makes them Supervisor's",
     ("supervisord", "childlogdir"): "logs are called NAME-stdout.log, and stay after a restart",
     ("program", "startretries"): _RETRIES,
     ("program", "autorestart"): _CRASHES,
@@ -65,8 +65,8 @@ CHANGED: Mapping[tuple[str, str], str] = {
 """Keys whose effect is not quite Supervisor's, whatever their value, by kind of section."""
 
 UNSET: Mapping[tuple[str, str], str] = {
-    ("supervisord", "logfile"): "the daemon's log is .stepkeeper/supervisord.log beside the file, in JSON lines, not "
-    "./supervisord.log",
+    ("supervisord", "logfile"): "the daemon's log is .stepkeeper/supervisord.log beside the file, in JSON lines (or "
+    "with log_format = supervisor in Supervisor's), not ./supervisord.log",
     ("supervisord", "pidfile"): "the pid file is .stepkeeper/supervisord.pid beside the file, not ./supervisord.pid",
     ("supervisord", "childlogdir"): "logs of programs that name none are .stepkeeper/log/NAME-stdout.log beside the "
     "file and stay after a restart; in Supervisor they are temporary",

@@ -64,6 +64,7 @@ WANTED = (
     "holds until supervisorctl says otherwise: a program that was stopped stays stopped when the daemon or the host "
     "starts again, and one that was started is started"
 )
+JSON_LINES = "the lines are JSON; log_format = supervisor makes them Supervisor's"
 RETRIES = "the pause between failed starts is 1, 2, 4 ... 60 s, an eighth more or less, not 1, 2, 3 s"
 HASHED = "compared in constant time; supervisord --hash-password makes a salted hash of it"
 LOOK = (
@@ -75,8 +76,8 @@ LOOK = (
 @pytest.mark.parametrize(
     ("section", "line", "fate", "why"),
     [
-        ("supervisord", "logfile = /var/log/d.log", Fate.CHANGED, ["the lines are JSON"]),
-        ("supervisord", "logfile = d.log", Fate.CHANGED, ["the lines are JSON", RELATIVE.format_map]),
+        ("supervisord", "logfile = /var/log/d.log", Fate.CHANGED, [JSON_LINES]),
+        ("supervisord", "logfile = d.log", Fate.CHANGED, [JSON_LINES, RELATIVE.format_map]),
         ("supervisord", "pidfile = d.log", Fate.CHANGED, [RELATIVE.format_map]),
         ("supervisord", "pidfile = %(here)s/d.pid", Fate.KEPT, []),
         ("supervisord", "pidfile = ~/d.pid", Fate.KEPT, []),
