@@ -1,6 +1,7 @@
 """A configuration file to its model, or to the list of everything that is wrong with it."""
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,10 +59,8 @@ def look(path: Path, environment: Mapping[str, str], said: Mapping[str, Entry] =
     if (section := source.sections.get("supervisord")) is not None:
         section.entries |= said
     reading = _Reading(source, dict(environment), source.problems)
-    config, remarks = reading.config(), tuple(sorted(reading.remarks, key=_in_order))
-    if config is not None:
-        config = config.model_copy(update={"remarks": remarks})
-    return Looked(config, tuple(sorted(source.problems, key=_in_order)), remarks)
+    config = reading.config()
+    return Looked(config, tuple(sorted(source.problems, key=_in_order)), reading.ordered_remarks())
 
 
 def _in_order(problem: Problem) -> tuple[str, int]:
@@ -97,7 +96,12 @@ class _Reading:
             inet_http_servers=inet,
             supervisorctl=ctl or CtlConfig(),
             programs={each.name: each for each in sorted(programs.values(), key=_by_start)},
+            remarks=self.ordered_remarks(),
         )
+
+    def ordered_remarks(self) -> tuple[Problem, ...]:
+        """What is to be said and stands in nobody's way."""
+        return tuple(sorted(self.remarks, key=_in_order))
 
     def _supervisord(self) -> SupervisordConfig | None:
         section = self.source.sections.get("supervisord")
@@ -115,6 +119,8 @@ class _Reading:
         here, to_syslog = self.source.folder, {"log_to_syslog": False}
         if checked.texts.get("logfile", "").lower() == "syslog":
             checked.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
+        if checked.texts.get("pidfile") == os.devnull:
+            checked.texts["pidfile"] = "NONE"  # a pid file is deleted in the end
         daemon = checked.build(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)
         if daemon is not None and "state_dir" in checked:
             daemon = checked.build(SupervisordConfig, _folders(daemon.state_dir) | to_syslog)

@@ -65,6 +65,8 @@ CHANGED: Mapping[tuple[str, str], str] = {
 """Keys whose effect is not quite Supervisor's, whatever their value, by kind of section."""
 
 UNSET: Mapping[tuple[str, str], str] = {
+    ("supervisord", "state_dir"): "a new folder, .stepkeeper beside the file, keeps what outlives the daemon (what is "
+    "wanted, the history); state_dir = FOLDER names another",
     ("supervisord", "logfile"): "the daemon's log is .stepkeeper/supervisord.log beside the file, in JSON lines (or "
     "with log_format = supervisor in Supervisor's), not ./supervisord.log",
     ("supervisord", "pidfile"): "the pid file is .stepkeeper/supervisord.pid beside the file, not ./supervisord.pid",
@@ -160,6 +162,8 @@ def _changes(section: Section, kind: str, key: str, entry: Entry, environment: M
             f"is {os.path.abspath(entry.folder / value)}: relative paths start from the folder of their file, in "  # noqa: PTH100 - keeps links
             f"Supervisor from the one that supervisord is started in"
         )
+    if (kind, key) == ("supervisord", "pidfile") and value == os.devnull:
+        yield "the same as NONE"
     if (kind, key) == ("supervisord", "loglevel") and word in ("trace", "blather"):
         yield "is the same as debug"
     if (kind, key) == ("unix_http_server", "chmod") and "username" not in section.entries and _admits_others(value):

@@ -359,6 +359,10 @@ def test_a_log_at_dev_null_is_none(program):
     assert (found.stdout_logfile, found.stderr_logfile) == (None, None)
 
 
+def test_a_pid_file_that_is_dev_null_is_none(read):
+    assert read("[supervisord]\npidfile = /dev/null\n").supervisord.pidfile is None  # or root would delete it
+
+
 def test_a_daemon_that_would_tell_nobody_is_refused(complaints, read):
     quiet = "[supervisord]\nnodaemon = true\nsilent = true\nlogfile = "
 

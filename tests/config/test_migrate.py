@@ -81,6 +81,7 @@ LOOK = (
         ("supervisord", "pidfile = d.log", Fate.CHANGED, [RELATIVE.format_map]),
         ("supervisord", "pidfile = %(here)s/d.pid", Fate.KEPT, []),
         ("supervisord", "pidfile = ~/d.pid", Fate.KEPT, []),
+        ("supervisord", "pidfile = /dev/null", Fate.CHANGED, ["the same as NONE"]),
         ("supervisord", "childlogdir = /l", Fate.CHANGED, [
             "logs are called NAME-stdout.log, and stay after a restart"
         ]),
@@ -142,7 +143,7 @@ def test_what_holds_for_every_program_is_said_once(tmp_path: Path):
     }
 
     assert headers == {
-        "supervisord": [UNSET["supervisord", key] for key in ("logfile", "pidfile", "childlogdir")],
+        "supervisord": [UNSET["supervisord", key] for key in ("state_dir", "logfile", "pidfile", "childlogdir")],
         "program:x": [RETRIES, CRASHES, f"autostart {WANTED}"],
         "program:y": [""],
     }
