@@ -50,12 +50,19 @@ _WANTED = (
 _RETRIES = "the pause between failed starts is 1, 2, 4 ... 60 s, an eighth more or less, not 1, 2, 3 s"
 _HASHED = "compared in constant time; supervisord --hash-password makes a salted hash of it"
 
+_ORDER = (
+    "when the daemon leaves, groups of a higher number are told to stop first, but nobody waits until they are gone; "
+    "depends_on does"
+)
+
 CHANGED: Mapping[tuple[str, str], str] = {
     ("supervisord", "logfile"): "the lines are JSON; log_format = supervisor makes them Supervisor's",
     ("supervisord", "childlogdir"): "logs are called NAME-stdout.log, and stay after a restart",
+    ("program", "priority"): _ORDER,
     ("program", "startretries"): _RETRIES,
     ("program", "autorestart"): _CRASHES,
     ("program", "autostart"): _WANTED,
+    ("group", "priority"): _ORDER,
     ("inet_http_server", "password"): _HASHED,
     ("unix_http_server", "password"): _HASHED,
     ("eventlistener", "startretries"): _RETRIES,

@@ -12,7 +12,7 @@ from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.listener_keys import ListenerConfig
 from supervisor.config.load import look
 from supervisor.config.migrate import CHANGED, PATHS, UNSET, Fate, judge
-from supervisor.config.program_keys import ProgramConfig
+from supervisor.config.program_keys import GroupConfig, ProgramConfig
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 
 OLD = """[supervisord]
@@ -64,6 +64,10 @@ WANTED = (
     "holds until supervisorctl says otherwise: a program that was stopped stays stopped when the daemon or the host "
     "starts again, and one that was started is started"
 )
+ORDER = (
+    "when the daemon leaves, groups of a higher number are told to stop first, but nobody waits until they are gone; "
+    "depends_on does"
+)
 JSON_LINES = "the lines are JSON; log_format = supervisor makes them Supervisor's"
 RETRIES = "the pause between failed starts is 1, 2, 4 ... 60 s, an eighth more or less, not 1, 2, 3 s"
 HASHED = "compared in constant time; supervisord --hash-password makes a salted hash of it"
@@ -105,7 +109,7 @@ LOOK = (
         ("program:x", "command = a\nautostart = true", Fate.CHANGED, [WANTED]),
         ("program:x", "command = a\nstartretries = 9", Fate.CHANGED, [RETRIES]),
         ("program:x", "command = a\nstartsecs = 5", Fate.KEPT, []),
-        ("program:x", "command = a\npriority = 5", Fate.KEPT, []),
+        ("program:x", "command = a\npriority = 5", Fate.CHANGED, [ORDER]),
         ("program:x", "command = a\nstdout_logfile = AUTO", Fate.KEPT, []),
         ("program:x", "command = a\nstdout_logfile = d.log", Fate.CHANGED, [RELATIVE.format_map]),
         ("program:x", "command = a\nstderr_logfile = /dev/null", Fate.CHANGED, [
@@ -183,6 +187,7 @@ def test_what_is_said_to_be_different_is_a_key_that_is_there():
     models = {
         "supervisord": [SupervisordConfig],
         "program": [ProgramConfig],
+        "group": [GroupConfig],
         "eventlistener": [ProgramConfig, ListenerConfig],
         "unix_http_server": [UnixServerConfig],
         "inet_http_server": [InetServerConfig],
