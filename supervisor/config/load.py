@@ -60,7 +60,7 @@ class _Reading:
         inet = self._server("inet_http_server", InetServerConfig, relations.of_address)
         ctl = self._supervisorctl()
         # a broken daemon section is no reason to keep quiet about the programs
-        usable = daemon or SupervisordConfig.model_validate(_folders(self.source.folder / STATE_DIR))
+        usable = daemon or SupervisordConfig.build(_folders(self.source.folder / STATE_DIR))
         programs = self._programs(usable)
         relations.between(usable, programs, self.programs)
         if daemon is None:
@@ -70,7 +70,7 @@ class _Reading:
             supervisord=daemon,
             unix_http_server=server,
             inet_http_server=inet,
-            supervisorctl=ctl or CtlConfig(),
+            supervisorctl=ctl or CtlConfig.build({}),
             programs={each.name: each for each in sorted(programs.values(), key=_by_start)},
         )
 

@@ -1,18 +1,16 @@
-"""The configuration as the daemon uses it: one frozen model for each section.
+"""The configuration as the daemon uses it: one frozen class for each section.
 
 The keys' descriptions are the text of docs/configuration.md.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import ValidationError
-
-from supervisor.config.check import explain
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.program_keys import ProgramConfig
-from supervisor.config.section import Section, internal
+from supervisor.config.section import Section, SectionError, internal
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.ini.problems import ConfigError, Place, Problem
 
@@ -24,7 +22,7 @@ class Config(Section):
     supervisord: SupervisordConfig = internal("Section [supervisord].")
     unix_http_server: UnixServerConfig | None = internal("Section [unix_http_server].", None)
     inet_http_server: InetServerConfig | None = internal("Section [inet_http_server].", None)
-    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig())
+    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig.build({}))
     programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
@@ -32,13 +30,12 @@ class Config(Section):
 
         Raises ConfigError.
         """
-        given = {**dict(self.supervisord), **{key: _as_text(value) for key, value in settings.items()}}
         try:
-            daemon = SupervisordConfig.model_validate(given)
-        except ValidationError as error:
+            said = SupervisordConfig.parse({key: _as_text(value) for key, value in settings.items()})
+        except SectionError as error:
             place = Place(Path("command line"))
-            raise ConfigError(Problem(place, f"--{text}") for _, text in explain(error)) from error
-        return self.model_copy(update={"supervisord": daemon})
+            raise ConfigError(Problem(place, f"--{text}") for _, text in error.complaints) from error
+        return replace(self, supervisord=replace(self.supervisord, **said))
 
 
 def _as_text(value: object) -> object:
