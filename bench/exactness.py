@@ -20,9 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import harness
+from bench.peer import NotInstalled
 from tests.system import killing
 from tests.system.killing import End, Moment
-from tests.torch_environment import NotInstalled
 
 
 @dataclass(frozen=True)

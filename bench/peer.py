@@ -1,54 +1,83 @@
-"""Other people's supervisors, and Orbax: each in an environment of its own, for comparing with, made on first use."""
+"""Other people's packages, each in an environment of its own beside ours, made on first use: to compare and talk with.
 
+Run with `python -m bench.peer` to make Supervisor's now.
+"""
+
+import fcntl
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-INSTALL_S = 180.0
+INSTALL_S = 400.0
+_PKG_RESOURCES = "setuptools<81"  # later ones no longer have it, and Supervisor and some of its clients import it
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A package of PyPI: its exact version, what else it needs, and a file that is there once it is installed."""
+    """What PyPI gives for these requirements, the first of which names it. In the folder `.venv-ENVIRONMENT`."""
 
-    requirement: str
-    needs: tuple[str, ...]
-    proof: str  # a pattern
+    environment: str
+    requirements: tuple[str, ...]
 
     @property
     def name(self) -> str:
         """For people."""
-        return self.requirement.replace("==", " ")
+        return self.requirements[0].replace("==", " ")
 
     @property
-    def environment(self) -> Path:
-        """Its folder."""
-        return ROOT / f".venv-{self.requirement.partition('==')[0]}"
+    def folder(self) -> Path:
+        """Where it is installed."""
+        return ROOT / f".venv-{self.environment}"
 
 
-SUPERVISOR = Peer(
-    "supervisor==4.3.0",
-    ("setuptools<81",),  # it imports pkg_resources, which later ones no longer have
-    "bin/supervisord",
+SUPERVISOR = Peer("supervisor", ("supervisor==4.3.0", _PKG_RESOURCES))
+CIRCUS = Peer("circus", ("circus==0.19.0",))
+ORBAX = Peer("orbax-checkpoint", ("orbax-checkpoint==0.12.8",))  # brings JAX
+TORCH = Peer("torch", ("torch==2.13.0", "numpy", "scikit-learn", "xxhash", "google-crc32c"))
+CLIENTS = Peer(
+    "clients",
+    (
+        "supervisor==4.3.0",
+        _PKG_RESOURCES,
+        "superlance==2.0.0",
+        "supervisor_checks==0.8.1",
+        "superfsmon==1.2.3",
+        "watchdog==3.0.0",  # superfsmon hears of nothing with 7.1: its handlers are no longer called
+        "supervisord-dependent-startup==1.4.0",
+        "supervisor-wildcards==0.1.3",
+        "supervisor-logging==0.0.9",
+        "mr.laforge==0.9",
+        "aiosmtpd==1.4.6",  # somebody else's mail server, to mail to
+    ),
 )
-CIRCUS = Peer("circus==0.19.0", (), "bin/circusd")
-ORBAX = Peer("orbax-checkpoint==0.12.8", (), "lib/*/site-packages/orbax_checkpoint-*.dist-info")  # brings JAX
+"""Listeners and clients that others wrote for Supervisor."""
 
 
 class NotInstalled(Exception):
-    """The peer is not here and can't be installed; the text says why."""
+    """It is not here and can't be installed; the text says why."""
 
 
 def binaries(peer: Peer = SUPERVISOR) -> Path:
-    """The folder with the peer's commands, its Python among them. Raises NotInstalled."""
-    folder = peer.environment / "bin"
-    if not any(peer.environment.glob(peer.proof)):
-        _do(peer, sys.executable, "-m", "venv", str(peer.environment))
-        pip = (str(folder / "pip"), "install", "--quiet", "--disable-pip-version-check")
-        _do(peer, *pip, peer.requirement, *peer.needs)
-    return folder
+    """The folder with its commands, its Python among them. Raises NotInstalled."""
+    done, wanted = peer.folder / ".installed", "\n".join(peer.requirements)
+    peer.folder.mkdir(exist_ok=True)
+    with (peer.folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests may run side by side
+        if not done.exists() or done.read_text() != wanted:
+            _do(peer, sys.executable, "-m", "venv", str(peer.folder))
+            pip = (
+                str(peer.folder / "bin" / "python"),
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            )
+            _do(peer, *pip, *peer.requirements)
+            done.write_text(wanted)
+    return peer.folder / "bin"
 
 
 def _do(peer: Peer, *command: str) -> None:
@@ -56,8 +85,7 @@ def _do(peer: Peer, *command: str) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_S)
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", None) or str(error)
-        text = f"cannot install {peer.requirement} into {peer.environment}: {said.strip()[-300:]}"
-        raise NotInstalled(text) from error
+        raise NotInstalled(f"cannot install {peer.name} into {peer.folder}: {str(said).strip()[-300:]}") from error
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from supervisor.host.notices.source import Source
 from supervisor.host.systemd import Systemd, without_notify
 from supervisor.runner.listening import Listening
 from supervisor.runner.noticing import Noticing
+from supervisor.runner.printing import Printing
 from supervisor.runner.programs import Programs
 from supervisor.runner.pulse import Pulse
 from supervisor.runner.services import Services
@@ -83,6 +84,8 @@ class Supervisord:
         services = await self._services(ledger)
         logs = services.logs
         programs = Programs(self._config, self._read, services)
+        printing = Printing(programs.printed)
+        logs.hearers.heard, logs.hearers.missed = printing.heard, printing.missed
         services.saves.learn(ledger)
         memory = NoticeMemory(settings.runtime_dir)
         noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners, memory)

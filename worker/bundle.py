@@ -12,7 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from supervisor.protocol import bundle_entry, sstable, tensorbundle
-from supervisor.protocol.filling import PIECE_BYTES, NewFile, NewFolder
+from supervisor.protocol.appending import PIECE_BYTES
+from supervisor.protocol.filling import NewFile, NewFolder
 from supervisor.protocol.protowire import encoded
 
 DATA = ".data-00000-of-00001"

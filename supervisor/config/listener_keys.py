@@ -5,7 +5,7 @@ from typing import Annotated
 from supervisor.config import values
 from supervisor.config.section import Section, from_text, key, required
 from supervisor.config.types import Positive
-from supervisor.core.occurrences import TYPES, UNHEARD
+from supervisor.core.occurrences import TYPES
 from supervisor.ini.problems import nearest
 
 BUFFER_SIZE = 1000  # Supervisor's 10 are lost while a listener starts; 1000 state changes are some 300 KB
@@ -16,11 +16,6 @@ def _events(text: str) -> tuple[str, ...]:
     """Names of event types, separated by commas."""
     found = tuple(name.upper() for name in values.names(text))
     for name in found:
-        if name in UNHEARD:
-            raise ValueError(
-                f"names {name}, which is never sent: what programs print goes to their log files without the daemon, "
-                f"so that it outlives it; take the name out, and follow the log file instead"
-            )
         if name not in TYPES:
             meant = nearest(name, TYPES)
             raise ValueError(

@@ -196,6 +196,17 @@ class ProgramConfig(HookKeys):
         False,
         "The same for systemd's journal, in fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, STEPKEEPER_STREAM=stdout.",
     )
+    stdout_events_enabled: Boolean = key(
+        False,
+        "Whether event listeners of PROCESS_LOG_STDOUT are told all that it prints there. While no daemon runs, nobody "
+        "is.",
+    )
+    stdout_capture_maxbytes: Bytes = key(
+        0,
+        "What it prints between `<!--XSUPERVISOR:BEGIN-->` and `<!--XSUPERVISOR:END-->` goes to event listeners of "
+        "PROCESS_COMMUNICATION_STDOUT instead of the log, the last so many bytes of it; 0: these marks mean nothing.",
+        shown="0",
+    )
     stderr_logfile: LogPath = key(
         None,
         "Log of standard error, as stdout_logfile; none if redirect_stderr is true.",
@@ -205,3 +216,5 @@ class ProgramConfig(HookKeys):
     stderr_logfile_backups: Count = key(LOG_BACKUPS, "How many rotated logs stay.")
     stderr_syslog: Boolean = key(False, "As stdout_syslog, for standard error.")
     stderr_journal: Boolean = key(False, "As stdout_journal, for standard error.")
+    stderr_events_enabled: Boolean = key(False, "As stdout_events_enabled, for standard error.")
+    stderr_capture_maxbytes: Bytes = key(0, "As stdout_capture_maxbytes, for standard error.", shown="0")

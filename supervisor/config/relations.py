@@ -17,6 +17,8 @@ from supervisor.protocol import layout
 
 OURS = frozenset({Path("/dev/stdout"), Path("/dev/stderr"), Path("/dev/fd/1"), Path("/dev/fd/2")})
 
+_ANSWERS = frozenset({"stdout_events_enabled", "stdout_capture_maxbytes"})
+
 MAX_ADDRESS_BYTES = 107
 """What sun_path holds besides its NUL (unix(7))."""
 
@@ -95,12 +97,14 @@ def _check_strategy(job: JobConfig, program: ProgramConfig, checked: Checked) ->
 
 def _check_log(program: ProgramConfig, checked: Checked, channel: str) -> None:
     key = f"{channel}_logfile"
-    for log in (f"{channel}_syslog", f"{channel}_journal"):
+    for log in (f"{channel}_{each}" for each in ("syslog", "journal", "events_enabled", "capture_maxbytes")):
         if getattr(program, log) and channel == "stderr" and program.redirect_stderr:
             checked.complain(f"{log} has no effect while redirect_stderr is true; take one of them out", log)
         elif getattr(program, log) and getattr(program, key) in OURS:
             text = f"{log} needs what the program prints, but {key} hands it the daemon's own output"
             checked.complain(f"{text}; write {key} = NONE, or take {log} out", log)
+        elif getattr(program, log) and log in _ANSWERS and program.listener is not None:
+            checked.complain(f"{log}: standard output is how an event listener answers; take the line out", log)
     file, size = getattr(program, key), getattr(program, f"{key}_maxbytes")
     if channel == "stderr" and program.redirect_stderr:
         if key in checked and checked.written.entries[key].value.upper() not in ("AUTO", "NONE"):

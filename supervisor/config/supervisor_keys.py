@@ -16,17 +16,10 @@ class Unsupported:
 
 
 _OFF = ("false", "no", "off", "0")
-_UNREAD = "what programs print goes to their log files without the daemon, so that it outlives it; "
-_EVENTS = Unsupported(_OFF, f"{_UNREAD}follow the log file instead")
-_CAPTURE = Unsupported(("0", "0b", "0kb", "0mb"), f"{_UNREAD}take the line out")
 _LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
 
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
-    "stdout_capture_maxbytes": _CAPTURE,
-    "stderr_capture_maxbytes": _CAPTURE,
-    "stdout_events_enabled": _EVENTS,
-    "stderr_events_enabled": _EVENTS,
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
     "minfds": Unsupported(("1024",), _LIMIT),

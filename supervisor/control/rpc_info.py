@@ -55,20 +55,17 @@ def config_info(config: ProgramConfig, in_use: bool) -> dict[str, Any]:
         "killasgroup": config.killasgroup,
         "redirect_stderr": config.redirect_stderr,
         "serverurl": NONE,
-        **_log("stdout", config.stdout_logfile, config.stdout_logfile_maxbytes, config.stdout_logfile_backups),
-        **_log("stderr", config.stderr_logfile, config.stderr_logfile_maxbytes, config.stderr_logfile_backups),
-        "stdout_syslog": config.stdout_syslog,
-        "stderr_syslog": config.stderr_syslog,
+        **_log(config, "stdout"),
+        **_log(config, "stderr"),
     }
 
 
-def _log(channel: str, path: object, maxbytes: int, backups: int) -> dict[str, Any]:
+def _log(config: ProgramConfig, channel: str) -> dict[str, Any]:
+    path = getattr(config, f"{channel}_logfile")
+    others = ("logfile_maxbytes", "logfile_backups", "capture_maxbytes", "events_enabled", "syslog")
     return {
         f"{channel}_logfile": NONE if path is None else str(path),
-        f"{channel}_logfile_maxbytes": maxbytes,
-        f"{channel}_logfile_backups": backups,
-        f"{channel}_capture_maxbytes": 0,
-        f"{channel}_events_enabled": False,
+        **{f"{channel}_{each}": getattr(config, f"{channel}_{each}") for each in others},
     }
 
 

@@ -33,6 +33,11 @@ class Lifeline:
     _tries: int = 0
     _pid: int = 0
 
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 if there is none."""
+        return self._pid
+
     def moved(
         self, to: WireState, attempt: int, pid: int | None, *, expected: bool, state: str, reason: str | None
     ) -> list[Occurrence]:

@@ -12,6 +12,7 @@ TICK_PERIODS_S = (5, 60, 3600)
 
 _STATE, _DAEMON, _GROUP, _TICK = "PROCESS_STATE", "SUPERVISOR_STATE_CHANGE", "PROCESS_GROUP", "TICK"
 REMOTE = "REMOTE_COMMUNICATION"
+_LOG, _COMMUNICATION = _PRINTED = "PROCESS_LOG", "PROCESS_COMMUNICATION"
 
 PARENTS: Mapping[str, str] = {
     **{f"{_STATE}_{word}": _STATE for word in (*WireState.__members__, "UNKNOWN")},
@@ -20,29 +21,29 @@ PARENTS: Mapping[str, str] = {
     f"{_GROUP}_ADDED": _GROUP,
     f"{_GROUP}_REMOVED": _GROUP,
     **{f"{_TICK}_{period}": _TICK for period in TICK_PERIODS_S},
-    **dict.fromkeys((_STATE, _DAEMON, _GROUP, _TICK, REMOTE), ALL),
+    **{f"{kind}_{channel}": kind for kind in _PRINTED for channel in ("STDOUT", "STDERR")},
+    **dict.fromkeys((_STATE, _DAEMON, _GROUP, _TICK, REMOTE, *_PRINTED), ALL),
 }
 """Supervisor's event types, and what each is a kind of; EVENT is all of them."""
 
 TYPES = frozenset({*PARENTS, ALL})
-UNHEARD = frozenset(
-    f"{kind}{channel}" for kind in ("PROCESS_LOG", "PROCESS_COMMUNICATION") for channel in ("", "_STDOUT", "_STDERR")
-)
-"""Supervisor's types that would need the daemon to read what programs print; it never does."""
-
 OURS: Mapping[str, str] = {"CHECKPOINT_COMMITTED": "CHECKPOINT", "NOTICE_RECEIVED": "NOTICE"}
 """Types that Supervisor does not know, and what each is a kind of; for watchers, not for listeners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """Something that happened. `payload`: what listeners get, None if it is not for them. `facts`: for watchers."""
+    """Something that happened. `payload`: what listeners get, None if it is not for them. `facts`: for watchers.
+
+    `is_for_all`: for watchers too; what comes all the time would push out what matters.
+    """
 
     name: str
-    payload: str | None
+    payload: str | bytes | None
     facts: Mapping[str, Fact] = field(default_factory=dict)
     program: str | None = None
     group: str | None = None
+    is_for_all: bool = True
 
 
 def is_one_of(name: str, chosen: Iterable[str]) -> bool:
@@ -64,7 +65,7 @@ def wants_ticks(chosen: Iterable[str]) -> bool:
 def ticks(wall_s: int) -> list[Occurrence]:
     """The ticks of a moment (whole seconds of Unix time)."""
     return [
-        Occurrence(f"{_TICK}_{period}", f"when:{wall_s}", {"when": wall_s})
+        Occurrence(f"{_TICK}_{period}", f"when:{wall_s}", {"when": wall_s}, is_for_all=False)
         for period in TICK_PERIODS_S
         if wall_s % period == 0
     ]
@@ -103,3 +104,13 @@ def daemon_stopping() -> Occurrence:
 def of_program(name: str, program: str, group: str, **facts: Fact) -> Occurrence:
     """Something of our own, for watchers."""
     return Occurrence(name, None, facts, program, group)
+
+
+def printed(name: str, process: str, program: str, group: str, pid: int, data: bytes) -> Occurrence:
+    """A program printed something for listeners: all that it prints (PROCESS_LOG), or what stood between marks."""
+    told: dict[str, Fact] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
+    words = f"processname:{process} groupname:{group} pid:{pid}"
+    is_log = is_one_of(name, [_LOG])
+    if is_log:
+        words += f" channel:{name.removeprefix(f'{_LOG}_').lower()}"
+    return Occurrence(name, f"{words}\n".encode() + data, told, program, group, is_for_all=not is_log)

@@ -1,10 +1,13 @@
 """The daemon's side of the log keeper: finds or starts one, hands pipes over, and has another follow if it dies."""
 
+import base64
 import itertools
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -21,6 +24,8 @@ from supervisor.host.log_messages import (
     Hello,
     LogProtocolError,
     Message,
+    Missed,
+    Printed,
     Ready,
     Refused,
     Take,
@@ -38,12 +43,32 @@ FOR_EVER_S = 3600.0
 log = structlog.get_logger()
 
 
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a program printed, for the listeners of an event type (PROCESS_LOG_STDOUT)."""
+
+    event: str
+    program: str
+    attempt: int
+    data: bytes
+
+
+@dataclass(slots=True)
+class Hearers:
+    """Who is told, in the thread of the handover, of what programs print, and how many events of it were dropped."""
+
+    heard: Callable[[Output], None] = lambda _: None
+    missed: Callable[[int], None] = lambda _: None
+
+
 class Handover:
     """The pipes, and the keeper that reads them. Belongs to one thread, but for `troubles` and `keeper_pid`."""
 
-    def __init__(self, state_dir: Path, silent_s: float) -> None:
+    def __init__(self, state_dir: Path, silent_s: float, hearers: Hearers) -> None:
         self._state_dir = state_dir
         self._silent_s = silent_s
+        self._hearers = hearers
+        self._printed: list[str] = []  # the beginning of an event that goes on
         self._pipes = Pipes()
         self._file_troubles: dict[Path, str] = {}
         self._keeper_trouble: str | None = None
@@ -196,8 +221,23 @@ class Handover:
             self._cleared(message)
         elif isinstance(message, Trouble):
             self._note(Path(message.path), message.text)
+        elif isinstance(message, Printed):
+            self._heard_printed(message)
+        elif isinstance(message, Missed):
+            self._hearers.missed(message.events)
         elif isinstance(message, Alive):
             self._recover()
+
+    def _heard_printed(self, message: Printed) -> None:
+        self._printed.append(message.data)
+        if message.goes_on:
+            return
+        pieces, self._printed = self._printed, []
+        try:
+            data = b"".join(base64.b64decode(each, validate=True) for each in pieces)
+        except ValueError as error:
+            raise LogProtocolError(f"cannot read what {message.program:.80} printed: {error}") from error
+        self._hearers.heard(Output(message.event, message.program, message.attempt, data))
 
     def _begin(self) -> None:
         """The keeper has introduced itself. One of another version is asked to make room for its successor."""
@@ -277,6 +317,7 @@ class Handover:
         self._link = self._keeper = None
         self._is_ready = False
         self._unsent.clear()
+        self._printed.clear()
         self._file_troubles.clear()
         self._pipes.take_all_back()
         now = time.monotonic()

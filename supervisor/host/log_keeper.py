@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 from supervisor import __version__
+from supervisor.host.log_events import packets
 from supervisor.host.log_link import LOCK, SOCKET, Link, LinkLost, listen
 from supervisor.host.log_messages import (
     Alive,
@@ -31,6 +32,7 @@ from supervisor.host.log_messages import (
     Take,
     Trouble,
 )
+from supervisor.host.log_outbox import Outbox
 from supervisor.host.log_sources import Sources
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another keeper holds the lock
@@ -48,14 +50,14 @@ class Keeper:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._link: Link | None = None
-        self._unsent: dict[object, tuple[Message, int | None]] = {}  # by subject: what is newer replaces what is older
+        self._unsent = Outbox()
         self._awaits_room = False  # on the link
         self._has_news = False  # there is something to look at
         self._leave_by: float | None = None
         self._expects_until: float | None = time.monotonic() + FIRST_S  # the first daemon; None once it has come
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
-        self._sources = Sources(self._epoll, self._ring, self._tell)
+        self._sources = Sources(self._epoll, self._ring, self._tell, self._tell_printed)
         for each in (listener.fileno(), self._bell):
             self._epoll.register(each, select.EPOLLIN)
 
@@ -156,18 +158,19 @@ class Keeper:
     def _tell(self, subject: object, message: Message, descriptor: int | None = None) -> None:
         """Has it sent to the daemon, if there is one."""
         if self._link is not None:
-            self._unsent.pop(subject, None)
-            self._unsent[subject] = (message, descriptor)
+            self._unsent.put(subject, message, descriptor)
+
+    def _tell_printed(self, take: Take, kind: str, data: bytes) -> None:
+        """The same for what a program printed; while there is no daemon, there are no listeners."""
+        if self._link is not None:
+            self._unsent.put_printed(packets(take, kind, data))
 
     def _send(self) -> None:
         """Sends what the daemon has room for; it never waits for a daemon that is stopped."""
         if self._link is None:
             return
         try:
-            for subject, (message, descriptor) in list(self._unsent.items()):
-                if not self._link.send(message, descriptor):
-                    break
-                del self._unsent[subject]
+            self._unsent.send(self._link)
         except LinkLost:
             self._hear(self._link)  # its last orders, and then the end of the link
             return

@@ -7,6 +7,7 @@ import json
 from typing import Any, NamedTuple
 
 PACKET_BYTES = 64 * 1024  # a path has at most 4096 bytes, six characters each in JSON
+PIECE_BYTES = 32 * 1024  # of what a program printed; a third more in base64
 
 
 class LogProtocolError(Exception):
@@ -18,7 +19,8 @@ class Take(NamedTuple):
 
     `id`: the pipe's inode. The daemon hands over pipes with it; the keeper gives a new daemon duplicates with it.
     `syslog`, `journal`: addresses of the log daemons that get each line too, empty: of none; `program`, `channel` and
-    `attempt` say whose lines they are.
+    `attempt` say whose lines they are. `events`: the daemon is told all that comes out. `capture`: what stands between
+    Supervisor's marks goes to the daemon instead of the logs, the last so many bytes of it; 0: marks mean nothing.
     """
 
     id: int
@@ -30,6 +32,8 @@ class Take(NamedTuple):
     program: str = ""
     channel: str = ""
     attempt: int = 0
+    events: bool = False
+    capture: int = 0
 
 
 class Reopen(NamedTuple):
@@ -88,15 +92,34 @@ class Trouble(NamedTuple):
     text: str
 
 
+class Printed(NamedTuple):
+    """From the keeper: a piece of what a program printed, in base64, for the listeners of an event type.
+
+    `goes_on`: the next packet has more of the same event.
+    """
+
+    event: str
+    program: str
+    attempt: int
+    data: str
+    goes_on: bool
+
+
+class Missed(NamedTuple):
+    """From the keeper: so many events of `Printed` did not fit into memory, as the daemon did not take them in time."""
+
+    events: int
+
+
 class Alive(NamedTuple):
     """From the keeper, every few seconds: its main thread is not stuck."""
 
 
-Message = Take | Reopen | Clear | End | Hello | Ready | Ended | Refused | Cleared | Trouble | Alive
+Message = Take | Reopen | Clear | End | Hello | Ready | Ended | Refused | Cleared | Trouble | Printed | Missed | Alive
 
 _TYPES: dict[str, type[Message]] = {
     kind.__name__.lower(): kind
-    for kind in (Take, Reopen, Clear, End, Hello, Ready, Ended, Refused, Cleared, Trouble, Alive)
+    for kind in (Take, Reopen, Clear, End, Hello, Ready, Ended, Refused, Cleared, Trouble, Printed, Missed, Alive)
 }
 
 

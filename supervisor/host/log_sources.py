@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from supervisor.host.log_events import COMMUNICATION, LOG, Capture
 from supervisor.host.log_file import LogFile
 from supervisor.host.log_lines import Lines, SystemLog, messages
 from supervisor.host.log_messages import Clear, Cleared, Ended, Message, Refused, Take, Trouble
@@ -18,26 +19,40 @@ LAST_READS = 16  # per pipe at the end: a grandchild that prints for ever must n
 
 
 class Source(NamedTuple):
-    """A pipe that is read, and where what comes out of it goes: into a file, line by line to log daemons, or both."""
+    """A pipe that is read, and where what comes out of it goes: into a file, and line by line to log daemons."""
 
     take: Take
     writer: Writer | None
     lines: Lines | None
+    capture: Capture | None
+
+    def log(self, data: bytes) -> None:
+        """Puts it there."""
+        if self.lines is not None:
+            self.lines.feed(data)
+        if self.writer is not None:
+            self.writer.put(data)
 
 
 class Sources:
     """Belongs to one thread. `ring`, from any thread, has it call `look`; `tell` gets what is new, and about what.
 
-    `epoll` says which pipes can be read; those of a file that is behind are left out of it.
+    `tell_printed`: what a pipe's listeners are to hear. `epoll` says which pipes can be read; those of a file that is
+    behind are left out of it.
     """
 
     def __init__(
-        self, epoll: select.epoll, ring: Callable[[], None], tell: Callable[[tuple[str, object], Message], None]
+        self,
+        epoll: select.epoll,
+        ring: Callable[[], None],
+        tell: Callable[[tuple[str, object], Message], None],
+        tell_printed: Callable[[Take, str, bytes], None],
     ) -> None:
         self.troubles: dict[str, str] = {}
         self._epoll = epoll
         self._ring = ring
         self._tell = tell
+        self._tell_printed = tell_printed
         self._sources: dict[int, Source] = {}  # by descriptor
         self._paused: set[int] = set()
         self._writers: dict[str, Writer] = {}  # by path
@@ -73,7 +88,9 @@ class Sources:
             os.close(descriptor)
             return
         os.set_blocking(descriptor, False)
-        self._sources[descriptor] = Source(take, self._writer_of(take), self._lines_of(take))
+        self._sources[descriptor] = Source(
+            take, self._writer_of(take), self._lines_of(take), Capture(take.capture) if take.capture else None
+        )
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _writer_of(self, take: Take) -> Writer | None:
@@ -95,7 +112,8 @@ class Sources:
 
     def read(self, descriptor: int) -> bool:
         """Moves one piece; False if there was none."""
-        take, writer, lines = self._sources[descriptor]
+        source = self._sources[descriptor]
+        take, writer = source.take, source.writer
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
@@ -104,12 +122,12 @@ class Sources:
             self._let_go(descriptor)
             self._tell(("pipe", take.id), Ended(take.id))
             return False
-        if lines is not None:
-            lines.feed(data)
-        if writer is None:
-            return True
-        writer.put(data)
-        if writer.is_full:
+        for kind, piece in source.capture.feed(data) if source.capture is not None else ((LOG, data),):
+            if kind == LOG:
+                source.log(piece)
+            if kind == COMMUNICATION or take.events:
+                self._tell_printed(take, COMMUNICATION if kind == COMMUNICATION else LOG, piece)
+        if writer is not None and writer.is_full:
             writer.watched = True
             if writer.is_full:  # still, so that it will see that it is watched when it has written
                 self._pause(writer)
@@ -191,6 +209,8 @@ class Sources:
             self._epoll.unregister(descriptor)
         self._paused.discard(descriptor)
         os.close(descriptor)
+        if source.capture is not None and (left := source.capture.end()):
+            source.log(left)
         if source.lines is not None:
             source.lines.end()
         writer = source.writer

@@ -19,7 +19,7 @@ import structlog
 
 from supervisor.host import journal, syslog
 from supervisor.host.log_file import empty
-from supervisor.host.log_handover import CLOSE_S, SILENT_S, Handover
+from supervisor.host.log_handover import CLOSE_S, SILENT_S, Handover, Hearers
 from supervisor.host.log_messages import End, Reopen, Take
 
 ANSWER_S = 10.0  # how long `clear` waits for a disk
@@ -35,13 +35,22 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Tee:
-    """Whose output it is, and whether the system's log daemons get its lines besides the file."""
+    """Whose output it is, and who gets it besides the file: the system's log daemons each line, event listeners each
+    piece (`events`), and the last `capture` bytes of what stands between Supervisor's marks; 0: marks mean nothing.
+    """
 
     program: str
     attempt: int
     channel: str
     syslog: bool = False
     journal: bool = False
+    events: bool = False
+    capture: int = 0
+
+    @property
+    def asks_for_something(self) -> bool:
+        """Whether anybody gets it."""
+        return self.syslog or self.journal or self.events or self.capture > 0
 
 
 class LogPump:
@@ -60,7 +69,9 @@ class LogPump:
     ) -> None:
         self._syslog_at = syslog_at
         self._journal_at = journal_at
-        self._handover = Handover(state_dir, silent_s)
+        self.hearers = Hearers()
+        """Who hears what programs print, if they are to be heard; called in a thread of this."""
+        self._handover = Handover(state_dir, silent_s, self.hearers)
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
@@ -91,12 +102,12 @@ class LogPump:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
-        hold), until every holder has closed the pipe, grandchildren too; line by line also to the log daemons of
-        `tee`. It is not a pipe but the null device if `path` is None and there is no such one, and the daemon's own
-        output if that is what `path` means (/dev/stdout).
+        hold), until every holder has closed the pipe, grandchildren too; and to those whom `tee` names. It is not a
+        pipe but the null device if `path` is None and nobody gets it, and the daemon's own output if that is what
+        `path` means (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
-        is_told = tee is not None and (tee.syslog or tee.journal)
+        is_told = tee is not None and tee.asks_for_something
         if path is None and not is_told:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         if path is not None and path in OURS:
@@ -111,6 +122,8 @@ class LogPump:
                 program=tee.program,
                 channel=tee.channel,
                 attempt=tee.attempt,
+                events=tee.events,
+                capture=tee.capture,
             )
         if not self._order(lambda: self._handover.add(reading, take)):
             os.close(reading)

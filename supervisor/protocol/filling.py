@@ -1,11 +1,11 @@
 """A folder that is filled and then committed as one: its files are hashed while they are written, not read back.
 
-The disk begins with a file's first bytes, so the sync at the end waits for the last ones only.
+The disk begins with a file's first bytes (`appending`), so the sync at the end waits for the last ones only.
 """
 
-import ctypes
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Self
 import xxhash
 
 from supervisor.protocol import durable
+from supervisor.protocol.appending import PIECE_BYTES, Cached, Direct
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-PIECE_BYTES = 4 << 20  # between two requests to the disk: 1 MiB and 32 MiB were slower, 2 to 16 equal
 SMALL_BYTES = 256 << 10  # less is gathered: one system call for many small tensors
-SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h: begin to write these pages, wait for nothing
 
 
 class NewFile:
@@ -30,51 +29,55 @@ class NewFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._digest = xxhash.xxh3_128()
         self._gathered = bytearray()
-        self._written = self._handed = 0  # bytes that the file has; that the disk was asked to take
+        self._way: Direct | Cached | None = None  # none yet: it may be small
+        self._has_ended = False
         self.size = 0
         """Bytes written so far."""
 
     def write(self, content: "ReadableBuffer") -> None:
-        """Appends. What is large is written before this returns, straight from the caller's memory."""
+        """Appends. What is large is in the file, or in memory of ours, before this returns."""
         view = memoryview(content).cast("B")
         self.size += len(view)
         if len(self._gathered) + len(view) < SMALL_BYTES:
             self._gathered += view
             return
-        self._write_gathered()
+        if self._way is None:
+            self._way = Direct(self._descriptor)
+        self._put_gathered(self._way)
         for at in range(0, len(view), PIECE_BYTES):
-            self._write(view[at : at + PIECE_BYTES])
+            self._put(self._way, view[at : at + PIECE_BYTES])
 
-    def _write_gathered(self) -> None:
+    def _put_gathered(self, way: Direct | Cached) -> None:
         gathered, self._gathered = self._gathered, bytearray()
-        self._write(memoryview(gathered))
+        self._put(way, memoryview(gathered))
 
-    def _write(self, piece: memoryview) -> None:
+    def _put(self, way: Direct | Cached, piece: memoryview) -> None:
         self._digest.update(piece)
-        at = self._written
-        try:
-            while piece:
-                written = os.pwrite(self._descriptor, piece, at)
-                piece, at = piece[written:], at + written
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error  # it does not know the name
-        self._written = at
-        if at - self._handed >= PIECE_BYTES:
-            _begin_writeback(self._descriptor, self._handed, at - self._handed)
-            self._handed = at
+        with self._named():
+            way.put(piece)
 
     def end(self) -> tuple[int, str]:
         """Nothing follows. Size and hash, as `durable.hash_file` would give them."""
-        self._write_gathered()
-        _begin_writeback(self._descriptor, self._handed, self._written - self._handed)
+        if not self._has_ended:
+            self._has_ended = True
+            way = self._way or Cached(self._descriptor)
+            self._put_gathered(way)
+            with self._named():
+                way.end()
         return self.size, f"xxh3_128:{self._digest.hexdigest()}"
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """An error of the system call does not know the name."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def sync(self) -> None:
         """Waits until it is on the disk."""
-        try:
+        with self._named():
             os.fsync(self._descriptor)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def close(self) -> None:
         """Lets go of it, complete or not."""
@@ -134,21 +137,3 @@ class NewFolder:
         check()
         self.path.rename(final)
         durable.sync_folder(final.parent)
-
-
-def _make_begin_writeback() -> Callable[[int, int, int], None]:
-    """Python has no sync_file_range. Where the C library has none either, the sync at the end does all the work."""
-    try:
-        call = ctypes.CDLL(None).sync_file_range
-    except (OSError, AttributeError):
-        return lambda descriptor, at, count: None
-    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-
-    def begin(descriptor: int, at: int, count: int) -> None:
-        if count:
-            call(descriptor, at, count, SYNC_FILE_RANGE_WRITE)  # a hint: fsync tells of every error, this one's too
-
-    return begin
-
-
-_begin_writeback = _make_begin_writeback()

@@ -2,10 +2,12 @@
 
 from supervisor.config import ProgramConfig
 from supervisor.core import events as fact
+from supervisor.core import occurrences
 from supervisor.core.facts import Facts, State
 from supervisor.core.lifelines import Lifeline
 from supervisor.core.occurrences import Fact, Occurrence, of_program
 from supervisor.core.wire_states import WireState
+from supervisor.host.log_handover import Output
 from supervisor.runner.listening import ListenerStanding, Listening
 
 
@@ -16,6 +18,7 @@ class Announcing:
         self._config = config
         self._listening = listening
         self._lifeline = Lifeline(config.name, config.process, config.group)
+        self._pids: dict[int, int] = {}  # of the last attempts, which may still print
         self._well = [] if config.job is not None else list(config.exitcodes)
         if config.listener is not None:
             listening.subscribe(config.group, config.listener)
@@ -29,6 +32,8 @@ class Announcing:
 
     def look(self, event: fact.Event | None, facts: Facts, state: WireState, pid: int | None) -> None:
         """Something may have changed: `state` is where it stands now in Supervisor's words, `pid` its process."""
+        if pid is not None and pid != self._pids.get(facts.attempt):
+            self._pids = {**dict(list(self._pids.items())[-1:]), facts.attempt: pid}
         ended_well = isinstance(event, fact.WorkerExited) and event.code in self._well
         before = self._lifeline.state
         told = self._lifeline.moved(
@@ -49,6 +54,12 @@ class Announcing:
         self._listening.publish(told)
         if self._config.listener is not None and before is not self._lifeline.state:
             self._listening.stood(self._config.group, self._config.name, self._lifeline.state is WireState.RUNNING)
+
+    def printed(self, output: Output) -> None:
+        """It printed something that listeners are to hear."""
+        config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
+        told = occurrences.printed(output.event, config.process, config.name, config.group, pid, output.data)
+        self._listening.publish([told])
 
     def _of_ours(self, name: str, facts: Facts, **more: Fact) -> Occurrence:
         return of_program(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

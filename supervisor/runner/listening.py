@@ -78,14 +78,17 @@ class Listening:
     def publish(self, told: Iterable[Occurrence]) -> None:
         """Something happened."""
         for occurrence in told:
-            self.stream.add(occurrence)
+            if occurrence.is_for_all:
+                self.stream.add(occurrence)
             self._offer(occurrence)
 
     def _offer(self, occurrence: Occurrence) -> None:
         if occurrence.payload is None:
             return
         serial, self._serials = self._serials, self._serials + 1
-        payload = occurrence.payload.encode(errors="replace")
+        payload = occurrence.payload
+        if isinstance(payload, str):
+            payload = payload.encode(errors="replace")
         for desk in self._desks.values():
             if occurrences.is_one_of(occurrence.name, desk.events):
                 self._do(desk, desk.pool.offer(serial, occurrence.name, payload, _now()))
@@ -229,12 +232,10 @@ class Listening:
             self._stop_ticks()
 
     async def _tick(self) -> None:
-        """Ticks are for listeners only: for watchers they would push out what matters."""
         while True:
             due_wall_s = occurrences.next_tick(time.time())
             await asyncio.sleep(max(0.0, due_wall_s - time.time()))
-            for occurrence in occurrences.ticks(due_wall_s):
-                self._offer(occurrence)
+            self.publish(occurrences.ticks(due_wall_s))
 
 
 def _works(pool: Pool) -> bool:

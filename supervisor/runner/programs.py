@@ -18,6 +18,7 @@ from supervisor.core.finishing import Ending
 from supervisor.core.restart import Cause
 from supervisor.host import leftover, marks
 from supervisor.host.ledger import Ledger, LedgerError
+from supervisor.host.log_handover import Output
 from supervisor.protocol import layout
 from supervisor.runner import adopting
 from supervisor.runner.adopting import Left
@@ -84,6 +85,11 @@ class Programs:
             for each in self.runners.values()
             if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
         ]
+
+    def printed(self, output: Output) -> None:
+        """One of them printed something that event listeners are to hear."""
+        if (runner := self.runners.get(output.program)) is not None:
+            runner.printed(output)
 
     def has_worker(self, pid: int) -> bool:
         """Whether a child with this pid is a program's, so that its exit status is waited for.

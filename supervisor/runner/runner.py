@@ -21,6 +21,7 @@ from supervisor.core.job import Job
 from supervisor.core.restart import Cause, retries
 from supervisor.core.wire_states import WireState, wire_state
 from supervisor.host import marks
+from supervisor.host.log_handover import Output
 from supervisor.host.oom_events import evidence
 from supervisor.protocol import messages
 from supervisor.runner.acts import Acts
@@ -285,6 +286,10 @@ class Runner:
     def _announce(self, event: fact.Event | None) -> None:
         """Tells listeners and watchers, if they see a difference."""
         self._announcing.look(event, self._job.facts, self.wire_state, self.acts.pid)
+
+    def printed(self, output: Output) -> None:
+        """Its process printed something that event listeners are to hear."""
+        self._aside(self._announcing.printed, output)
 
     def _tell_error(self, what: str) -> None:
         """Into the log, with what led to it; inside an `except`."""

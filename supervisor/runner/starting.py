@@ -30,16 +30,19 @@ class Ends:
 
 def captured(config: ProgramConfig, logs: LogPump, attempt: int, handed_over: contextlib.ExitStack) -> Ends:
     """Both outputs, led to their logs. `handed_over` closes them here. Raises OSError."""
-    tee = Tee(config.name, attempt, "stdout", config.stdout_syslog, config.stdout_journal)
     limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
-    stdout = stderr = logs.capture(config.stdout_logfile, *limits, tee)
+    stdout = stderr = logs.capture(config.stdout_logfile, *limits, _tee(config, attempt, "stdout"))
     handed_over.callback(os.close, stdout)
     if not config.redirect_stderr:
-        tee = Tee(config.name, attempt, "stderr", config.stderr_syslog, config.stderr_journal)
         limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-        stderr = logs.capture(config.stderr_logfile, *limits, tee)
+        stderr = logs.capture(config.stderr_logfile, *limits, _tee(config, attempt, "stderr"))
         handed_over.callback(os.close, stderr)
     return Ends(stdout, stderr)
+
+
+def _tee(config: ProgramConfig, attempt: int, channel: str) -> Tee:
+    asked = ("syslog", "journal", "events_enabled", "capture_maxbytes")
+    return Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{each}") for each in asked))
 
 
 def start(

@@ -52,8 +52,8 @@ def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[
     assert "has no 'events', which it needs" in of()
     assert "which is no event type; did you mean PROCESS_STATE?" in of("events=PROCESS_STAT")
     assert "is empty" in of("events=,")
-    assert "PROCESS_LOG_STDOUT, which is never sent: what programs print" in of("events=PROCESS_LOG_STDOUT")
-    assert "PROCESS_COMMUNICATION, which is never sent" in of("events=PROCESS_COMMUNICATION")
+    for key in ("stdout_events_enabled=true", "stdout_capture_maxbytes=1"):
+        assert "standard output is how an event listener answers" in of("events=EVENT", key)
     assert "the daemon loads no code of others" in of("events=EVENT", "result_handler=mine:handler")
     assert "buffer_size" in of("events=EVENT", "buffer_size=0")
     assert "standard output is how an event listener answers" in of("events=EVENT", "redirect_stderr=true")
@@ -64,6 +64,23 @@ def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[
     assert "has the name of another group" in of("events=EVENT", head=twins)
     assert "has no name; write [eventlistener:NAME]" in of("events=EVENT", head="[eventlistener]\ncommand=x\n")
     assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
+
+
+def test_what_a_program_prints_can_be_heard_where_it_can_be_read(
+    read: Callable[..., Config], complaints: Callable[..., list[str]]
+):
+    keys = "stdout_events_enabled=true\nstderr_capture_maxbytes=1MB\n"
+
+    program = read(f"{DAEMON}[program:a]\ncommand=x\n{keys}").programs["a"]
+
+    assert (program.stdout_events_enabled, program.stdout_capture_maxbytes) == (True, 0)
+    assert (program.stderr_events_enabled, program.stderr_capture_maxbytes) == (False, 1024**2)
+    (handed,) = complaints(
+        f"{DAEMON}[program:a]\ncommand=x\n{keys}stdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\n"
+    )
+    assert "stdout_events_enabled needs what the program prints, but stdout_logfile hands it the daemon's own" in handed
+    (merged,) = complaints(f"{DAEMON}[program:a]\ncommand=x\n{keys}redirect_stderr=true\n")
+    assert "stderr_capture_maxbytes has no effect while redirect_stderr is true" in merged
 
 
 def test_migrate_says_which_defaults_are_others(tmp_path: Path):
@@ -91,7 +108,7 @@ def test_migrate_says_what_is_different(tmp_path: Path):
         Fate.KEPT,
         Fate.KEPT,
         Fate.CHANGED,
-        Fate.NO_EFFECT,
+        Fate.KEPT,
         Fate.CHANGED,
         Fate.REFUSED,
     ]

@@ -82,13 +82,15 @@ def test_a_check_that_refuses_comes_after_the_syncs_and_before_the_name(
     assert not (tmp_path / "new").exists()
 
 
-def test_an_error_of_a_write_names_the_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [1 << 20, 3 << 20, 9 << 20])
+def test_an_error_of_a_write_names_the_file(tmp_path: Path, size: int) -> None:
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 19, limits[1]))
     try:
         with NewFolder(tmp_path / "new.partial") as folder, pytest.raises(OSError, match="data") as refused:
-            folder.create("data").write(bytes(3 << 20))
+            folder.create("data").write(bytes(size))
+            folder.end()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 import psutil
 
+from bench import peer
 from supervisor.protocol import checkpoints, layout, manifest
-from tests import torch_environment
 from tests.system.harness import Daemon
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,10 +132,14 @@ def _script(name: str, python: Callable[[], str | Path] = lambda: sys.executable
     return lambda: f"command={python()} -u {ROOT}/examples/{name}.py"
 
 
+def _torch() -> Path:
+    return peer.binaries(peer.TORCH) / "python"
+
+
 def _torch_digest(path: Path) -> str | None:
     if path.suffix != ".pt":
         return None
-    command = [str(torch_environment.python()), "-c", TORCH_DIGEST, str(path)]
+    command = [str(_torch()), "-c", TORCH_DIGEST, str(path)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.strip()
 
 
@@ -150,7 +154,7 @@ CHARLM = Example(
 FIT = Example("fit", lambda: _script("fit")() + "\nreplicas=1\ndeterministic=true\ncheckpoint_interval=25 steps")
 TORCH = Example(
     "torch",
-    lambda: _script("torch_digits", torch_environment.python)() + "\ndeterministic=true\ncheckpoint_interval=20 steps",
+    lambda: _script("torch_digits", _torch)() + "\ndeterministic=true\ncheckpoint_interval=20 steps",
     _torch_digest,
     restore_s=0.05,
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.peer import NotInstalled
 from tests.system.killing import EXAMPLES, Damage, Kill, Moment, Rig
-from tests.torch_environment import NotInstalled
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 STEP, SAVE, RESTORE = Moment.STEP, Moment.SAVE, Moment.RESTORE

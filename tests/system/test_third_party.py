@@ -1,5 +1,7 @@
 """Listeners and clients that others wrote for Supervisor, unmodified from PyPI, do their work with this daemon."""
 
+import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -9,20 +11,22 @@ from pathlib import Path
 
 import pytest
 
-from tests import client_environment
+from bench import peer
 from tests.system.harness import Daemon
 from tests.system.test_listeners import tell
 
 pytestmark = pytest.mark.slow  # may have to install them first; ticks come every 5 s
 TICK_PATIENCE_S = 40.0
 MAIL = "To: ops@example.org"
+SETTINGS = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"LC_ALL": "C.UTF-8"}
+"""Our package is called as Supervisor's: these must not find ours."""
 
 
 @pytest.fixture(scope="module")
 def clients() -> Path:
     try:
-        return client_environment.binaries()
-    except client_environment.NotInstalled as error:
+        return peer.binaries(peer.CLIENTS)
+    except peer.NotInstalled as error:
         pytest.skip(str(error))
 
 
@@ -71,6 +75,22 @@ def test_crashmail_mails_an_unexpected_end_and_no_other(clients: Path, tmp_path:
     assert mail.count(MAIL) == 1
     assert "Process crasher in group crasher exited unexpectedly (pid " in mail
     assert "from state RUNNING" in mail
+
+
+def test_supervisor_logging_sends_what_programs_print(clients: Path, tmp_path: Path):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as syslog, contextlib.ExitStack() as running:
+        syslog.bind(("127.0.0.1", 0))
+        syslog.settimeout(TICK_PATIENCE_S)
+        settings = f"SYSLOG_SERVER=127.0.0.1,SYSLOG_PORT={syslog.getsockname()[1]},SYSLOG_PROTO=udp"
+        programs = (
+            '[program:talker]\ncommand=/bin/sh -c "while sleep 0.2; do echo a word; done"\nstdout_events_enabled=true\n'
+            f'[eventlistener:syslog]\ncommand={clients}/supervisor_logging\nevents=PROCESS_LOG\nenvironment=PYTHONPATH="",'
+            f"{settings}\n"
+        )
+        daemon_ = running.enter_context(daemon(tmp_path, programs))
+        pid = daemon_.until_state("talker", "RUNNING")["pid"]
+
+        assert f"talker[{pid}]: a word " in syslog.recv(4096).decode()
 
 
 CHILDUTILS = """
@@ -134,7 +154,7 @@ def test_fatalmailbatch_mails_what_was_given_up(clients: Path, tmp_path: Path):
             [clients / "python", "-u", "-m", "aiosmtpd", "-n", "-l", f"127.0.0.1:{port}"],
             stdout=out,
             stderr=out,
-            env=client_environment.SETTINGS,
+            env=SETTINGS,
         )
     batch = (
         f"{clients}/fatalmailbatch --toEmail=ops@example.org --fromEmail=d@example.org --interval=0.01 "
@@ -229,7 +249,7 @@ def test_mr_laforge_starts_what_is_down(clients: Path, tmp_path: Path):
 def _run(command: Path, *arguments: str, **settings: str) -> str:
     done = subprocess.run(
         [command, *arguments],
-        env={**client_environment.SETTINGS, **settings},
+        env={**SETTINGS, **settings},
         capture_output=True,
         text=True,
         timeout=60,

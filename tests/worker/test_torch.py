@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from bench import peer
 from supervisor.protocol import checkpoints, durable, layout, manifest
 from supervisor.protocol.launch import Launch, without_launch
 from supervisor.protocol.manifest import Manifest
-from tests import torch_environment
 from tests.worker.test_processes import CHILDREN, ROOT, read_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,8 +23,8 @@ STEPS = 40
 @pytest.fixture(scope="session")
 def python() -> Path:
     try:
-        return torch_environment.python()
-    except torch_environment.NotInstalled as error:
+        return peer.binaries(peer.TORCH) / "python"
+    except peer.NotInstalled as error:
         pytest.skip(str(error))
 
 

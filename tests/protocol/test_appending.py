@@ -1,0 +1,125 @@
+"""Bytes written past the page cache are those that were given, whatever the file system says to it and when."""
+
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as some
+
+from supervisor.protocol import appending
+from supervisor.protocol.appending import BLOCK_BYTES, PIECE_BYTES, Direct
+from tests.fuzzing import cases
+
+Write = Callable[[int, memoryview, int], int]
+SIZES = some.lists(
+    some.sampled_from(
+        [0, 1, 700, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, PIECE_BYTES - 1, PIECE_BYTES, 5 << 20]
+    ),
+    max_size=5,
+)
+PWRITE: Write = os.pwrite
+
+
+def is_direct(descriptor: int) -> bool:
+    return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+
+def refused_at(nth: int) -> Write:
+    """A file system that refuses at the n-th direct write."""
+    left = [nth]
+
+    def write(descriptor: int, content: memoryview, at: int) -> int:
+        if is_direct(descriptor):
+            assert len(content) % BLOCK_BYTES == at % BLOCK_BYTES == 0
+            left[0] -= 1
+            if left[0] <= 0:
+                raise OSError(errno.EINVAL, "Invalid argument")
+        return PWRITE(descriptor, content, at)
+
+    return write
+
+
+def short(most: int) -> Write:
+    """One that takes so many bytes at most."""
+    return lambda descriptor, content, at: PWRITE(descriptor, content[: min(most, len(content))], at)
+
+
+WAYS: dict[str, Callable[[], Write]] = {
+    "as it is": lambda: PWRITE,
+    "refused at once": lambda: refused_at(1),
+    "refused later": lambda: refused_at(2),
+    "short, whole blocks": lambda: short(10 * BLOCK_BYTES),
+    "short, no whole blocks": lambda: short(3 * BLOCK_BYTES + 5),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@cases(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=SIZES)
+def test_the_file_has_what_was_given(
+    sizes: list[int], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [os.urandom(1024) * (size // 1024) + os.urandom(size % 1024) for size in sizes]
+    path = tmp_path / os.urandom(8).hex()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", WAYS[way]())
+        direct = Direct(descriptor)
+        for part in parts:
+            direct.put(memoryview(part))
+        direct.end()
+    os.close(descriptor)
+
+    assert path.read_bytes() == b"".join(parts)
+
+
+def test_where_there_is_no_such_way_the_cache_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appending, "_set_direct", lambda descriptor, wanted: False)
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    direct = Direct(descriptor)
+    direct.put(memoryview(b"x" * (PIECE_BYTES + 10)))
+    direct.end()
+    os.close(descriptor)
+
+    assert (tmp_path / "file").read_bytes() == b"x" * (PIECE_BYTES + 10)
+
+
+def test_an_error_of_the_disk_is_none_of_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(descriptor: int, content: memoryview, at: int) -> int:
+        if is_direct(descriptor):
+            raise OSError(errno.EIO, "Input/output error")
+        return PWRITE(descriptor, content, at)
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    direct = Direct(descriptor)
+    with pytest.raises(OSError, match="Input/output"):
+        direct.put(memoryview(bytes(PIECE_BYTES)))
+    os.close(descriptor)
+
+
+def test_the_cache_stays_as_it_was() -> None:
+    """Asked of the kernel: without waiting, only what is in the cache can be read (RWF_NOWAIT, preadv2(2))."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        path = Path(folder) / "file"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_DIRECT))
+        except OSError:
+            pytest.skip("this file system has no O_DIRECT")
+        direct = Direct(descriptor)
+        direct.put(memoryview(bytes(2 * PIECE_BYTES)))
+        direct.end()
+        os.fsync(descriptor)
+        try:
+            with pytest.raises(BlockingIOError):
+                os.preadv(descriptor, [bytearray(BLOCK_BYTES)], PIECE_BYTES, os.RWF_NOWAIT)
+        except OSError as error:
+            pytest.skip(f"nothing can be asked here: {error}")
+        finally:
+            os.close(descriptor)
