@@ -1,5 +1,9 @@
 """The command `supervisord`: its options, what it checks before it begins, and its exit status."""
 
+import supervisor.host.structlog_alone  # noqa: F401 - before all that logs
+
+# isort: split
+
 import asyncio
 import contextlib
 import getpass

@@ -84,7 +84,7 @@ class _Reading:
         inet = self._servers("inet_http_server", InetServerConfig, relations.of_address)
         ctl = self._supervisorctl()
         # a broken daemon section is no reason to keep quiet about the programs
-        usable = daemon or SupervisordConfig.model_validate(_folders(self.source.folder / STATE_DIR))
+        usable = daemon or SupervisordConfig.build(_folders(self.source.folder / STATE_DIR))
         programs = self._programs(usable)
         relations.between(usable, programs, self.programs)
         if daemon is None:
@@ -94,7 +94,7 @@ class _Reading:
             supervisord=daemon,
             unix_http_servers=unix,
             inet_http_servers=inet,
-            supervisorctl=ctl or CtlConfig(),
+            supervisorctl=ctl or CtlConfig.build({}),
             programs={each.name: each for each in sorted(programs.values(), key=_by_start)},
             remarks=self.ordered_remarks(),
         )

@@ -1,4 +1,4 @@
-"""The configuration as the daemon uses it: one frozen model for each section.
+"""The configuration as the daemon uses it: one frozen class for each section.
 
 The keys' descriptions are the text of docs/configuration.md.
 """
@@ -19,6 +19,6 @@ class Config(Section):
     supervisord: SupervisordConfig = internal("Section [supervisord].")
     unix_http_servers: tuple[UnixServerConfig, ...] = internal("Section [unix_http_server], and further ones.", ())
     inet_http_servers: tuple[InetServerConfig, ...] = internal("Section [inet_http_server], and further ones.", ())
-    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig())
+    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig.build({}))
     programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
     remarks: tuple[Problem, ...] = internal("What is to be said of the file, though it can be used.", ())

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def build_processes(name: str, group: Group, checked: Checked, around: Surroundi
     checked.expand(set(counted), names(Path(), around.environment))
     processes = checked.build(ProcessesConfig, {})
     if processes is None:
-        processes = ProcessesConfig()  # one of them tells what else is wrong
+        processes = ProcessesConfig.build({})  # one of them tells what else is wrong
     built: dict[str, ProgramConfig] = {}
     for number in range(processes.numprocs_start, processes.numprocs_start + processes.numprocs):
         one = Checked(checked.written, checked.problems, wrong=checked.wrong)
@@ -101,7 +101,7 @@ def _build_process(place: _Place, checked: Checked, around: Surroundings) -> Pro
         return None
     relations.of_program(program, checked)
     priority = place.group.priority
-    return program.model_copy(update={"group_priority": program.priority if priority is None else priority})
+    return replace(program, group_priority=program.priority if priority is None else priority)
 
 
 def check_name(name: str, checked: Checked, key: str | None = None) -> None:
