@@ -1,5 +1,6 @@
 """What comes in while programs run: files read again, and what listeners say; a program that works notices nothing."""
 
+import os
 import xmlrpc.client
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,14 @@ from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServe
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused
+
+
+def no_error_of_its_own(daemon: Daemon) -> None:
+    """Nothing since the last time; what was looked at goes, as there may be 100,000 cases."""
+    said = daemon.folder / "daemon.err"
+    assert "Traceback" not in said.read_text(errors="replace")
+    os.truncate(said, 0)
+
 
 LASTING = "[program:lasting]\ncommand=/bin/sleep 100000\nstdout_logfile=NONE\nstderr_logfile=NONE\n"
 
@@ -118,6 +127,7 @@ def test_any_file_is_carried_out_or_refused_and_others_run_on(reading: Daemon, t
             outcomes.append(refused.code)
 
     event(outcomes[0])
+    no_error_of_its_own(reading)
     assert set(outcomes) in ({"done"}, {"CANT_REREAD"})
     assert (reading.status("lasting")["pid"], reading.status("lasting")["state"]) == (pid, "RUNNING")
 
@@ -162,5 +172,6 @@ def test_whatever_a_listener_says_the_daemon_goes_on(hearing: Daemon, asked: boo
     standing = hearing.status("ear")
     hearing.call("stop", name="ear")
 
+    no_error_of_its_own(hearing)
     assert standing["state"] == "RUNNING"
     assert (hearing.status("lasting")["pid"], hearing.status("lasting")["state"]) == (pid, "RUNNING")
