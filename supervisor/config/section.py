@@ -6,6 +6,7 @@ and what such a library keeps in memory for its own would be a fifth of the daem
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self, dataclass_transform, get_args
 
@@ -100,8 +101,8 @@ class Section:
         """
         missing = [
             (name, f"has no '{name}', which it needs")
-            for each, about in cls.known()
-            if is_required(each) and (name := about.alias or each.name) not in given
+            for name, each in _by_name(cls).items()
+            if name not in given and is_required(each)
         ]
         parsed, wrong = cls._read(given, folders or {})
         if missing or wrong:
@@ -115,18 +116,23 @@ class Section:
 
     @classmethod
     def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[Complaint]]:
-        if strange := given.keys() - {about.alias or each.name for each, about in cls.known()}:
+        if strange := given.keys() - _by_name(cls).keys():
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
         parsed: dict[str, Any] = {}
         wrong: list[Complaint] = []
-        for each, about in cls.known():
-            name = about.alias or each.name
+        for name, each in _by_name(cls).items():
             try:
                 if name in given:
                     parsed[each.name] = _value(each.type, given[name], folders.get(each.name))
             except ValueError as error:
                 wrong.append((name, f"{name} {error}"))
         return parsed, wrong
+
+
+@cache
+def _by_name(section: type[Section]) -> Mapping[str, Field[Any]]:
+    """The fields by what `build` takes them as."""
+    return {about.alias or each.name: each for each, about in section.known()}
 
 
 def _said(value: Any) -> Any:
