@@ -6,9 +6,8 @@ and what such a library keeps in memory for its own would be a fifth of the daem
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Self, dataclass_transform, get_args
+from typing import Any, ClassVar, Self, dataclass_transform, get_args
 
 from supervisor.config import values
 
@@ -71,8 +70,12 @@ def _field(default: Any, known: Key) -> Any:
 class Section:
     """A section of the file, checked and frozen. Classes made of it are dataclasses without saying so."""
 
+    _by_name: ClassVar[Mapping[str, Field[Any]]]
+    """The fields by what `build` takes them as."""
+
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
+        cls._by_name = {about.alias or each.name: each for each, about in cls.known()}
 
     @classmethod
     def known(cls) -> Iterator[tuple[Field[Any], Key]]:
@@ -101,7 +104,7 @@ class Section:
         """
         missing = [
             (name, f"has no '{name}', which it needs")
-            for name, each in _by_name(cls).items()
+            for name, each in cls._by_name.items()
             if name not in given and is_required(each)
         ]
         parsed, wrong = cls._read(given, folders or {})
@@ -116,23 +119,17 @@ class Section:
 
     @classmethod
     def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[Complaint]]:
-        if strange := given.keys() - _by_name(cls).keys():
+        if strange := given.keys() - cls._by_name.keys():
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
         parsed: dict[str, Any] = {}
         wrong: list[Complaint] = []
-        for name, each in _by_name(cls).items():
+        for name, each in cls._by_name.items():
             try:
                 if name in given:
                     parsed[each.name] = _value(each.type, given[name], folders.get(each.name))
             except ValueError as error:
                 wrong.append((name, f"{name} {error}"))
         return parsed, wrong
-
-
-@cache
-def _by_name(section: type[Section]) -> Mapping[str, Field[Any]]:
-    """The fields by what `build` takes them as."""
-    return {about.alias or each.name: each for each, about in section.known()}
 
 
 def _said(value: Any) -> Any:
