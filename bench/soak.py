@@ -128,6 +128,8 @@ class Soak:
         except Exception as error:  # noqa: BLE001 - as above
             self.report.fail(f"{program} left no whole checkpoint: {error}")
             return
+        if (self.site.folder / "marks" / program / "two").exists():
+            self.report.fail(f"{program} was trained by two workers at once")
         if found != self.expected[kind.name]:
             self.report.fail(f"{program} ended otherwise: {found}, in peace {self.expected[kind.name]}")
         deadline = time.monotonic() + LEDGER_S

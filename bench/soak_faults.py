@@ -63,6 +63,43 @@ def hang(site: Site, worker: Running, chance: random.Random) -> None:
         pause(site, worker, chance)
 
 
+def from_inside(site: Site, worker: Running, chance: random.Random) -> None:
+    """What only the worker's own code can do: it does so at its next step."""
+    marks = site.folder / "marks" / worker.program
+    words = dict.fromkeys(("raise", "exit-0", "exit-in-save", "hang-in-save", "family", "close-pipes", "eat"), 1)
+    if not (marks / "diverged").exists():  # again and again without a better checkpoint it would be given up, rightly
+        words["nan"] = 3
+    (word,) = chance.choices(list(words), list(words.values()))
+    if word == "nan":
+        (marks / "diverged").touch()
+    (marks / "new").write_text(word)
+    (marks / "new").rename(marks / "told")
+
+
+def standby_killed(site: Site, worker: Running, chance: random.Random) -> None:
+    """The process that waits to be the next attempt; sometimes it is needed at once."""
+    for each in site.standbys(worker.program):
+        with contextlib.suppress(psutil.Error):
+            each.kill()
+    if chance.random() < 0.5:
+        _signal(worker, signal.SIGKILL)
+
+
+def folder_gone(site: Site, worker: Running, chance: random.Random) -> None:
+    """Somebody deletes the job's checkpoints while it trains, and it dies after that: all is trained again."""
+    directory = site.directory(worker.program)
+    with contextlib.suppress(OSError):
+        directory.rename(directory.with_name(f"{directory.name}.gone{time.monotonic_ns()}"))
+    _signal(worker, signal.SIGKILL)
+
+
+def disk_read_only(site: Site, worker: Running, chance: random.Random) -> None:
+    """That of the checkpoints, for a moment."""
+    if "small" in site.mounted:
+        with site.read_only("small"):
+            time.sleep(chance.uniform(0, 2 * PAUSE_S))
+
+
 def damage(site: Site, worker: Running, chance: random.Random) -> None:
     """The newest checkpoint, while the worker can't write another; then it dies."""
     _signal(worker, signal.SIGSTOP)
@@ -181,6 +218,6 @@ Fault = Callable[[Site, Running, random.Random], None]
 FAULTS: dict[Fault, int] = {
     kill: 6, segfault: 2, terminate: 2, pause: 2, hang: 2, damage: 4, garbage: 3, stop_and_start: 3, restart: 2,
     flush: 2, daemon_killed: 4, daemon_reloaded: 2, keeper_killed: 2, flood: 2, notice: 3, clients: 2, disk_full: 2,
-    state_disk_full: 2,
+    state_disk_full: 2, from_inside: 10, standby_killed: 2, folder_gone: 1, disk_read_only: 2,
 }  # fmt: skip
 """Each with its weight."""

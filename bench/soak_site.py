@@ -76,6 +76,13 @@ KINDS = (
         on_small_disk=True,
     ),
     Kind(
+        "faulty",
+        "faulty.py",
+        f"command={sys.executable} -u {ROOT}/tests/children/faulty.py\ncheckpoint_interval=40 steps\non_nan=rollback\n"
+        "hang_timeout=8\nstartup_timeout=60\nstopwaitsecs=4\nmemory_limit=600MB\nstandby=warm",
+        {"STEPS": "2000", "STEP_S": "0.01", "FAULT": "told", "MARKS": "%(here)s/marks/%(program_name)s"},
+    ),
+    Kind(
         "digits",
         "digits.py",
         f"command={sys.executable} -u {ROOT}/examples/digits.py\nreplicas=2\ndeterministic=true\n"
@@ -123,6 +130,7 @@ class Site:
         """One more round of a kind of job: its program, which is started by the update."""
         number = self.rounds[kind.name] = self.rounds.get(kind.name, 0) + 1
         program = f"{kind.name}-{number}"
+        (self.folder / "marks" / program).mkdir(parents=True)
         environment = ",".join(f'{key}="{value}"' for key, value in kind.environment.items())
         self._sections[program] = (
             f"[program:{program}]\n{kind.keys}\ndirectory={ROOT}\ncheckpoint_dir={self.directory(program)}\n"
@@ -154,7 +162,23 @@ class Site:
             self.daemon.call(command, **arguments)
 
     def workers(self) -> list[Running]:
-        """All workers that are alive, not counting what they started."""
+        """All workers that are alive, not counting what they started, nor standbys, but one that trains by now."""
+        return [each for each in self._processes() if each.attempt or self._trains(each)]
+
+    def standbys(self, program: str) -> list[psutil.Process]:
+        """What waits to be its next attempt."""
+        found = [each for each in self._processes() if each.program == program]
+        waiting = [each for each in found if not each.attempt and not self._trains(each)]
+        return [psutil.Process(each.pid) for each in waiting if psutil.pid_exists(each.pid)]
+
+    def _trains(self, standby: Running) -> bool:
+        try:
+            programs = self.daemon.call("status")["programs"]
+        except (OSError, ValueError, Refused):
+            return False
+        return any(each["name"] == standby.program and each["pid"] == standby.pid for each in programs)
+
+    def _processes(self) -> list[Running]:
         found = []
         for mark, processes in marks.of_daemon(self.folder / "state").items():
             program = marks.program_of(mark)
@@ -182,6 +206,17 @@ class Site:
         """What still carries a mark of this site."""
         found = marks.of_daemon(self.folder / "state")
         return [f"{mark.rpartition('/')[2]} pid {each.pid}" for mark, processes in found.items() for each in processes]
+
+    @contextlib.contextmanager
+    def read_only(self, name: str) -> Iterator[None]:
+        """One of the small disks, for as long as this lasts."""
+        remount = ["mount", "-o", "remount,{},size=" + str(DISK_BYTES), str(self.folder / name)]
+        done = subprocess.run([each.format("ro") for each in remount], capture_output=True, check=False)
+        try:
+            yield
+        finally:
+            if done.returncode == 0:  # it is refused while a file there is open for writing
+                subprocess.run([each.format("rw") for each in remount], capture_output=True, check=True)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """A real worker without TensorFlow that goes wrong once, in the way that FAULT says, and else counts and draws numbers.
 
+With FAULT=told it goes wrong whenever a file `told` in MARKS says how, which it takes away.
 STEPS, STEP_S: how many and how long. MARKS: a folder outside of its checkpoints, for what happened already and, in the
 end, for what the whole training came to. SIZE: of the state, in numbers.
 """
@@ -8,6 +9,7 @@ import ctypes
 import fcntl
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -29,6 +31,19 @@ AT = 13  # a checkpoint of step 10 is there
 GARBAGE = (b'{"type": "progress", "step": 1e999}\n', b"\xff\xfe\x00" * 100 + b"\n", b"[" * 5000 + b"\n", b"x" * 200_000)
 
 
+def due(step: int) -> str:
+    """How it is to go wrong now; empty: it is not."""
+    if FAULT != "told":
+        return FAULT if FAULT != "none" and step >= AT and first_time() else ""
+    told = MARKS / "told"
+    try:
+        word = told.read_text()
+        told.unlink()
+    except FileNotFoundError:
+        return ""
+    return word
+
+
 def first_time() -> bool:
     """Whether it has not gone wrong yet."""
     try:
@@ -46,11 +61,12 @@ class State:
 
     def __init__(self) -> None:
         self.value = np.zeros(SIZE)
+        self.goes_wrong = ""
 
     def write(self, folder: Path) -> None:
-        if FAULT.endswith("in-save") and run.step >= AT and first_time():
+        if self.goes_wrong:
             (folder / "value.npy").write_bytes(b"half")
-            if FAULT == "exit-in-save":
+            if self.goes_wrong == "exit-in-save":
                 os._exit(3)
             time.sleep(600)
         np.save(folder / "value.npy", self.value)
@@ -62,10 +78,16 @@ class State:
         raise Unfit("another program's")
 
 
-def go_wrong() -> None:
+def go_wrong(fault: str) -> None:
     channel = attempt.this().channel
     assert channel is not None
-    match FAULT:
+    match fault:
+        case "hang-in-save" | "exit-in-save":
+            state.goes_wrong = fault
+        case "eat":
+            eaten = []
+            while True:
+                eaten.append(b"x" * (1 << 20))
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "stop":
@@ -109,13 +131,14 @@ def main() -> None:
         os.set_inheritable(only, False)
         if run.step == 0:
             np.random.seed(7)
+            random.seed(7)  # nobody draws from it, but it is in every checkpoint
         while not run.reached:
             time.sleep(STEP_S)
             state.value += np.random.rand()
-            figures = {"loss": float("nan")} if FAULT == "nan" and run.step >= AT and first_time() else {}
-            if FAULT not in ("nan", "none") and not FAULT.endswith("in-save") and run.step >= AT and first_time():
-                go_wrong()
-            run.step_done(epoch=0, batch=run.step, **figures)
+            fault = due(run.step)
+            if fault and fault != "nan":
+                go_wrong(fault)
+            run.step_done(epoch=0, batch=run.step, **({"loss": float("nan")} if fault == "nan" else {}))
     (MARKS / "result").write_text(json.dumps([run.step, float(state.value[0])]))
 
 
