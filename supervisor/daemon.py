@@ -1,6 +1,6 @@
 """The command `supervisord`: its options, what it checks before it begins, and its exit status."""
 
-import supervisor.host.structlog_alone  # noqa: F401 - before all that logs
+import supervisor.host.lean  # noqa: F401 - before whatever it keeps small
 
 # isort: split
 

@@ -7,7 +7,7 @@ and what such a library keeps in memory for its own would be a fifth of the daem
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Self, dataclass_transform, get_args
+from typing import Any, ClassVar, Self, dataclass_transform, get_args
 
 from supervisor.config import values
 
@@ -70,8 +70,12 @@ def _field(default: Any, known: Key) -> Any:
 class Section:
     """A section of the file, checked and frozen. Classes made of it are dataclasses without saying so."""
 
+    _by_name: ClassVar[Mapping[str, Field[Any]]]
+    """The fields by what `build` takes them as."""
+
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
+        cls._by_name = {about.alias or each.name: each for each, about in cls.known()}
 
     @classmethod
     def known(cls) -> Iterator[tuple[Field[Any], Key]]:
@@ -92,8 +96,8 @@ class Section:
         """
         missing = [
             (name, f"has no '{name}', which it needs")
-            for each, about in cls.known()
-            if is_required(each) and (name := about.alias or each.name) not in given
+            for name, each in cls._by_name.items()
+            if name not in given and is_required(each)
         ]
         parsed, wrong = cls._read(given, folders or {})
         if missing or wrong:
@@ -107,12 +111,11 @@ class Section:
 
     @classmethod
     def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[Complaint]]:
-        if strange := given.keys() - {about.alias or each.name for each, about in cls.known()}:
+        if strange := given.keys() - cls._by_name.keys():
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
         parsed: dict[str, Any] = {}
         wrong: list[Complaint] = []
-        for each, about in cls.known():
-            name = about.alias or each.name
+        for name, each in cls._by_name.items():
             try:
                 if name in given:
                     parsed[each.name] = _value(each.type, given[name], folders.get(each.name))
