@@ -207,7 +207,7 @@ def begun(system: System, folder: Path, steps: int, every_s: float, step_s: floa
 def _knows_standby() -> bool:
     from supervisor.config.job_keys import JobConfig
 
-    return "standby" in JobConfig.model_fields
+    return "standby" in JobConfig.ini_keys()
 
 
 def _value(system: System) -> str:

@@ -245,7 +245,7 @@ upgrade() {
     [ -e "$PREFIX/current" ] || fail "finds nothing to upgrade in $PREFIX; install first: install.sh"
     check_python
     make_release
-    if ! "$release/bin/supervisord" -t -c "$CONFIG/supervisord.conf"; then
+    if ! "$release/bin/supervisord" --check-config -c "$CONFIG/supervisord.conf"; then
         fail "the new release can't use $CONFIG/supervisord.conf, see above; nothing was changed"
     fi
     before=$(readlink "$PREFIX/current")

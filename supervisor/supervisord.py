@@ -232,10 +232,11 @@ class Supervisord:
                 await server.cleanup()
 
     def _server_url(self) -> str | None:
-        if self._config.unix_http_server is not None:
-            return f"unix://{self._config.unix_http_server.file}"
-        inet = self._config.inet_http_server
-        return f"http://{inet.address[0] or 'localhost'}:{inet.address[1]}" if inet else None
+        for unix in self._config.unix_http_servers:
+            return f"unix://{unix.file}"
+        for inet in self._config.inet_http_servers:
+            return f"http://{inet.address[0] or 'localhost'}:{inet.address[1]}"
+        return None
 
     def _trap_signals(self, programs: Programs, logs: LogPump, noticing: Noticing) -> None:
         loop = asyncio.get_running_loop()

@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
-
-from supervisor.config.section import HERE, Section
+from supervisor.config.section import Section, SectionError
 from supervisor.config.supervisor_keys import Unsupported
 from supervisor.ini.expand import ExpansionError, expand
 from supervisor.ini.problems import SHOWN, Place, Problem, nearest
@@ -71,24 +69,10 @@ class Checked:
             given.setdefault(name, value)
         folders = {fields[key]: entry.folder for key, entry in self.written.entries.items() if key in fields}
         try:
-            built = model.model_validate(given, context={HERE: folders})
-        except ValidationError as error:
-            for key, text in explain(error):
+            built = model.build(given, folders)
+        except SectionError as error:
+            for key, text in error.complaints:
                 if key not in self.wrong:
                     self.complain(text, key)
             return None
         return None if self.wrong & fields.keys() else built
-
-
-def explain(error: ValidationError) -> list[tuple[str, str]]:
-    """Each thing a model refused: the key, and the complaint that begins with it."""
-    found = []
-    for each in error.errors(include_url=False):
-        key = str(each["loc"][0]) if each["loc"] else ""
-        if each["type"] == "missing":
-            found.append((key, f"has no '{key}', which it needs"))
-        elif each["type"] == "value_error":
-            found.append((key, f"{key} {each['ctx']['error']}"))
-        else:
-            found.append((key, f"{key} is {each['input']!r:.80}: {each['msg']}"))
-    return found

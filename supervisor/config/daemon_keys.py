@@ -12,6 +12,7 @@ from supervisor.config.types import (
     Bytes,
     Count,
     FilePath,
+    Limit,
     LogPath,
     Mode,
     Positive,
@@ -37,7 +38,7 @@ class SupervisordConfig(HookKeys):
     )
     logfile: LogPath = key(
         None,
-        "The daemon's own log, as JSON lines; NONE for standard error only, `syslog` for the system's log. In the "
+        "The daemon's own log; NONE for standard error only, `syslog` for the system's log. In the "
         "foreground it goes to standard error as well.",
         shown="`supervisord.log` in state_dir",
     )
@@ -53,6 +54,11 @@ class SupervisordConfig(HookKeys):
         "What the log holds: critical, error (a person must act), warn (recovered by itself), info (state changed), "
         "debug. Supervisor's trace and blather are the same as debug.",
     )
+    log_format: Annotated[Literal["json", "supervisor"], from_text(values.log_format)] = key(
+        "json",
+        "What the log's lines are: `json`, or `supervisor`, the lines of Supervisor's that monitoring looks for "
+        "(`exited: x (exit status 1; not expected)`).",
+    )
     pidfile: LogPath = key(
         None, "Where the daemon writes its process id; NONE for nowhere.", shown="`supervisord.pid` in state_dir"
     )
@@ -61,6 +67,20 @@ class SupervisordConfig(HookKeys):
     )
     nodaemon: Boolean = key(
         False, "Whether to stay in the foreground, as systemd and containers want it. The same as the option -n."
+    )
+    silent: Boolean = key(
+        False, "Whether the log goes to no standard error in the foreground. The same as the option -s."
+    )
+    minfds: Limit | None = key(
+        None,
+        "Open files that the daemon and each program must be allowed at least: what they were started with is raised "
+        "to it. Where it can't be, the daemon does not start. As in Supervisor, where it is 1024.",
+        shown="none: what it was started with",
+    )
+    minprocs: Limit | None = key(
+        None,
+        "The same for the processes that their user may have. As in Supervisor, where it is 200.",
+        shown="none: what it was started with",
     )
     identifier: str = key("supervisor", "The daemon's name in what it tells Supervisor's clients. Their default.")
     childlogdir: FilePath = required(

@@ -1,6 +1,7 @@
 """A configuration file to its model, or to the list of everything that is wrong with it."""
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,26 +19,48 @@ from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServe
 from supervisor.config.values import environment as parse_environment
 from supervisor.ini.expand import names
 from supervisor.ini.problems import ConfigError, Place, Problem, nearest
-from supervisor.ini.source import Section, Source, read
+from supervisor.ini.source import Entry, Section, Source, read
 
 _KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include"}
 _NAMED = ("program", "group", "eventlistener")
+_SERVERS = ("unix_http_server", "inet_http_server")
 STATE_DIR = ".stepkeeper"
+NOTHING: Mapping[str, Entry] = {}
 
 Server = TypeVar("Server", UnixServerConfig, InetServerConfig)
 
 
-def load(path: Path, environment: Mapping[str, str]) -> Config:
-    """The file's configuration. `environment`: what `%(ENV_X)s` stands for.
+def load(path: Path, environment: Mapping[str, str], said: Mapping[str, Entry] = NOTHING) -> Config:
+    """The file's configuration. `environment`: what `%(ENV_X)s` stands for; `said`: keys of [supervisord] instead.
 
     Raises ConfigError with every problem of the file and of those it includes, in the order of their lines.
     """
+    looked = look(path, environment, said)
+    if looked.problems or looked.config is None:
+        raise ConfigError(looked.problems)
+    return looked.config
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What is in a file. `config` is usable if there are no problems; `remarks` stand in nobody's way."""
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+    remarks: tuple[Problem, ...]
+
+
+def look(path: Path, environment: Mapping[str, str], said: Mapping[str, Entry] = NOTHING) -> Looked:
+    """The file's configuration as far as there is one, and all that is to be said of it, in the order of lines.
+
+    Raises ConfigError if the file itself can't be read.
+    """
     source = read(path, environment)
+    if (section := source.sections.get("supervisord")) is not None:
+        section.entries |= said
     reading = _Reading(source, dict(environment), source.problems)
     config = reading.config()
-    if source.problems or config is None:
-        raise ConfigError(sorted(source.problems, key=_in_order))
-    return config
+    return Looked(config, tuple(sorted(source.problems, key=_in_order)), reading.ordered_remarks())
 
 
 def _in_order(problem: Problem) -> tuple[str, int]:
@@ -51,16 +74,17 @@ class _Reading:
     problems: list[Problem]
     programs: dict[str, Checked] = field(default_factory=dict)
     """The section each process comes from, by the process' name."""
+    remarks: list[Problem] = field(default_factory=list)
 
     def config(self) -> Config | None:
         for name, section in self.source.sections.items():
             self._refuse_foreign(name, section)
         daemon = self._supervisord()
-        server = self._server("unix_http_server", UnixServerConfig, relations.of_socket)
-        inet = self._server("inet_http_server", InetServerConfig, relations.of_address)
+        unix = self._servers("unix_http_server", UnixServerConfig, relations.of_socket)
+        inet = self._servers("inet_http_server", InetServerConfig, relations.of_address)
         ctl = self._supervisorctl()
         # a broken daemon section is no reason to keep quiet about the programs
-        usable = daemon or SupervisordConfig.model_validate(_folders(self.source.folder / STATE_DIR))
+        usable = daemon or SupervisordConfig.build(_folders(self.source.folder / STATE_DIR))
         programs = self._programs(usable)
         relations.between(usable, programs, self.programs)
         if daemon is None:
@@ -68,11 +92,16 @@ class _Reading:
         return Config(
             path=self.source.path,
             supervisord=daemon,
-            unix_http_server=server,
-            inet_http_server=inet,
-            supervisorctl=ctl or CtlConfig(),
+            unix_http_servers=unix,
+            inet_http_servers=inet,
+            supervisorctl=ctl or CtlConfig.build({}),
             programs={each.name: each for each in sorted(programs.values(), key=_by_start)},
+            remarks=self.ordered_remarks(),
         )
+
+    def ordered_remarks(self) -> tuple[Problem, ...]:
+        """What is to be said and stands in nobody's way."""
+        return tuple(sorted(self.remarks, key=_in_order))
 
     def _supervisord(self) -> SupervisordConfig | None:
         section = self.source.sections.get("supervisord")
@@ -90,29 +119,38 @@ class _Reading:
         here, to_syslog = self.source.folder, {"log_to_syslog": False}
         if checked.texts.get("logfile", "").lower() == "syslog":
             checked.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
-        early = checked.build(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)
-        if early is None or "state_dir" not in checked:
-            return early
-        return checked.build(SupervisordConfig, _folders(early.state_dir) | to_syslog)
+        if checked.texts.get("pidfile") == os.devnull:
+            checked.texts["pidfile"] = "NONE"  # a pid file is deleted in the end
+        daemon = checked.build(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)
+        if daemon is not None and "state_dir" in checked:
+            daemon = checked.build(SupervisordConfig, _folders(daemon.state_dir) | to_syslog)
+        if daemon is not None:
+            relations.of_daemon(daemon, checked)
+        return daemon
 
-    def _server(self, name: str, model: type[Server], check: Callable[[Server, Checked], None]) -> Server | None:
-        section = self.source.sections.get(name)
-        if section is None:
-            return None
-        checked, keys = self._checked(section), set(model.ini_keys())
-        checked.refuse_unknown(keys, {})
-        checked.expand(keys, self._names())
-        server = checked.build(model, {})
-        if server is not None:
-            check(server, checked)
-            relations.of_login(server, checked)
-        return server
+    def _servers(self, kind: str, model: type[Server], check: Callable[[Server, Checked], None]) -> tuple[Server, ...]:
+        """The servers of one kind: of the section [kind], and of further ones, [kind:NAME]."""
+        built: list[tuple[Server, str]] = []
+        for name, section in self.source.sections.items():
+            if name.partition(":")[0] != kind:
+                continue
+            checked, keys = self._checked(section), set(model.ini_keys())
+            checked.refuse_unknown(keys, {})
+            checked.expand(keys, self._names())
+            server = checked.build(model, {})
+            if server is not None:
+                check(server, checked)
+                relations.of_login(server, checked)
+                relations.of_doors(server, checked, built)
+                built.append((server, name))
+        return tuple(server for server, _ in built)
 
     def _supervisorctl(self) -> CtlConfig | None:
+        """What the section says. The daemon does not need it: what is wrong in it is only remarked upon."""
         section = self.source.sections.get("supervisorctl")
         if section is None:
             return None
-        checked = self._checked(section)
+        checked = Checked(section, self.remarks)
         checked.refuse_unknown(set(CtlConfig.ini_keys()), {})
         checked.expand(set(CtlConfig.ini_keys()), self._names())
         return checked.build(CtlConfig, {})
@@ -156,7 +194,10 @@ class _Reading:
 
     def _refuse_foreign(self, name: str, section: Section) -> None:
         kind, colon, _ = name.partition(":")
-        if name in _KINDS or (kind in _NAMED and colon):
+        if name in _KINDS or (kind in _NAMED and colon) or kind in _SERVERS:
+            return
+        if kind in foreign.IGNORED:
+            self.remarks.append(Problem(section.place, f"[{name:.80}] is ignored: {foreign.IGNORED[kind]}"))
             return
         if name == foreign.STOCK_RPC_SECTION and _is_stock(section):
             return

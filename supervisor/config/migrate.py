@@ -1,14 +1,17 @@
 """What becomes of a file written for Supervisor: every line of it kept, kept with another effect, or refused."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.load import load
-from supervisor.ini.problems import ConfigError, Place, Problem
-from supervisor.ini.source import Section, read
+from supervisor.config.load import look
+from supervisor.config.values import FALSE, octal
+from supervisor.ini.expand import ExpansionError, expand, names, program_names
+from supervisor.ini.problems import Place
+from supervisor.ini.source import Entry, Section, read
 
 
 class Fate(StrEnum):
@@ -36,85 +39,157 @@ class Judgement:
         return f"{self.place}: {self.fate:<9} {': '.join(filter(None, (self.what, self.why)))}"
 
 
-_BACKOFF = "the pause between failed starts is 1, 2, 4 ... 60 s with jitter, not 1, 2, 3 s"
+_CRASHES = (
+    "a program that crashes after its start-up starts again at once three times in a row, then after 1, 2, 4 ... 60 s, "
+    "until one has lasted a minute; in Supervisor once a second"
+)
+_WANTED = (
+    "holds until supervisorctl says otherwise: a program that was stopped stays stopped when the daemon or the host "
+    "starts again, and one that was started is started"
+)
+_RETRIES = "the pause between failed starts is 1, 2, 4 ... 60 s, an eighth more or less, not 1, 2, 3 s"
+_HASHED = "compared in constant time; supervisord --hash-password makes a salted hash of it"
+
+_ORDER = (
+    "when the daemon leaves, groups of a higher number are told to stop first, but nobody waits until they are gone; "
+    "depends_on does"
+)
+
 CHANGED: Mapping[tuple[str, str], str] = {
-    ("supervisord", "logfile"): "the lines are JSON",
-    ("program", "startretries"): _BACKOFF,
-    (
-        "program",
-        "startsecs",
-    ): "fractions are taken too, and a program that fails later is started again without a limit, "
-    "at most once a second",
-    (
-        "inet_http_server",
-        "password",
-    ): "compared in constant time; supervisord --hash-password makes a salted hash of it",
-    (
-        "unix_http_server",
-        "password",
-    ): "compared in constant time; supervisord --hash-password makes a salted hash of it",
+    ("supervisord", "logfile"): "the lines are JSON; log_format = supervisor makes them Supervisor's",
+    ("supervisord", "childlogdir"): "logs are called NAME-stdout.log, and stay after a restart",
+    ("program", "priority"): _ORDER,
+    ("program", "startretries"): _RETRIES,
+    ("program", "autorestart"): _CRASHES,
+    ("program", "autostart"): _WANTED,
+    ("group", "priority"): _ORDER,
+    ("inet_http_server", "password"): _HASHED,
+    ("unix_http_server", "password"): _HASHED,
+    ("eventlistener", "startretries"): _RETRIES,
+    ("eventlistener", "autorestart"): _CRASHES,
+    ("eventlistener", "autostart"): _WANTED,
 }
-"""Keys whose effect is not quite Supervisor's, by kind of section."""
+"""Keys whose effect is not quite Supervisor's, whatever their value, by kind of section."""
 
-_RESTARTS = CHANGED["program", "startsecs"]
-LISTENER_CHANGED: Mapping[str, str] = {
-    "startretries": _BACKOFF,
-    "startsecs": _RESTARTS,
-    "stdout_logfile": "AUTO is NONE: standard output is the protocol; a path gets a copy of it",
+UNSET: Mapping[tuple[str, str], str] = {
+    ("supervisord", "state_dir"): "a new folder, .stepkeeper beside the file, keeps what outlives the daemon (what is "
+    "wanted, the history); state_dir = FOLDER names another",
+    ("supervisord", "logfile"): "the daemon's log is .stepkeeper/supervisord.log beside the file, in JSON lines (or "
+    "with log_format = supervisor in Supervisor's), not ./supervisord.log",
+    ("supervisord", "pidfile"): "the pid file is .stepkeeper/supervisord.pid beside the file, not ./supervisord.pid",
+    ("supervisord", "childlogdir"): "logs of programs that name none are .stepkeeper/log/NAME-stdout.log beside the "
+    "file and stay after a restart; in Supervisor they are temporary",
+    ("program", "startretries"): _RETRIES,
+    ("program", "autorestart"): _CRASHES,
+    ("program", "autostart"): f"autostart {_WANTED}",
+    ("eventlistener", "buffer_size"): "1000 events may wait, not 10",
+    ("eventlistener", "stdout_logfile"): "standard output, which is the protocol, has no log",
 }
-"""The same for event listeners, which are programs too."""
+"""The same of keys that are left out. What holds for every program is said at the first one."""
 
-UNSET: Mapping[str, str] = {
-    "logfile": "the daemon's log is .stepkeeper/supervisord.log beside the file, not ./supervisord.log",
-    "pidfile": "the pid file is .stepkeeper/supervisord.pid beside the file, not ./supervisord.pid",
-    "childlogdir": "logs of programs that name none are .stepkeeper/log/NAME-stdout.log beside the file and stay "
-    "after a restart; in Supervisor they are temporary",
+PATHS: Mapping[str, frozenset[str]] = {
+    "supervisord": frozenset({"logfile", "pidfile", "childlogdir", "directory"}),
+    "program": frozenset({"directory", "stdout_logfile", "stderr_logfile"}),
+    "eventlistener": frozenset({"directory", "stdout_logfile", "stderr_logfile"}),
+    "unix_http_server": frozenset({"file"}),
+    "supervisorctl": frozenset({"history_file"}),
 }
-"""Keys of [supervisord] whose default is another one."""
+"""Keys of Supervisor's that are paths, by kind of section."""
 
-LISTENER_UNSET: Mapping[str, str] = {
-    "buffer_size": "1000 events may wait, not 10",
-    "stdout_logfile": "standard output, which is the protocol, has no log",
-}
-"""The same for [eventlistener:x]."""
-
+_WORDS = frozenset({"auto", "none", "syslog", "journal"})  # where a path could stand
 _UNSUPPORTED = {"supervisord": foreign.SUPERVISORD, "program": foreign.PROGRAM, "eventlistener": foreign.PROGRAM}
 
 
 def judge(path: Path, environment: Mapping[str, str]) -> list[Judgement]:
-    """Every line of the file and of those it includes, in order. Raises ConfigError if the file can't be read."""
+    """Every line of the file and of those it includes, in order. Raises ConfigError if the file can't be read.
+
+    A line of which several things are to be said is there several times.
+    """
     source = read(path, environment)
-    problems = _problems(path, environment)
-    at = {problem.place for problem in problems}
-    judged = [Judgement(each.place, Fate.REFUSED, "", each.text) for each in problems]
+    looked = look(path, environment)
+    judged = [Judgement(each.place, Fate.REFUSED, "", each.text) for each in looked.problems]
+    judged += [Judgement(each.place, Fate.NO_EFFECT, "", each.text) for each in looked.remarks]
+    at, told = {each.place for each in judged}, set[str]()
     for section in source.sections.values():
-        judged += [each for each in _section(section) if each.place not in at]
+        found = [*_of_header(section, told), *_of_keys(section, environment)]
+        judged += [each for each in found if each.place not in at]
     return sorted(judged, key=lambda each: (str(each.place.file), each.place.line or 0))
 
 
-def _problems(path: Path, environment: Mapping[str, str]) -> tuple[Problem, ...]:
-    try:
-        load(path, environment)
-    except ConfigError as error:
-        return error.problems
-    return ()
-
-
-def _section(section: Section) -> Iterator[Judgement]:
+def _of_header(section: Section, told: set[str]) -> Iterator[Judgement]:
+    """What is to be said of a section as a whole. `told`: what was said of a program, and holds for all."""
     kind, header = section.name.partition(":")[0], f"[{section.name}]"
     if section.name == foreign.STOCK_RPC_SECTION:
         yield Judgement(section.place, Fate.NO_EFFECT, header, "the interface is always there")
-    elif kind in foreign.SECTIONS:
-        return  # refused as a whole, at its header
-    else:
-        defaults = {"supervisord": UNSET, "eventlistener": LISTENER_UNSET}.get(kind, {})
-        unset = [why for key, why in defaults.items() if key not in section.entries]
-        yield Judgement(section.place, Fate.CHANGED if unset else Fate.KEPT, header, "; ".join(unset))
+        return
+    if kind in foreign.SECTIONS:
+        return  # refused as a whole
+    whys = [why for (its_kind, key), why in UNSET.items() if its_kind == kind and key not in section.entries]
+    if kind == "program":
+        whys = [why for why in whys if why not in told]
+        told.update(whys)
+    yield from _said(section.place, header, whys)
+
+
+def _of_keys(section: Section, environment: Mapping[str, str]) -> Iterator[Judgement]:
+    kind = section.name.partition(":")[0]
     for key, entry in section.entries.items():
-        what = f"{header} {key}"
-        if key in _UNSUPPORTED.get(kind, {}) or section.name == foreign.STOCK_RPC_SECTION:
+        what = f"[{section.name}] {key}"
+        if section.name == foreign.STOCK_RPC_SECTION:
             yield Judgement(entry.place, Fate.NO_EFFECT, what)
-        elif why := (LISTENER_CHANGED.get(key) if kind == "eventlistener" else CHANGED.get((kind, key))):
-            yield Judgement(entry.place, Fate.CHANGED, what, why)
+        elif kind in foreign.SECTIONS or kind in foreign.IGNORED:
+            continue  # its header tells all
+        elif key in _UNSUPPORTED.get(kind, {}):
+            why = "logs are never deleted at a start" if key == "nocleanup" else ""
+            yield Judgement(entry.place, Fate.NO_EFFECT, what, why)
         else:
-            yield Judgement(entry.place, Fate.KEPT, what)
+            yield from _said(entry.place, what, [*_changes(section, kind, key, entry, environment)])
+
+
+def _said(place: Place, what: str, whys: list[str]) -> Iterator[Judgement]:
+    if not whys:
+        yield Judgement(place, Fate.KEPT, what)
+    for why in whys:
+        yield Judgement(place, Fate.CHANGED, what, why)
+
+
+def _changes(section: Section, kind: str, key: str, entry: Entry, environment: Mapping[str, str]) -> Iterator[str]:
+    """What is different about a key with this value."""
+    value = _expanded(entry, environment)
+    word = value.lower()
+    always = CHANGED.get((kind, key))
+    if always is not None and not (key == "autorestart" and word in FALSE):
+        yield always
+    if key in ("stdout_logfile", "stderr_logfile") and value == os.devnull:
+        yield "the same as NONE: supervisorctl tail says that there is no log"
+    elif kind == "eventlistener" and key == "stdout_logfile":
+        yield "AUTO is NONE: standard output is the protocol; a path gets a copy of it"
+    elif key in PATHS.get(kind, ()) and word not in _WORDS and not os.path.isabs(os.path.expanduser(value)):  # noqa: PTH111, PTH117 - text
+        yield (
+            f"is {os.path.abspath(entry.folder / value)}: relative paths start from the folder of their file, in "  # noqa: PTH100 - keeps links
+            f"Supervisor from the one that supervisord is started in"
+        )
+    if (kind, key) == ("supervisord", "pidfile") and value == os.devnull:
+        yield "the same as NONE"
+    if (kind, key) == ("supervisord", "loglevel") and word in ("trace", "blather"):
+        yield "is the same as debug"
+    if (kind, key) == ("unix_http_server", "chmod") and "username" not in section.entries and _admits_others(value):
+        yield (
+            "whom the mode lets in may look; changing things takes root, the daemon's user or the owner (chown), or a "
+            "username and password"
+        )
+
+
+def _admits_others(mode: str) -> bool:
+    try:
+        return bool(octal(mode) & 0o077)
+    except ValueError:
+        return False  # it is refused
+
+
+def _expanded(entry: Entry, environment: Mapping[str, str]) -> str:
+    """The value, its placeholders filled as far as that goes without knowing which process it is for."""
+    try:
+        return expand(entry.value, names(entry.folder, environment) | program_names("NAME", "GROUP", 0, 1))
+    except ExpansionError:
+        return entry.value

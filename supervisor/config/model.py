@@ -1,20 +1,15 @@
-"""The configuration as the daemon uses it: one frozen model for each section.
+"""The configuration as the daemon uses it: one frozen class for each section.
 
 The keys' descriptions are the text of docs/configuration.md.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
 
-from pydantic import ValidationError
-
-from supervisor.config.check import explain
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.program_keys import ProgramConfig
 from supervisor.config.section import Section, internal
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.ini.problems import ConfigError, Place, Problem
+from supervisor.ini.problems import Problem
 
 
 class Config(Section):
@@ -22,24 +17,8 @@ class Config(Section):
 
     path: Path = internal("The file it was read from.")
     supervisord: SupervisordConfig = internal("Section [supervisord].")
-    unix_http_server: UnixServerConfig | None = internal("Section [unix_http_server].", None)
-    inet_http_server: InetServerConfig | None = internal("Section [inet_http_server].", None)
-    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig())
+    unix_http_servers: tuple[UnixServerConfig, ...] = internal("Section [unix_http_server], and further ones.", ())
+    inet_http_servers: tuple[InetServerConfig, ...] = internal("Section [inet_http_server], and further ones.", ())
+    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig.build({}))
     programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
-
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """The same, with what the command line says of the daemon instead; paths start from the present folder.
-
-        Raises ConfigError.
-        """
-        given = {**dict(self.supervisord), **{key: _as_text(value) for key, value in settings.items()}}
-        try:
-            daemon = SupervisordConfig.model_validate(given)
-        except ValidationError as error:
-            place = Place(Path("command line"))
-            raise ConfigError(Problem(place, f"--{text}") for _, text in explain(error)) from error
-        return self.model_copy(update={"supervisord": daemon})
-
-
-def _as_text(value: object) -> object:
-    return str(value) if isinstance(value, Path) else value
+    remarks: tuple[Problem, ...] = internal("What is to be said of the file, though it can be used.", ())

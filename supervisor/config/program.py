@@ -1,8 +1,9 @@
 """A [program:NAME] section to the models of its processes."""
 
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def build_processes(name: str, group: Group, checked: Checked, around: Surroundi
     checked.expand(set(counted), names(Path(), around.environment))
     processes = checked.build(ProcessesConfig, {})
     if processes is None:
-        processes = ProcessesConfig()  # one of them tells what else is wrong
+        processes = ProcessesConfig.build({})  # one of them tells what else is wrong
     built: dict[str, ProgramConfig] = {}
     for number in range(processes.numprocs_start, processes.numprocs_start + processes.numprocs):
         one = Checked(checked.written, checked.problems, wrong=checked.wrong)
@@ -100,7 +101,7 @@ def _build_process(place: _Place, checked: Checked, around: Surroundings) -> Pro
         return None
     relations.of_program(program, checked)
     priority = place.group.priority
-    return program.model_copy(update={"group_priority": program.priority if priority is None else priority})
+    return replace(program, group_priority=program.priority if priority is None else priority)
 
 
 def check_name(name: str, checked: Checked, key: str | None = None) -> None:
@@ -171,6 +172,8 @@ def _computed(
         if (word := checked.texts.get(key, "").lower()) in ("syslog", "journal"):
             checked.texts[key] = "NONE"
             checked.texts[f"{channel}_{word}"] = "true"
+        if checked.texts.get(key) == os.devnull:
+            checked.texts[key] = "NONE"  # there is nothing to rotate, and nothing to read
         if checked.texts.get(key, "AUTO").upper() == "AUTO":
             checked.texts.pop(key, None)
             is_answers = place.group.is_pool and channel == "stdout"

@@ -3,12 +3,15 @@
 A test holds the page to them.
 """
 
+from dataclasses import Field
+from typing import Any
+
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.job_keys import JobConfig
 from supervisor.config.listener_keys import ListenerConfig
 from supervisor.config.program_keys import GroupConfig, ProcessesConfig, ProgramConfig
-from supervisor.config.section import Section
+from supervisor.config.section import Key, Section, is_required
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 
 TABLES: tuple[tuple[str, type[Section]], ...] = (
@@ -28,27 +31,26 @@ TABLES: tuple[tuple[str, type[Section]], ...] = (
 def table(model: type[Section]) -> str:
     """A Markdown table: key, default, meaning."""
     rows = [
-        f"| `{key}` | {default(model, field)} | {model.model_fields[field].description} |"
-        for key, field in model.ini_keys().items()
+        f"| `{about.alias or field.name}` | {default(field, about)} | {about.description} |"
+        for field, about in model.known()
+        if not about.is_internal
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
 
 
-def default(model: type[Section], field: str) -> str:
+def default(field: Field[Any], about: Key) -> str:
     """What holds if the key is left out, as one would write it."""
-    info = model.model_fields[field]
-    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-    if extra.get("shown"):
-        return str(extra["shown"])
-    if info.is_required():
+    if about.shown:
+        return about.shown
+    if is_required(field):
         return "required"
-    value = info.default
+    value: Any = field.default
     if isinstance(value, bool):
         return str(value).lower()
-    if field.endswith("maxbytes"):
+    if field.name.endswith("maxbytes"):
         return f"{value >> 20}MB"
-    if field in ("umask", "chmod"):
-        return f"{value:04o}" if field == "chmod" else f"{value:03o}"
+    if field.name in ("umask", "chmod"):
+        return f"{value:04o}" if field.name == "chmod" else f"{value:03o}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

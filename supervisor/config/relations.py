@@ -3,7 +3,7 @@
 import ipaddress
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from supervisor.config.check import Checked
@@ -129,6 +129,28 @@ def of_address(server: InetServerConfig, checked: Checked) -> None:
     if server.username is None and not is_loopback(server.address[0]):
         text = "port can be reached from other hosts; set username and password, or listen on 127.0.0.1 only"
         checked.complain(text, "port")
+
+
+def of_doors(
+    server: UnixServerConfig | InetServerConfig,
+    checked: Checked,
+    others: Sequence[tuple[UnixServerConfig | InetServerConfig, str]],
+) -> None:
+    """No two sections have one address."""
+    key = "file" if isinstance(server, UnixServerConfig) else "port"
+    for other, name in others:
+        if _where(server) == _where(other):
+            checked.complain(f"{key} is that of [{name}] too; give it another, or delete one of the sections", key)
+
+
+def _where(server: UnixServerConfig | InetServerConfig) -> object:
+    return server.file if isinstance(server, UnixServerConfig) else server.address
+
+
+def of_daemon(daemon: SupervisordConfig, checked: Checked) -> None:
+    """Values of [supervisord] that leave nobody to hear of anything."""
+    if daemon.silent and daemon.nodaemon and daemon.logfile is None and not daemon.log_to_syslog:
+        checked.complain("silent is true and logfile is NONE, so that nobody would be told; name a logfile", "silent")
 
 
 def of_login(server: UnixServerConfig | InetServerConfig, checked: Checked) -> None:

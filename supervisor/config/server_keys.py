@@ -2,8 +2,6 @@
 
 from typing import Annotated
 
-from pydantic import Field
-
 from supervisor.config import values
 from supervisor.config.section import Section, from_text, key, required
 from supervisor.config.types import FilePath, Mode, Password
@@ -45,11 +43,10 @@ class UnixServerConfig(Section):
 class InetServerConfig(Section):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
-    address: Annotated[tuple[str | None, int], from_text(values.address)] = Field(
-        alias="port",
-        description="`HOST:PORT`; `*:PORT` or `PORT` alone is every interface. On any but the loopback interface "
+    address: Annotated[tuple[str | None, int], from_text(values.address)] = required(
+        "`HOST:PORT`; `*:PORT` or `PORT` alone is every interface. On any but the loopback interface "
         "(127.0.0.1, ::1, localhost) username and password must be set.",
-        json_schema_extra={"required": True},
+        alias="port",
     )
     username: str | None = key(
         None, "User name a client must give. Set together with password.", shown="none: everybody on this host"

@@ -15,26 +15,27 @@ class Unsupported:
     remedy: str
 
 
+_ON = ("true", "yes", "on", "1")
 _OFF = ("false", "no", "off", "0")
-_LIMIT = "set it where supervisord starts: LimitNOFILE= and LimitNPROC= in a systemd unit, or ulimit"
 
 PROGRAM: Mapping[str, Unsupported] = {
     "serverurl": Unsupported(("auto",), "programs are told the socket in SUPERVISOR_SERVER_URL; take the line out"),
 }
 SUPERVISORD: Mapping[str, Unsupported] = {
-    "minfds": Unsupported(("1024",), _LIMIT),
-    "minprocs": Unsupported(("200",), _LIMIT),
-    "nocleanup": Unsupported(_OFF, "logs are never deleted at a start; take the line out"),
-    "silent": Unsupported(_OFF, "send standard error where you want it: supervisord -n 2>/dev/null"),
+    "nocleanup": Unsupported((*_ON, *_OFF), "logs are never deleted at a start; take the line out"),
     "strip_ansi": Unsupported(_OFF, "logs are kept as they were written; strip them when reading"),
 }
 
 SECTIONS: Mapping[str, str] = {
     "fcgi-program": "run FastCGI programs under a web server's own process control",
     "rpcinterface": "only the stock line of [rpcinterface:supervisor] is accepted",
-    "ctlplugin": "supervisorctl's actions are fixed",
 }
 """Kinds of section, and what to do instead."""
+
+IGNORED: Mapping[str, str] = {
+    "ctlplugin": "Supervisor's own supervisorctl reads it, and ours has no plug-ins",
+}
+"""Kinds of section that the daemon has no use for, as Supervisor's has none; and whose they are."""
 
 STOCK_RPC_SECTION = "rpcinterface:supervisor"
 STOCK_RPC = {"supervisor.rpcinterface_factory": "supervisor.rpcinterface:make_main_rpcinterface"}

@@ -270,6 +270,15 @@ def log_level(text: str) -> LogLevel:
     raise ValueError(f"is {text!r:.80}; it can be {', '.join(_LEVELS)}")
 
 
+def log_format(text: str) -> Literal["json", "supervisor"]:
+    """`json` or `supervisor`."""
+    if text.lower() == "json":
+        return "json"
+    if text.lower() == "supervisor":
+        return "supervisor"
+    raise ValueError(f"is {text!r:.80}; it can be json or supervisor")
+
+
 def strategy(text: str) -> str:
     """The name of a distribution strategy."""
     if text not in STRATEGIES:

@@ -20,11 +20,9 @@ log = structlog.get_logger()
 def open_doors(config: Config) -> Iterator[tuple[Door, ...]]:
     """Every configured socket, open; in the end the one in the file system is taken away. Raises ListenError."""
     with contextlib.ExitStack() as close:
-        doors = []
-        if config.unix_http_server is not None:
-            doors.append(_on_file(config.unix_http_server, close))
-        if config.inet_http_server is not None:
-            doors.append(_on_address(config.inet_http_server, close))
+        doors: list[Door] = []
+        doors += [_on_file(each, close) for each in config.unix_http_servers]
+        doors += [_on_address(each, close) for each in config.inet_http_servers]
         yield tuple(doors)
 
 

@@ -1,11 +1,12 @@
 """JSON Schema, as far as the description of the API needs it."""
 
+import builtins
+import collections.abc
+import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Any
-
-from pydantic import TypeAdapter
+from typing import Any, get_args, get_origin
 
 Schema = dict[str, Any]
 
@@ -32,32 +33,31 @@ def word_of(words: type[StrEnum]) -> Schema:
     return {"type": "string", "enum": [str(each) for each in words]}
 
 
-def schema_of(kind: type) -> Schema:
-    """The schema of a dataclass as JSON has it: everything in one piece, every field always there."""
-    schema = TypeAdapter(kind).json_schema(mode="serialization")
-    parts = schema.pop("$defs", {})
-    plain: Schema = _plain(schema, parts)
-    return plain
+def schema_of(kind: Any) -> Schema:
+    """The schema of a type as its value is in JSON: of a dataclass in one piece, every field always there.
+
+    Raises TypeError for a type that no answer has had so far.
+    """
+    if kind in _PLAIN:
+        return dict(_PLAIN[kind])
+    if is_dataclass(kind):
+        return object_(**{each.name: schema_of(each.type) for each in fields(kind)})
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return word_of(kind)
+    match get_origin(kind), get_args(kind):
+        case (types.UnionType, of):
+            return {"anyOf": [schema_of(each) for each in of]}
+        case (collections.abc.Mapping, (_, of)):
+            return {"type": "object", "additionalProperties": schema_of(of)}
+        case (builtins.tuple, (of, builtins.Ellipsis)):
+            return list_of(schema_of(of))
+        case (builtins.tuple, of):
+            length = {"maxItems": len(of), "minItems": len(of)}
+            return {"type": "array", "prefixItems": [schema_of(each) for each in of], **length}
+    raise TypeError(f"no schema for {kind!r}")
 
 
-def _plain(schema: Any, parts: Mapping[str, Schema]) -> Any:
-    """Without references, defaults, and the titles and docstrings that are for readers of the code."""
-    if isinstance(schema, list):
-        return [_plain(each, parts) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _plain(parts[schema["$ref"].rpartition("/")[2]], parts)
-    kept = {
-        key: {name: _plain(each, parts) for name, each in value.items()}
-        if key == "properties"
-        else _plain(value, parts)
-        for key, value in schema.items()
-        if key not in ("title", "default", "description")
-    }
-    if "properties" in kept:
-        kept["required"] = list(kept["properties"])
-    return kept
+_PLAIN: Mapping[Any, Schema] = {str: TEXT, bool: FLAG, int: WHOLE, float: NUMBER, types.NoneType: {"type": "null"}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import hdrs, web
 
-from supervisor.control import access, events, metrics, openapi, sampling, supervisor_http, tail
+from supervisor.control import access, events, sampling, supervisor_http, tail
 from supervisor.control.asked import Daemon
 from supervisor.control.commands import TABLE
 from supervisor.control.connections import MOST_CONNECTIONS, BoundedSite
 from supervisor.control.errors import Code, CommandError
+from supervisor.control.schema import Schema
 
 LINGER_S = 1.0  # for the rest of a request that was answered before its end
 MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours
@@ -147,12 +148,24 @@ async def _events(request: web.Request) -> web.StreamResponse:
 
 async def _metrics(request: web.Request) -> web.Response:
     taken, accept = sampling.sample(request.app[DAEMON]), request.headers.get("Accept", "")
-    text, content_type = await asyncio.to_thread(metrics.exposition, taken, accept)
+    text, content_type = await asyncio.to_thread(_exposition, taken, accept)
     return web.Response(body=text, headers={"Content-Type": content_type})
 
 
+def _exposition(taken: sampling.Sample, accept: str) -> tuple[bytes, str]:
+    from supervisor.control import metrics  # the library holds 1 MiB, which few daemons need
+
+    return metrics.exposition(taken, accept)
+
+
 async def _openapi(request: web.Request) -> web.Response:
-    return web.json_response(openapi.description())
+    return web.json_response(await asyncio.to_thread(_description))
+
+
+def _description() -> Schema:
+    from supervisor.control import openapi  # made for programmers, and asked for once in a daemon's life if at all
+
+    return openapi.description()
 
 
 @web.middleware

@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import sys
 from collections.abc import Callable
 from email.utils import formatdate
 from functools import partial
@@ -18,6 +19,7 @@ from supervisor.control.xmlrpc import Malformed, fault_response, parse_call, res
 
 FIRST_BYTES = 1024  # of a stream: what Supervisor's begins with
 SMALL_BYTES = 16 * 1024  # parsing more than that takes milliseconds, which supervision need not wait for
+XML = "defusedxml"  # the library is loaded with the first call, which takes as long
 TRUNCATED = b"==> File truncated <==\n"
 
 RequireRight = Callable[[web.Request, str], None]
@@ -40,7 +42,8 @@ async def _rpc(daemon: Daemon, require_right: RequireRight, request: web.Request
         raise web.HTTPLengthRequired
     body = await request.read()
     try:
-        name, parameters = parse_call(body) if len(body) < SMALL_BYTES else await asyncio.to_thread(parse_call, body)
+        is_quick = len(body) < SMALL_BYTES and XML in sys.modules
+        name, parameters = parse_call(body) if is_quick else await asyncio.to_thread(parse_call, body)
     except Malformed as error:
         log.warning("rpc.not_understood", error=str(error))
         raise web.HTTPBadRequest from error

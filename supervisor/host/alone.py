@@ -3,8 +3,8 @@
 import contextlib
 import fcntl
 import os
+import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 LOCK = "lock"
@@ -19,6 +19,10 @@ def refuse_beside_supervisor() -> None:
 
     Raises NotAlone where the distribution `supervisor` is installed in this environment.
     """
+    if not any(each for folder in sys.path for each in Path(folder).glob("supervisor[-.]*-info")):
+        return
+    from importlib import metadata  # with zipfile, csv and the like 1 MiB, only to say which version
+
     try:
         version = metadata.version("supervisor")
     except metadata.PackageNotFoundError:

@@ -11,6 +11,7 @@ import structlog
 
 from supervisor.host import journal
 from supervisor.host.journal_log import JournalHandler
+from supervisor.host.supervisor_lines import SupervisorLines
 from supervisor.host.syslog import ADDRESS, SyslogHandler
 
 LEVELS = {
@@ -30,7 +31,8 @@ class DaemonLog:
 
     A terminal gets the console form, the journal entries with fields, everything else JSON lines. The event loop only
     queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
-    `syslog_tag`: with it, the system's log gets it too, under that name.
+    `syslog_tag`: with it, the system's log gets it too, under that name. `in_supervisors_words`: lines as
+    Supervisor's, but for the journal.
     """
 
     def __init__(
@@ -44,14 +46,21 @@ class DaemonLog:
         journal_stream: str = "",
         syslog_tag: str | None = None,
         syslog_at: Path = ADDRESS,
+        in_supervisors_words: bool = False,
     ) -> None:
         handlers: list[logging.Handler] = []
         if file is not None:
-            handlers.append(_file_handler(file, maxbytes, backups))
+            handlers.append(
+                logging.handlers.RotatingFileHandler(file, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
+            )
         if syslog_tag is not None:
-            handlers.append(_syslog_handler(syslog_tag, syslog_at))
+            handlers.append(SyslogHandler(syslog_tag, syslog_at))
+        for each in handlers:
+            each.setFormatter(
+                _formatter(SupervisorLines() if in_supervisors_words else structlog.processors.JSONRenderer())
+            )
         if foreground or not handlers:
-            handlers.append(_foreground_handler(journal_stream))
+            handlers.append(_foreground_handler(journal_stream, in_supervisors_words))
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
@@ -115,30 +124,20 @@ def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
     )
 
 
-def _file_handler(path: Path, maxbytes: int, backups: int) -> logging.Handler:
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
-    handler.setFormatter(_formatter(structlog.processors.JSONRenderer()))
-    return handler
-
-
-def _syslog_handler(tag: str, address: Path) -> logging.Handler:
-    handler = SyslogHandler(tag, address)
-    handler.setFormatter(_formatter(structlog.processors.JSONRenderer()))
-    return handler
-
-
-def _foreground_handler(journal_stream: str) -> logging.Handler:
+def _foreground_handler(journal_stream: str, in_supervisors_words: bool) -> logging.Handler:
     """The journal, if systemd connected standard error with it and nobody has redirected it since."""
-    plain = _stream_handler(sys.stderr)
+    plain = _stream_handler(sys.stderr, in_supervisors_words)
     if journal.is_at(sys.stderr.fileno(), journal_stream):
         return JournalHandler(journal.Journal(), plain)
     return plain
 
 
-def _stream_handler(stream: TextIO) -> logging.Handler:
+def _stream_handler(stream: TextIO, in_supervisors_words: bool) -> logging.Handler:
     handler = logging.StreamHandler(stream)
     renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
-    if stream.isatty():
+    if in_supervisors_words:
+        renderer = SupervisorLines()
+    elif stream.isatty():
         renderer = structlog.dev.ConsoleRenderer(sort_keys=False)
     handler.setFormatter(_formatter(renderer))
     return handler

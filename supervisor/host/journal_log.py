@@ -42,7 +42,7 @@ def _fields(record: logging.LogRecord) -> dict[str, str]:
     """The entry's fields. A record of another library has no facts, only its text."""
     facts: Mapping[str, Any] = record.msg if isinstance(record.msg, dict) else {}
     event = str(facts.get("event", record.name))
-    said = {key: _text(value) for key, value in facts.items() if key not in _OWN and value is not None}
+    said = _said(facts)
     fields = {
         "MESSAGE": _message(event, said, facts.get("exception")) if facts else _foreign(record),
         "PRIORITY": str(next((number for level, number in PRIORITIES if record.levelno >= level), 7)),
@@ -53,6 +53,16 @@ def _fields(record: logging.LogRecord) -> dict[str, str]:
         for name in _FIELDS.get(key, (_PREFIX + _upper(key),)):
             fields.setdefault(name, value)
     return fields
+
+
+def facts_in_words(record: Mapping[str, Any]) -> str:
+    """A record in one line: its event, then its facts, the program among them."""
+    facts = " ".join(f"{key}={_quoted(value)}" for key, value in _said(record).items())
+    return f"{record.get('event')} {facts}".rstrip()
+
+
+def _said(record: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _text(value) for key, value in record.items() if key not in _OWN and value is not None}
 
 
 def _message(event: str, said: Mapping[str, str], exception: object) -> str:

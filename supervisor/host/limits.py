@@ -18,7 +18,31 @@ RESOURCES = {
 }
 MOST_FILES = 1 << 20  # the kernel's own bound for a process (fs.nr_open) unless somebody raised it
 
-_at_start = resource.getrlimit(resource.RLIMIT_NOFILE)
+_given = {resource.RLIMIT_NOFILE: resource.getrlimit(resource.RLIMIT_NOFILE)}
+"""What programs get: as this process was started, or as `raise_given` left it."""
+
+
+class LimitError(Exception):
+    """This process may have less than it must; the text says what to do."""
+
+
+def raise_given(minfds: int | None, minprocs: int | None) -> None:
+    """Raises what this process was started with, and so what programs get, to at least this. Raises LimitError."""
+    for key, least, number, name, flag in (
+        ("minfds", minfds, resource.RLIMIT_NOFILE, "LimitNOFILE", "n"),
+        ("minprocs", minprocs, resource.RLIMIT_NPROC, "LimitNPROC", "u"),
+    ):
+        soft, hard = resource.getrlimit(number)
+        if least is None or soft == UNLIMITED or soft >= least:
+            continue
+        try:
+            resource.setrlimit(number, (least, hard if hard == UNLIMITED else max(hard, least)))
+        except (OSError, ValueError) as error:
+            raise LimitError(
+                f"{key} is {least}, but this process may have no more than {hard}; lower it, or raise the limit where "
+                f"supervisord is started ({name}= in its systemd unit, ulimit -H{flag} elsewhere)"
+            ) from error
+    _given[resource.RLIMIT_NOFILE] = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_own() -> None:
@@ -26,7 +50,7 @@ def raise_own() -> None:
 
     Programs get what the daemon was started with, as some close, or select among, all that they might open.
     """
-    soft, hard = _at_start
+    soft, hard = _given[resource.RLIMIT_NOFILE]
     wanted = MOST_FILES if hard == UNLIMITED else min(hard, MOST_FILES)
     if soft != UNLIMITED and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -34,13 +58,13 @@ def raise_own() -> None:
 
 def restore_own() -> None:
     """Takes that back, for who is executed in this process' place."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, _at_start)
+    resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
 
 
 def restore(pid: int) -> None:
     """Gives a child what this process was started with, if it is more by now."""
-    if resource.getrlimit(resource.RLIMIT_NOFILE) != _at_start:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, _at_start)
+    if resource.getrlimit(resource.RLIMIT_NOFILE) != _given[resource.RLIMIT_NOFILE]:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
 
 
 def setting(program: str, limits: Limits) -> Callable[[], None]:
@@ -61,7 +85,7 @@ def setting(program: str, limits: Limits) -> Callable[[], None]:
             )
         pairs.append((number, (value, value)))
     if resource.RLIMIT_NOFILE not in dict(pairs):
-        pairs.append((resource.RLIMIT_NOFILE, _at_start))
+        pairs.append((resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE]))
     return lambda: _set(pairs)
 
 

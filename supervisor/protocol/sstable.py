@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-import google_crc32c
-
-from supervisor.protocol import durable
+from supervisor.protocol import crc32c, durable
 from supervisor.protocol.damage import BundleError, Damage, reading
 from supervisor.protocol.protowire import encoded, varint
 
@@ -38,7 +36,7 @@ class _Handle:
 
 def masked_crc(content: bytes) -> int:
     """The crc32c of some bytes as TensorFlow stores it."""
-    return mask(google_crc32c.value(content))
+    return mask(crc32c.value(content))
 
 
 def mask(crc: int) -> int:

@@ -15,9 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-import google_crc32c
-
-from supervisor.protocol import bundle_entry, durable, sstable
+from supervisor.protocol import bundle_entry, crc32c, durable, sstable
 from supervisor.protocol.bundle_entry import Dtype, Entry, Header
 from supervisor.protocol.damage import BundleError, Damage, reading
 from supervisor.protocol.protowire import varint
@@ -159,13 +157,13 @@ def _prove(shard: _Shard, entry: Entry, counters: dict[str, int]) -> None:
             crc = _crc_of_variants(shard, entry)
         case _ if entry.is_counter:
             content = shard.exactly(entry.size)
-            crc = google_crc32c.value(content)
+            crc = crc32c.value(content)
             if len(counters) < MAX_COUNTERS:
                 counters[entry.name] = int.from_bytes(content, "little", signed=True)
         case _:
             crc = 0
             for piece in shard.pieces(entry.size):
-                crc = google_crc32c.extend(crc, piece)
+                crc = crc32c.extend(crc, piece)
     if sstable.mask(crc) != entry.crc:
         raise _mismatch(shard, entry)
 
@@ -232,13 +230,13 @@ def _crc_of_strings(shard: _Shard, entry: Entry) -> int:
     for _ in range(entry.elements):
         length = span.number()
         total += length
-        crc = google_crc32c.extend(crc, struct.pack("<I" if length < 1 << 32 else "<Q", length))
+        crc = crc32c.extend(crc, struct.pack("<I" if length < 1 << 32 else "<Q", length))
     stored = span.stored_crc()
     if stored != struct.pack("<I", sstable.mask(crc)) or total > entry.size:
         raise _mismatch(shard, entry)
-    crc = google_crc32c.extend(crc, stored)
+    crc = crc32c.extend(crc, stored)
     for piece in span.take(total):
-        crc = google_crc32c.extend(crc, piece)
+        crc = crc32c.extend(crc, piece)
     span.done()
     return crc
 
@@ -251,12 +249,12 @@ def _crc_of_variants(shard: _Shard, entry: Entry) -> int:
         length = span.number()
         if length > entry.size:
             raise _mismatch(shard, entry)
-        crc = google_crc32c.extend(crc, struct.pack("<Q", length))
+        crc = crc32c.extend(crc, struct.pack("<Q", length))
         for piece in span.take(length):
-            crc = google_crc32c.extend(crc, piece)
+            crc = crc32c.extend(crc, piece)
         stored = span.stored_crc()
         if stored != struct.pack("<I", sstable.mask(crc)):
             raise _mismatch(shard, entry)
-        crc = google_crc32c.extend(crc, stored)
+        crc = crc32c.extend(crc, stored)
     span.done()
     return crc

@@ -329,6 +329,7 @@ class Acts:
             "worker.exited",
             attempt=number,
             how=describe_exit(exit_.code, exit_.signal),
+            expected=self._config.job is None and exit_.code in self._config.exitcodes,
             ran_for_s=round(self.ran_s or 0.0, 1),
             last_step=self.training.step,
         )

@@ -118,8 +118,7 @@ def check_of(
 
 def digest_of(config: ProgramConfig) -> str:
     """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
-    said = config.model_dump(exclude_defaults=True)
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(config.said(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
 
 
 def _plain(value: object) -> object:

@@ -342,4 +342,5 @@ class Runner:
     def _tell_state(self, before: State) -> None:
         state, facts = self.state, self._job.facts
         tell = self._log.error if state is State.FAILED else self._log.info
-        tell("program.changed", state=str(state), was=str(before), attempt=facts.attempt, reason=facts.reason)
+        up = {"startsecs": self.config.startsecs} if (before, state) == (State.STARTING, State.RUNNING) else {}
+        tell("program.changed", state=str(state), was=str(before), attempt=facts.attempt, reason=facts.reason, **up)

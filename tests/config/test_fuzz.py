@@ -2,6 +2,7 @@
 
 import contextlib
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,19 @@ from hypothesis import strategies as st
 from supervisor.config import Config, ConfigError, load
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.job_keys import JobConfig
+from supervisor.config.listener_keys import ListenerConfig
+from supervisor.config.load import NOTHING
+from supervisor.config.migrate import Fate, judge
+from supervisor.config.options import COMMAND_LINE
 from supervisor.config.program_keys import ProcessesConfig, ProgramConfig
-from supervisor.config.server_keys import CtlConfig, UnixServerConfig
+from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.ini.source import Entry
 from tests.fuzzing import cases
 
 KEYS = sorted(
     {*SupervisordConfig.ini_keys(), *UnixServerConfig.ini_keys(), *CtlConfig.ini_keys(), *ProgramConfig.ini_keys()}
     | {*JobConfig.ini_keys(), *ProcessesConfig.ini_keys(), "files", "programs", "nonsense"}
+    | {*InetServerConfig.ini_keys(), *ListenerConfig.ini_keys()}
 )
 
 WORDS = ["1", "0", "-1", "true", "AUTO", "NONE", "%(here)s", "%(ENV_A)s", "%", "%%", "%(x)d", '"', "'", 'A="b"', "a:b"]
@@ -38,26 +45,41 @@ MORE = [
     "%(program_name)s%(process_num)d",
     "3",
     "",
+    "127.0.0.1:9001",
+    "*:1",
+    "EVENT",
+    "PROCESS_STATE,TICK_5",
+    "supervisor.dispatchers:default_handler",
 ]
 
 values = st.lists(st.sampled_from(WORDS + MORE) | st.text(max_size=8), max_size=3).map(" ".join)
 lines = st.tuples(st.sampled_from(KEYS) | st.text(max_size=6), values).map(" = ".join)
 NAMES = ["supervisord", "unix_http_server", "supervisorctl", "include", "program:a", "program:b", "program:", "group:x"]
+NAMES += [
+    "inet_http_server",
+    "inet_http_server:a",
+    "unix_http_server:a",
+    "eventlistener:l",
+    "eventlistener:",
+    "ctlplugin:c",
+]
+NAMES += ["fcgi-program:f", "rpcinterface:supervisor", "rpcinterface:r"]
 names = st.sampled_from(NAMES) | st.text(max_size=8)
 sections = st.tuples(names, st.lists(lines, max_size=8)).map(lambda each: "\n".join([f"[{each[0]}]", *each[1]]))
 files = st.lists(sections, max_size=5).map("\n".join)
 
 
-def outcome(content: bytes) -> Config | ConfigError:
+def outcome(content: bytes, said: Mapping[str, Entry] = NOTHING) -> Config | ConfigError:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.conf"
         path.write_bytes(content)
         try:
-            return load(path, {"A": "x"})
+            found: Config | ConfigError = load(path, {"A": "x"}, said)
         except ConfigError as error:
             assert error.problems
             assert "\n".join(map(str, error.problems[:50])) in str(error)
-            return error
+            found = error
+        return found
 
 
 @pytest.mark.fuzz
@@ -65,6 +87,22 @@ def outcome(content: bytes) -> Config | ConfigError:
 @given(files)
 def test_any_text_loads_or_is_refused(text):
     outcome(text.encode(errors="surrogatepass"))
+
+
+@pytest.mark.fuzz
+@cases(100)
+@given(files)
+def test_migrate_refuses_a_line_of_what_can_not_be_loaded_and_none_of_what_can(text):
+    found = outcome(text.encode(errors="replace"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.conf"
+        path.write_bytes(text.encode(errors="replace"))
+        try:
+            refused = [each for each in judge(path, {"A": "x"}) if each.fate is Fate.REFUSED]
+        except ConfigError:  # it is no text
+            assert isinstance(found, ConfigError)
+        else:
+            assert bool(refused) is isinstance(found, ConfigError)
 
 
 @pytest.mark.fuzz
@@ -81,3 +119,15 @@ def test_any_value_of_any_key_loads_or_is_refused(key, value):
     text = f"[supervisord]\n[program:x]\ncommand = x\ncheckpoint_dir = c\n{key} = {value}\n"
     with contextlib.suppress(UnicodeEncodeError):
         outcome(text.encode())
+
+
+@pytest.mark.fuzz
+@cases(150)
+@given(
+    st.dictionaries(st.sampled_from(sorted(SupervisordConfig.ini_keys())), values | st.text(max_size=12), max_size=4),
+    st.lists(lines, max_size=3),
+)
+def test_any_command_line_loads_or_is_refused(said, written):
+    with contextlib.suppress(UnicodeEncodeError):
+        text = "\n".join(["[supervisord]", *written, "[program:x]", "command=x"]).encode()
+        outcome(text, {key: Entry(value, COMMAND_LINE, Path("/")) for key, value in said.items()})

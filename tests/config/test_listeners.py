@@ -87,10 +87,12 @@ def test_migrate_says_which_defaults_are_others(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(DAEMON + EAR)
 
-    (header,) = [each for each in judge(path, {}) if each.what == "[eventlistener:ear]"]
+    header = [each for each in judge(path, {}) if each.what == "[eventlistener:ear]"]
 
-    assert header.fate is Fate.CHANGED
-    assert "1000 events may wait, not 10" in header.why
+    assert [(each.fate, each.why) for each in header] == [
+        (Fate.CHANGED, "1000 events may wait, not 10"),
+        (Fate.CHANGED, "standard output, which is the protocol, has no log"),
+    ]
 
 
 def test_migrate_says_what_is_different(tmp_path: Path):

@@ -5,7 +5,7 @@ import os
 import pwd
 import signal
 import sys
-from pathlib import Path
+from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -133,7 +133,7 @@ def test_the_same_file_gives_an_equal_configuration(read):
 
 
 def test_models_are_frozen(program):
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(FrozenInstanceError):
         program("command = x").priority = 1
 
 
@@ -297,7 +297,7 @@ def test_the_owner_of_the_socket_is_looked_up(read):
     user, group = pwd.getpwuid(os.getuid()), grp.getgrgid(os.getgid())
     lines = f"file = /run/x.sock\nchown = {user.pw_name}:{group.gr_name}\nchmod = 0770\n"
 
-    server = read(f"{DAEMON}[unix_http_server]\n{lines}").unix_http_server
+    server = read(f"{DAEMON}[unix_http_server]\n{lines}").unix_http_servers[0]
 
     assert (server.owner, server.chmod) == ((user.pw_uid, group.gr_gid), 0o770)
 
@@ -316,16 +316,61 @@ def test_without_root_a_program_of_another_user_is_refused(complaints):
     assert "user is root but the daemon runs as nobody ([supervisord] user)" in found
 
 
-def test_the_command_line_wins_over_the_file(read):
-    changed = read(DAEMON).with_settings({"logfile": Path("here.log"), "nodaemon": True, "loglevel": "DEBUG"})
+def test_what_belongs_to_the_client_does_not_keep_the_daemon(read):
+    client = "[supervisorctl]\nserverrl = x\nhistory_file = %(ENV_NOPE)s\n[ctlplugin:x]\nsupervisor.ctl_factory = a:b\n"
 
-    daemon = changed.supervisord
-    assert (daemon.logfile, daemon.nodaemon, daemon.loglevel) == (Path.cwd() / "here.log", True, "debug")
+    remarks = [str(each).rpartition("/")[2] for each in read(DAEMON + client).remarks]
+
+    assert remarks[0] == "train.conf:3: [supervisorctl] has no key 'serverrl'; did you mean 'serverurl'?"
+    assert "there is no environment variable 'NOPE'" in remarks[1]
+    assert remarks[2].startswith("train.conf:5: [ctlplugin:x] is ignored: Supervisor's own supervisorctl reads it")
 
 
-def test_a_wrong_command_line_is_refused_like_a_wrong_file(read):
-    with pytest.raises(ConfigError, match="command line: --loglevel is 'loud'; it can be critical"):
-        read(DAEMON).with_settings({"loglevel": "loud"})
+def test_a_client_s_section_that_is_right_needs_no_remark(read):
+    config = read(f"{DAEMON}[supervisorctl]\nserverurl = unix:///x\n")
+
+    assert (config.remarks, config.supervisorctl.serverurl) == ((), "unix:///x")
+
+
+def test_there_may_be_several_servers_of_a_kind(read):
+    text = (
+        "[unix_http_server]\nfile = a.sock\n[unix_http_server:b]\nfile = b.sock\n"
+        "[inet_http_server:c]\nport = 127.0.0.1:9001\n[inet_http_server:d]\nport = 127.0.0.1:9002\n"
+    )
+
+    config = read(DAEMON + text)
+
+    assert [each.file.name for each in config.unix_http_servers] == ["a.sock", "b.sock"]
+    assert [each.address[1] for each in config.inet_http_servers] == [9001, 9002]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "key"),
+    [("unix_http_server", "file = x.sock", "file"), ("inet_http_server", "port = 127.0.0.1:9001", "port")],
+)
+def test_two_servers_at_one_place_are_refused(complaints, kind, line, key):
+    assert complaints(f"{DAEMON}[{kind}:a]\n{line}\n[{kind}:b]\n{line}\n") == [
+        f"train.conf:5: [{kind}:b] {key} is that of [{kind}:a] too; give it another, or delete one of the sections"
+    ]
+
+
+def test_a_log_at_dev_null_is_none(program):
+    found = program("command = x", "stdout_logfile = /dev/null", "stderr_logfile = /dev/null")
+
+    assert (found.stdout_logfile, found.stderr_logfile) == (None, None)
+
+
+def test_a_pid_file_that_is_dev_null_is_none(read):
+    assert read("[supervisord]\npidfile = /dev/null\n").supervisord.pidfile is None  # or root would delete it
+
+
+def test_a_daemon_that_would_tell_nobody_is_refused(complaints, read):
+    quiet = "[supervisord]\nnodaemon = true\nsilent = true\nlogfile = "
+
+    (found,) = complaints(quiet + "NONE\n")
+
+    assert "silent is true and logfile is NONE, so that nobody would be told; name a logfile" in found
+    assert read(quiet + "x.log\n").supervisord.silent
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
@@ -358,7 +403,7 @@ def test_a_wrong_tcp_server_is_refused(complaints, lines, text):
     [("127.0.0.1:9001", ("127.0.0.1", 9001)), ("[::1]:9001", ("::1", 9001)), ("localhost:1", ("localhost", 1))],
 )
 def test_a_loopback_address_needs_no_password(read, port, address):
-    assert read(f"{DAEMON}[inet_http_server]\nport = {port}\n").inet_http_server.address == address
+    assert read(f"{DAEMON}[inet_http_server]\nport = {port}\n").inet_http_servers[0].address == address
 
 
 def test_owners_of_notices_are_users_that_exist(read, complaints):

@@ -15,7 +15,8 @@ from tests.system.harness import Daemon, Refused
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("server")
-    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+    other = "[program:other]\ncommand=/bin/sleep 100\nstartsecs=0\nautorestart=false\n"
+    with Daemon(folder, f"[program:sleeper]\ncommand=/bin/sleep 100\n{other}") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
 
@@ -33,7 +34,7 @@ def send(daemon: Daemon, request: bytes, *, no_more: bool = False) -> bytes:
     return answer
 
 
-HARMLESS = sorted(TABLE.keys() - {"shutdown", "reload", "stop", "update", "signal"})
+COMMANDS = sorted(TABLE.keys() - {"shutdown", "reload"})
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -41,24 +42,43 @@ JSON = st.recursive(
 )
 
 
+NAMES = st.sampled_from(["other", "other:*", "nope", "*", ""])
+ARGUMENTS = {
+    "name": NAMES,
+    "names": st.lists(NAMES, max_size=2),
+    "signal": st.sampled_from(["HUP", "sigterm", "9", "0", "64", "65", "-1", "NOPE"]),
+    "chars": st.text(max_size=20),
+    "base64": st.sampled_from(["", "aGVsbG8=", "=", "é"]),
+    "limit": st.integers(-1, 3),
+    "verify": st.booleans(),
+    "wait": st.booleans(),
+}
+REFUSALS = {
+    "BAD_ARGUMENTS",
+    "BAD_NAME",
+    "BAD_SIGNAL",
+    "NOT_A_JOB",
+    "ALREADY_STARTED",
+    "ABNORMAL_TERMINATION",  # it was signalled, or changed, while it was waited for
+    "NOT_RUNNING",
+    "ALREADY_ADDED",
+    "STILL_RUNNING",
+}
+
+
 @pytest.mark.fuzz
-@cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(HARMLESS), st.dictionaries(st.sampled_from(["name", "limit", "verify", "wait"]), JSON))
+@cases(250, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(COMMANDS),
+    st.fixed_dictionaries({}, optional={key: known | JSON for key, known in ARGUMENTS.items()}),
+)
 def test_any_arguments_are_answered_by_name(daemon: Daemon, command: str, arguments: dict[str, object]):
     pid = daemon.status("sleeper")["pid"]
 
     try:
         daemon.call(command, **arguments)
     except Refused as refused:
-        assert refused.code in {
-            "BAD_ARGUMENTS",
-            "BAD_NAME",
-            "NOT_A_JOB",
-            "ALREADY_STARTED",
-            "NOT_RUNNING",
-            "ALREADY_ADDED",
-            "STILL_RUNNING",
-        }
+        assert refused.code in REFUSALS
 
     assert daemon.status("sleeper")["pid"] == pid
 

@@ -14,10 +14,10 @@ SOFT = 256
 TELLS = "[program:teller]\ncommand=/bin/sh -c '{}; exec sleep 1000'\nstdout_logfile={}\nstartsecs=0\n"
 
 
-def told(folder: Path, keys: str, says: str = "ulimit -Sn; ulimit -Hn") -> list[str]:
+def told(folder: Path, keys: str, says: str = "ulimit -Sn; ulimit -Hn", settings: str = "") -> list[str]:
     """What a program says of its limits, under a daemon that was started with SOFT files."""
     out = folder / "out"
-    with Daemon(folder, TELLS.format(says, out) + keys) as daemon:
+    with Daemon(folder, TELLS.format(says, out) + keys, settings) as daemon:
         return daemon.until(
             lambda: (found := out.exists() and out.read_text().split()) and len(found) == 2 and found, "it says"
         )
@@ -74,3 +74,19 @@ def test_more_than_the_daemon_may_have_is_refused_with_the_remedy():
 
     with pytest.raises(SpawnError, match=rf"limit_nofile is {hard + 1}, .* no more than {hard}; .*LimitNOFILE="):
         limits.setting("digits", {"limit_nofile": hard + 1})
+
+
+def test_minfds_raises_what_programs_start_with(tmp_path: Path, few_files: int):
+    assert told(tmp_path, "", settings=f"minfds={SOFT + 50}") == [str(SOFT + 50), shown(few_files)]
+
+
+def test_more_than_minfds_stays_as_it_is(tmp_path: Path, few_files: int):
+    assert told(tmp_path, "", settings=f"minfds={SOFT - 50}\nminprocs=1") == [str(SOFT), shown(few_files)]
+
+
+def test_minfds_that_can_not_be_had_is_why_the_daemon_does_not_start(tmp_path: Path):
+    daemon = Daemon(tmp_path, "", f"minfds={1 << 30}")  # above what the kernel allows anybody (fs.nr_open)
+
+    with pytest.raises(AssertionError, match="exited with 71"):
+        daemon.start()
+    assert f"cannot run: minfds is {1 << 30}, but this process may have no more than" in daemon.errors()

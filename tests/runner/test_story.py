@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     state, run = tmp_path / "state", tmp_path / "run"
     services = Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
     config = load(path, os.environ).programs["sleeper"]
-    config = config.model_copy(update={"stdout_logfile": None, "stderr_logfile": None})
+    config = replace(config, stdout_logfile=None, stderr_logfile=None)
     runner = Runner(config, services)
     runner.taken_up.set()
     yield runner

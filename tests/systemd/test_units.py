@@ -92,7 +92,7 @@ def test_systemd_makes_the_folders(tmp_path: Path):
 
 def test_limits_shrink_from_the_outside_in():
     unit = settings(UNIT)
-    flush, stop = JobConfig.model_fields["flush_timeout"].default, ProgramConfig.model_fields["stopwaitsecs"].default
+    flush, stop = JobConfig.flush_timeout, ProgramConfig.stopwaitsecs
 
     assert flush + stop <= service_end.PATIENCE_S
     assert float(unit["TimeoutStopSec"][0]) > 2 * supervisord.EXTEND_EVERY_S + service_end.CRASH_PAUSE_S

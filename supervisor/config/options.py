@@ -1,0 +1,97 @@
+"""The command line of supervisord: Supervisor's options and our own, and what they say instead of the file."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from supervisor import __version__
+from supervisor.ini.problems import Place
+from supervisor.ini.source import Entry
+
+COMMAND_LINE = Place(Path("command line"))
+
+_EPILOG = (
+    "Exit status: 0 after a shutdown, 2 for a wrong command line, 78 for a bad configuration, 75 where another "
+    "supervisord is running, 71 where a needed file, socket or limit can't be had, 70 where exit_on says so. "
+    "Signals: TERM, INT, QUIT flush and stop all programs (twice: in a hurry); PWR: the same within power_timeout; HUP "
+    "reads the configuration and changes what differs; USR2 reopens log files."
+)
+
+_VALUES = (
+    ("-u", "user", "USER", "become this user (name or number); needs root"),
+    ("-m", "umask", "UMASK", "file mode bits, in octal, that files do not get"),
+    ("-d", "directory", "FOLDER", "change to this folder"),
+    ("-l", "logfile", "FILE", "the daemon's log"),
+    ("-y", "logfile_maxbytes", "BYTES", "size at which it is rotated"),
+    ("-z", "logfile_backups", "NUMBER", "how many rotated ones stay"),
+    ("-e", "loglevel", "LEVEL", "critical, error, warn, info or debug"),
+    ("-j", "pidfile", "FILE", "where to write the pid"),
+    ("-i", "identifier", "NAME", "the daemon's name in what it tells Supervisor's clients"),
+    ("-q", "childlogdir", "FOLDER", "logs of programs that name none"),
+    ("-a", "minfds", "NUMBER", "open files that must be allowed"),
+    (None, "minprocs", "NUMBER", "processes that must be allowed"),
+)
+"""Keys of [supervisord]: short option, key, what stands for the value, help."""
+
+_SWITCHES = (
+    ("-n", "nodaemon", "stay in the foreground"),
+    ("-s", "silent", "in the foreground: no log to standard error"),
+    ("-k", "nocleanup", "as in Supervisor; logs are never deleted at a start"),
+)
+
+_REFUSED = {
+    "-t": "which is strip_ansi in Supervisor: logs are kept as programs print them; take it out, and strip them when "
+    "reading (to check the configuration and start nothing: --check-config)",
+    "--strip_ansi": "logs are kept as programs print them; take it out, and strip them when reading",
+    "--profile_options": "the daemon is not run under a profiler; take it out, and look at the running one, for "
+    "example with py-spy",
+}
+"""Options of Supervisor's that nothing here stands for, and what to do instead."""
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options. Ends the process, with status 2, if they can't be understood, and with 0 after --help."""
+    return _parser().parse_args(arguments)
+
+
+def entries(options: argparse.Namespace) -> Mapping[str, Entry]:
+    """What the options say of [supervisord] instead of the file; relative paths start from the present folder."""
+    given = {key: getattr(options, key) for key in (*(each[1] for each in _VALUES), *(each[1] for each in _SWITCHES))}
+    texts = {key: "true" if value is True else value for key, value in given.items() if value is not None}
+    here = Path.cwd()
+    # a percent sign is one: only the file has placeholders
+    return {key: Entry(text.replace("%", "%%"), COMMAND_LINE, here) for key, text in texts.items()}
+
+
+class _Refuse(argparse.Action):
+    """Ends with what to do instead."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> NoReturn:
+        parser.error(f"stepkeeper has no {option}: {_REFUSED[option or self.option_strings[0]]}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="supervisord",
+        description="Keeps training jobs and other programs running; see supervisorctl for talking to it. Options of "
+        "Supervisor's keep their meaning, and win over the file.",
+        epilog=_EPILOG,
+        add_help=False,
+    )
+    add = parser.add_argument
+    add("-h", "-?", "--help", action="help", help="show this and exit")
+    add("-v", "--version", action="version", version=__version__, help="show the version and exit")
+    add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
+    for short, key, help_text in _SWITCHES:
+        add(short, f"--{key}", action="store_true", default=None, help=help_text)
+    for short_or_none, key, metavar, help_text in _VALUES:
+        add(*filter(None, (short_or_none, f"--{key}")), metavar=metavar, help=help_text)
+    add("-t", "--strip_ansi", action=_Refuse, nargs=0, help=argparse.SUPPRESS)
+    add("--profile_options", action=_Refuse, nargs="?", help=argparse.SUPPRESS)
+    add("--check-config", action="store_true", help="say all that is wrong with the configuration, and exit")
+    add("--migrate", type=Path, metavar="FILE", help="say of every line of Supervisor's FILE what becomes of it here")
+    add("--hash-password", action="store_true", help="read a password and print what to write for it in the file")
+    return parser

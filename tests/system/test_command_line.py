@@ -1,0 +1,111 @@
+"""supervisord as old start scripts call it: Supervisor's options, with a daemon behind them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.harness import PATIENCE_S, Daemon
+
+SUPERVISORD = [sys.executable, "-m", "supervisor.daemon"]
+SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 1000\n"
+
+
+class Called(Daemon):
+    """A daemon with options of its own, instead of the configuration's."""
+
+    def __init__(self, folder: Path, programs: str, *options: str) -> None:
+        super().__init__(folder, programs)
+        self.options = options
+
+    def launch(self) -> None:
+        with (self.folder / "daemon.err").open("ab") as errors:
+            command = [*SUPERVISORD, "-c", str(self.conf), *self.options]
+            self.process = subprocess.Popen(command, cwd=self.folder, stdout=errors, stderr=errors)
+
+
+def test_options_hold_also_after_a_reload_from_another_folder(tmp_path: Path):
+    for name in ("work", "logs"):
+        (tmp_path / name).mkdir()
+    options = ["-n", "-s", "-d", "work", "-q", "logs", "-j", "d.pid", "-l", "d.log", "-i", "host7"]
+
+    with Called(tmp_path, SLEEPER, *options) as daemon:
+        assert daemon.process is not None
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        began = (tmp_path / "d.log").read_text().count("daemon.ready")
+        daemon.call("reload")
+        daemon.until(lambda: (tmp_path / "d.log").read_text().count("daemon.ready") > began, "the next one is ready")
+        daemon.until(daemon._answers, "it answers")
+
+        assert Path(f"/proc/{daemon.process.pid}/cwd").readlink() == tmp_path / "work"
+        assert (tmp_path / "d.pid").read_text().strip() == str(daemon.process.pid)
+        assert daemon.until_state("sleeper", "RUNNING")["pid"] == pid
+        assert (tmp_path / "logs" / "sleeper-stdout.log").exists()
+
+    assert sorted(each.name for each in (tmp_path / "work").iterdir()) == []
+    assert daemon.errors() == ""  # silent
+
+
+def test_an_old_script_with_t_is_told_and_starts_nothing(tmp_path: Path):
+    daemon = Daemon(tmp_path, SLEEPER)
+
+    ended = subprocess.run(
+        [*SUPERVISORD, "-t", "-c", str(daemon.conf)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert ended.returncode == 2
+    assert "stepkeeper has no -t: which is strip_ansi in Supervisor" in ended.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_check_config_tells_remarks_and_starts_nothing(tmp_path: Path):
+    daemon = Daemon(tmp_path, f"{SLEEPER}[ctlplugin:x]\nsupervisor.ctl_factory=a:b\n")
+
+    ended = subprocess.run(
+        [*SUPERVISORD, "--check-config", "-c", str(daemon.conf)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ended.returncode == 0
+    assert "[ctlplugin:x] is ignored: Supervisor's own supervisorctl reads it" in ended.stdout
+    assert ended.stdout.endswith(": good, 1 programs\n")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_remark_is_in_the_log_and_the_daemon_runs(tmp_path: Path):
+    with Daemon(tmp_path, f"{SLEEPER}[ctlplugin:x]\nsupervisor.ctl_factory=a:b\n") as daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        daemon.until(lambda: daemon.events("configuration.remark"), "it is remarked upon")
+
+
+def test_several_sockets_lead_to_one_daemon(tmp_path: Path):
+    second = tmp_path / "second.sock"
+    with Daemon(tmp_path, f"{SLEEPER}[unix_http_server:b]\nfile={second}\n") as daemon:
+        daemon.until_state("sleeper", "RUNNING")
+        pid = daemon.call("pid")["pid"]
+        daemon.socket = second
+
+        assert daemon.call("pid")["pid"] == pid
+        assert daemon.status("sleeper")["state"] == "RUNNING"
+    assert not second.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_daemon_that_is_somebody_else_already_stays_so():
+    text = (
+        "from supervisor.daemon import _become; import os\n_become('nobody'); _become('nobody')\nprint(os.geteuid())\n"
+    )
+    other = "_become('daemon')"
+
+    stays = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    turns = subprocess.run(
+        [sys.executable, "-c", text + other], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+    assert stays.stdout.strip() != "0"
+    assert "only root can start processes of another user and this daemon runs as uid" in turns.stderr
