@@ -6,7 +6,7 @@ log files) is done elsewhere and comes back as an event.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -169,8 +169,11 @@ class Runner:
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
         return True
 
-    async def book_lost(self, attempt: int, host_left: bool) -> bool:
-        """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last."""
+    async def book_lost(self, attempt: int, host_left: bool, turn: Callable[[], Awaitable[None]]) -> bool:
+        """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last.
+
+        What goes on does so when its `turn` has come.
+        """
         services = self._services
         lost, words, lived_s_ago = await look_back(
             self.config, attempt, host_left, services.runtime_dir, services.checkpoints
@@ -185,6 +188,7 @@ class Runner:
         if attempt != self.attempt:
             return False
         self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
+        await turn()
         self.post(lost)
         return True
 
