@@ -1,6 +1,7 @@
 """The daemon's end of the control API, with answers that a test sets: a real HTTP server on a real socket."""
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import Callable
@@ -32,6 +33,8 @@ class DaemonEnd:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.grow = threading.Event()
         """While followed, a log gets one more line when this is set."""
+        self.login: str | None = None
+        """`USER:PASSWORD` without which nothing is answered."""
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -52,13 +55,21 @@ class DaemonEnd:
         self._loop.run_forever()
 
     async def _listen(self) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self._admit])
         app.router.add_post("/api/v1/each", self._each)
         app.router.add_post("/api/v1/{command}", self._command)
         app.router.add_get("/api/v1/tail", self._tail)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(self.socket)).start()
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        wanted = None if self.login is None else f"Basic {base64.b64encode(self.login.encode()).decode()}"
+        if wanted not in (None, request.headers.get("Authorization")):
+            return _refused(Fault("UNAUTHORIZED", "who are you", 401))
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _command(self, request: web.Request) -> web.Response:
         command, arguments = request.match_info["command"], await request.json()

@@ -84,7 +84,7 @@ def both(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("listeners")
     sides = []
     for name, command in (("stock", stock_daemon(stock)), ("ours", our_daemon())):
-        with Side(folder / name, command, stock / "supervisorctl", PROGRAMS) as side:
+        with Side(folder / name, command, (str(stock / "supervisorctl"),), PROGRAMS) as side:
             script(side)
         sides.append(side)
     return heard(sides[0]), heard(sides[1])
