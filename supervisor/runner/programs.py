@@ -322,7 +322,7 @@ class Programs:
 
     async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: Turn) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""
-        if not ended_here and await runner.book_lost(attempt, host_left, turn.comes):
+        if not ended_here and await runner.book_lost(attempt, host_left, turn.comes, lambda: self.gates.holds(runner)):
             return True
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
         await self._forget_attempt(runner.name, attempt, text, host_left)

@@ -169,10 +169,12 @@ class Runner:
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
         return True
 
-    async def book_lost(self, attempt: int, host_left: bool, turn: Callable[[], Awaitable[None]]) -> bool:
-        """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last.
+    async def book_lost(
+        self, attempt: int, host_left: bool, turn: Callable[[], Awaitable[None]], is_held: Callable[[], bool]
+    ) -> bool:
+        """Books an attempt that ended while no daemon was there, and goes on from there when its `turn` has come.
 
-        What goes on does so when its `turn` has come.
+        False if it isn't the last, or what would go on `is_held` back by what it depends on: it has to be started.
         """
         services = self._services
         lost, words, lived_s_ago = await look_back(
@@ -189,8 +191,13 @@ class Runner:
             return False
         self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
         await turn()
+        if not (self.wanted and is_held()):
+            self.post(lost)
+            return True
+        self.preset(False)
         self.post(lost)
-        return True
+        self.preset(not lost.done)
+        return self.state is not State.STOPPED
 
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""

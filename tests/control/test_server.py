@@ -152,6 +152,25 @@ def test_what_is_no_order_for_many_is_refused_whole(daemon: Daemon, body: object
     assert daemon.status("sleeper")["pid"] == pid
 
 
+def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
+    programs = "".join(
+        f"[program:{name}]\ncommand=/bin/sleep 100\nautostart=false\nstartsecs=2\n{keys}\n"
+        for name, keys in (("first", ""), ("second", "depends_on=first"))
+    )
+    body = json.dumps({"command": "start", "names": ["first", "second"]}).encode()
+    head = f"POST /api/v1/each HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with Daemon(tmp_path, programs) as daemon:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(daemon.socket))
+            connection.sendall(head.encode() + body)
+            connection.recv(15)  # it has begun
+
+        daemon.until_state("second", "RUNNING")  # which was begun when the first one ran
+        asked = [json.loads(line) for line in (tmp_path / "daemon.log").read_text().splitlines()]
+
+    assert {each["program"] for each in asked if each["event"] == "change.asked"} >= {"first"}
+
+
 @pytest.mark.fuzz
 @cases(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
