@@ -87,7 +87,9 @@ class Client:
                 yield outcome
                 count += 1
             if count < len(names):
-                raise self._silent(http.client.IncompleteRead(b""))
+                raise Unreachable(
+                    f"{self.url} broke off after {count} of {len(names)} programs; ask status for the rest"
+                )
 
     def tail(
         self,

@@ -35,6 +35,8 @@ class DaemonEnd:
         """While followed, a log gets one more line when this is set."""
         self.login: str | None = None
         """`USER:PASSWORD` without which nothing is answered."""
+        self.loses: str | None = None
+        """A program of which nothing is told where many are asked."""
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -94,7 +96,7 @@ class DaemonEnd:
             return _refused(answer)
         stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await stream.prepare(request)
-        for outcome in asyncio.as_completed([_outcome(answer, arguments) for arguments in asked]):
+        for outcome in asyncio.as_completed([_outcome(answer, each) for each in asked if each["name"] != self.loses]):
             await stream.write(json.dumps(await outcome).encode() + b"\n")
         return stream
 

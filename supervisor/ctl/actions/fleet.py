@@ -20,13 +20,10 @@ FAULTS: dict[str, tuple[str, Status]] = {
     "FAILED": ("failed", Status.WRONG),
     "NOT_A_JOB": ("not a job", Status.WRONG),
     "SHUTDOWN_STATE": ("supervisor shutting down", Status.WRONG),
-    "FORBIDDEN": ("not permitted", Status.UNKNOWN),
 }
 """What a refusal is called on a program's line, and the exit status it makes."""
 
-_EXPLAINED = frozenset(
-    {"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "FAILED", "NOT_A_JOB", "FORBIDDEN"}
-)
+_EXPLAINED = frozenset({"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "FAILED", "NOT_A_JOB"})
 """Refusals whose message says more than their name."""
 
 
