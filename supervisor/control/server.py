@@ -184,10 +184,10 @@ async def _admit(
 ) -> web.StreamResponse:
     """No web pages, and nobody without the login where there is one."""
     if "Origin" in request.headers:
-        raise CommandError(Code.FORBIDDEN, "requests from web pages are refused")
+        raise _refused(request, "requests from web pages are refused")
     door = request.app[DOORS][_connection(request).family == socket.AF_UNIX]
     if door.hosts is not None and _host_of(request) not in door.hosts:
-        raise CommandError(Code.FORBIDDEN, f"this server is not called {_host_of(request)!r:.80}")
+        raise _refused(request, f"this server is not called {_host_of(request)!r:.80}")
     if door.login is None:
         return await handler(request)
     try:
@@ -197,6 +197,11 @@ async def _admit(
     if not admitted:
         raise CommandError(Code.UNAUTHORIZED, "a user name and a password are needed, and these are not they")
     return await handler(request)
+
+
+def _refused(request: web.Request, reason: str) -> CommandError:
+    log.warning("client.refused", path=request.path[: audit.MAX_TEXT], address=request.remote, reason=reason)
+    return CommandError(Code.FORBIDDEN, reason)
 
 
 @web.middleware
@@ -229,7 +234,12 @@ async def _errors_as_json(
     except CommandError as error:
         refused = _error(error.code.http_status, error.code.name, str(error))
         if error.code is Code.UNAUTHORIZED:
-            log.warning("client.refused", path=request.path, address=request.remote, reason="wrong or no password")
+            log.warning(
+                "client.refused",
+                path=request.path[: audit.MAX_TEXT],
+                address=request.remote,
+                reason="wrong or no password",
+            )
             refused.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="default"'  # Supervisor's realm
             refused.force_close()
         return refused

@@ -79,6 +79,16 @@ def test_who_may_not_is_written_too(daemon: Daemon):
     assert refused["peer_pid"] not in (os.getpid(), None)
 
 
+def test_a_web_page_that_tried_is_written(daemon: Daemon):
+    ask_as(os.geteuid(), daemon, "stop", {"Origin": "https://example.org"})
+
+    lines = daemon.until(
+        lambda: [line for line in (daemon.folder / "daemon.log").read_text().splitlines() if "client.refused" in line],
+        "it is written",
+    )
+    assert (json.loads(lines[0])["path"], len(lines)) == ("/api/v1/stop", 1)
+
+
 def test_many_programs_have_a_line_each(daemon: Daemon):
     command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), "start", "w:*", "nope"]
     subprocess.run(command, capture_output=True, timeout=60, check=False)
