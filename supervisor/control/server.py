@@ -113,13 +113,14 @@ async def _change(daemon: Daemon, command: Command, change: audit.Change) -> Res
 
 
 async def _each(request: web.Request) -> web.StreamResponse:
-    daemon, asked = request.app[DAEMON], await _arguments(request)
-    order = many.parse(asked)
+    daemon = request.app[DAEMON]
+    order = many.parse(await _arguments(request))
     change = audit.Change(_caller(request), order.command, order.arguments)
     try:
         _require_change(daemon, change.caller)
     except CommandError as error:
-        audit.Change(change.caller, order.command, asked).ended(error.code.name, str(error))
+        whole = {**order.arguments, "names": list(order.names)}
+        audit.Change(change.caller, order.command, whole).ended(error.code.name, str(error))
         raise
     return await many.respond(request, daemon, order, change)
 

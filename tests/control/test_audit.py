@@ -72,8 +72,11 @@ def test_who_may_not_is_written_too(daemon: Daemon):
     daemon.socket.chmod(0o777)
 
     ask_as(NOBODY, daemon, "stop")
+    ask_as(NOBODY, daemon, "each", command="signal", names=["sleeper", "cat"], arguments={"signal": "KILL"})
 
-    (refused,) = records(daemon, 1)
+    refused, of_many = records(daemon, 2)
+    assert (of_many["command"], of_many["programs"]) == ("signal", ["sleeper", "cat"])
+    assert (of_many["result"], of_many["arguments"]) == ("FORBIDDEN", {"signal": "KILL"})
     assert (refused["command"], refused["program"], refused["result"]) == ("stop", "sleeper", "FORBIDDEN")
     assert refused["uid"] == NOBODY
     assert refused["peer_pid"] not in (os.getpid(), None)
