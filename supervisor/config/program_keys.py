@@ -53,7 +53,10 @@ class GroupConfig(Section):
     programs: Annotated[tuple[str, ...], from_text(values.names)] = required(
         "Names of their sections, separated by commas. A program is in one group at most."
     )
-    priority: Priority = key(999, "Groups with lower numbers start first; inside, the programs' own priority counts.")
+    priority: Priority = key(
+        999,
+        "Groups with lower numbers start first and are told to stop last; inside, the programs' own priority counts.",
+    )
 
 
 class ProgramConfig(HookKeys):
@@ -122,7 +125,11 @@ class ProgramConfig(HookKeys):
         "program goes before the daemon.",
         shown="0, or the daemon's if that is higher",
     )
-    priority: Priority = key(999, "Lower numbers start first. As in Supervisor.")
+    priority: Priority = key(
+        999,
+        "Lower numbers start first and are told to stop last: with the daemon, with all and with groups. It is only "
+        "the order; what has to be ready before, or gone after, is for depends_on to say, which wins.",
+    )
     depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(
         (),
         "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "

@@ -10,15 +10,14 @@ from typing import Any
 
 from supervisor import __version__
 from supervisor.config import ConfigError
-from supervisor.control import accounts, fleet, groups, noticed, stdin, story, usage, wire
+from supervisor.control import accounts, fleet, groups, noticed, running, stdin, story, usage, wire
 from supervisor.control.asked import Arguments, Daemon, Result, flag_in, program_in, text_in
 from supervisor.control.errors import Code, CommandError
 from supervisor.core import events as fact
-from supervisor.core.facts import ALIVE, State
+from supervisor.core.facts import State
 from supervisor.host.ledger import LedgerError
 from supervisor.host.logs import LogPump
 from supervisor.protocol.messages import Committed, SaveFailed
-from supervisor.runner.runner import Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,67 +40,6 @@ async def status(daemon: Daemon, arguments: Arguments) -> Result:
         "ledger_error": daemon.ledger.last_error,
         "hooks_error": daemon.hooks.trouble,
     }
-
-
-async def start(daemon: Daemon, arguments: Arguments) -> Result:
-    """Starts a program; with `wait` (the default) returns when it runs, a job: when it trains."""
-    runner = program_in(daemon, arguments)
-    wait = flag_in(arguments, "wait", True)
-    await runner.taken_up.wait()
-    if runner.state in ALIVE and not runner.is_stopping:
-        raise CommandError(Code.ALREADY_STARTED, runner.name)
-    await runner.learn_attempts(0)
-    if daemon.programs.runners.get(runner.name) is not runner:
-        raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
-    await _start_needed(daemon, runner)
-    daemon.programs.gates.start(runner)
-    if wait:
-        state = await runner.until(lambda: _settled(daemon, runner))
-        if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
-            raise _start_error(daemon, runner)
-    elif runner.acts.spawn_error is not None:
-        raise _start_error(daemon, runner)
-    return {"name": runner.name}
-
-
-async def _start_needed(daemon: Daemon, runner: Runner) -> None:
-    """Starts what it depends on and nothing else would start."""
-    for needed in daemon.programs.gates.needed_and_down(runner):
-        await needed.taken_up.wait()
-        await needed.learn_attempts(0)
-        if daemon.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
-            daemon.programs.gates.start(needed)
-
-
-def _settled(daemon: Daemon, runner: Runner) -> State | None:
-    if runner.waits_for is not None:
-        return runner.state if daemon.programs.gates.is_hopeless(runner) else None
-    return None if runner.state is State.STARTING or runner.is_stopping else runner.state
-
-
-def _start_error(daemon: Daemon, runner: Runner) -> CommandError:
-    waits_for = daemon.programs.gates.words(runner) if runner.waits_for is not None else None  # as it is now
-    reason = waits_for or runner.reason or f"ended as {runner.state}"
-    if runner.acts.spawn_error is not None:
-        code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.acts.spawn_error.kind)
-        return CommandError(code or Code.SPAWN_ERROR, reason)
-    return CommandError(Code.ABNORMAL_TERMINATION, reason)
-
-
-async def stop(daemon: Daemon, arguments: Arguments) -> Result:
-    """Flushes and stops a program; with `wait` (the default) returns when its process is gone."""
-    runner = program_in(daemon, arguments)
-    wait = flag_in(arguments, "wait", True)
-    await runner.looked_back.wait()
-    attempt = runner.attempt
-    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None
-    runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
-    await runner.taken_up.wait()
-    if not runs:
-        raise CommandError(Code.NOT_RUNNING, runner.name)
-    if wait:
-        await runner.until(lambda: True if runner.state not in ALIVE or runner.attempt != attempt else None)
-    return {"name": runner.name}
 
 
 async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
@@ -294,9 +232,9 @@ TABLE: Mapping[str, Command] = {
     "send_stdin": Command(stdin.send_stdin, changes=True),
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(send_signal, changes=True),
-    "start": Command(start, changes=True),
+    "start": Command(running.start, changes=True),
     "status": Command(status, changes=False),
-    "stop": Command(stop, changes=True),
+    "stop": Command(running.stop, changes=True),
     "story": Command(story.story, changes=False),
     "top": Command(usage.top, changes=False),
     "update": Command(update, changes=True),

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from supervisor.config import ProgramConfig
+from supervisor.runner.order import by_priority
 from supervisor.runner.programs import Changes, Programs
 from supervisor.runner.runner import Runner
 
@@ -10,14 +11,6 @@ from supervisor.runner.runner import Runner
 def in_order(runners: Iterable[Runner]) -> list[Runner]:
     """By group, then by process."""
     return sorted(runners, key=lambda each: (each.config.group, each.config.process))
-
-
-def by_priority(runners: Iterable[Runner]) -> list[Runner]:
-    """In the order of start."""
-    return sorted(
-        runners,
-        key=lambda each: (each.config.group_priority, each.config.group, each.config.priority, each.config.process),
-    )
 
 
 def find(programs: Programs, name: str) -> Runner | None:

@@ -9,15 +9,16 @@ import json
 import sys
 from functools import cache
 
-from supervisor.control import events, tail
+from supervisor.control import events, many, tail
 from supervisor.control.commands import TABLE, Command
 from supervisor.control.errors import Code
 from supervisor.control.schema import (
     TEXT,
     Schema,
+    list_of,
     object_,
 )
-from supervisor.control.shapes import EVENT, SHAPES, UNDESCRIBED
+from supervisor.control.shapes import EVENT, OUTCOME, SHAPES, UNDESCRIBED
 from supervisor.core.occurrences import OURS
 
 API_VERSION = "1"  # the one in /api/v1; new keys and commands do not raise it
@@ -38,6 +39,7 @@ def description() -> Schema:
         "servers": [{"url": "http://localhost", "description": "over the socket of [unix_http_server]"}],
         "paths": {
             **{f"/api/v1/{name}": {"post": _operation(name, command)} for name, command in TABLE.items()},
+            "/api/v1/each": {"post": _EACH},
             "/api/v1/tail": {"get": _TAIL},
             "/api/v1/events": {"get": _EVENTS},
             "/metrics": {"get": _plain_text("metrics", "The daemon and its programs, for Prometheus.")},
@@ -98,6 +100,34 @@ _TAIL = {
             "follow": {"type": "string", "enum": ["0", "1"], "default": "0", "description": "1: the answer goes on."},
         }.items()
     ],
+}
+
+
+_EACH = {
+    "operationId": "each",
+    "summary": "A command for many programs, side by side: the outcome of each, one JSON object a line, as it comes.",
+    "description": "Changes something: for root, the daemon's user and the socket's owner. What starts does so in the "
+    "order of the names; what stops is told to in that order.",
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "command": {"type": "string", "enum": list(many.COMMANDS)},
+                        "names": list_of(TEXT),
+                        "arguments": {"type": "object", "description": "What the command takes besides a name."},
+                    },
+                    "required": ["command", "names"],
+                }
+            }
+        },
+    },
+    "responses": {
+        "200": {"description": "The outcomes.", "content": {"application/x-ndjson": {"schema": OUTCOME}}},
+        **_REFUSED,
+    },
 }
 
 

@@ -6,17 +6,16 @@ from typing import Any
 
 import structlog
 
+from supervisor.control import audit
 from supervisor.control import rpc_acts as act
 from supervisor.control import rpc_logs as logs
 from supervisor.control.asked import Daemon
+from supervisor.control.audit import Caller
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault, fault_of
 from supervisor.control.xmlrpc import Value
 
 log = structlog.get_logger()
-
-Authorize = Callable[[str], None]
-"""Raises CommandError if the caller may not use a method that changes things."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,7 @@ class Method:
 _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "name": ("string", (str,)),
     "text": ("string", (str,)),
+    "secret": ("string", (str,)),
     "data": ("string", (str, bytes)),
     "signal": ("string", (str, int)),
     "count": ("int", (int,)),
@@ -90,7 +90,7 @@ _SUPERVISOR: Mapping[str, Method] = {
     "removeProcessGroup": Method(act.remove_group, "boolean", ("name",), changes=True),
     "restart": Method(act.restart, "boolean", changes=True),
     "sendProcessStdin": Method(logs.send_stdin, "boolean", ("name", "data"), changes=True),
-    "sendRemoteCommEvent": Method(logs.send_event, "boolean", ("text", "text"), changes=True),
+    "sendRemoteCommEvent": Method(logs.send_event, "boolean", ("text", "secret"), changes=True),
     "shutdown": Method(act.shut_down, "boolean", changes=True),
     "signalAllProcesses": Method(act.signal_all, "array", ("signal",), changes=True),
     "signalProcess": Method(act.signal, "boolean", ("name", "signal"), changes=True),
@@ -138,28 +138,31 @@ METHODS: Mapping[str, Method] = {
 MULTICALL = "system.multicall"
 
 
-async def call(daemon: Daemon, authorize: Authorize, name: str, given: Sequence[Value]) -> Value:
-    """The result of a method. Raises RpcFault, and what `authorize` raises."""
+async def call(daemon: Daemon, caller: Caller, name: str, given: Sequence[Value]) -> Value:
+    """The result of a method. Raises RpcFault, and CommandError if the caller may not use one that changes things."""
     if name == MULTICALL:
         (calls,) = _MULTICALL.arguments(given)
         assert isinstance(calls, list)
-        return [await _called(daemon, authorize, each) for each in calls]
+        return [await _called(daemon, caller, each) for each in calls]
     method = METHODS.get(name)
     if method is None:
         raise RpcFault(FaultCode.UNKNOWN_METHOD)
-    if method.changes:
-        authorize(name)
+    if not method.changes:
+        looked: Value = await method.act(daemon, *method.arguments(given))
+        return looked
+    with audit.written(audit.Change(caller, name, dict(zip(method.parameters, given, strict=False)))):
+        caller.require()
         if daemon.programs.closing:
             raise RpcFault(FaultCode.SHUTDOWN_STATE)
-    result: Value = await method.act(daemon, *method.arguments(given))
-    return result
+        changed: Value = await method.act(daemon, *method.arguments(given))
+        return changed
 
 
-async def _called(daemon: Daemon, authorize: Authorize, described: Value) -> Value:
+async def _called(daemon: Daemon, caller: Caller, described: Value) -> Value:
     """One call of a multicall: its result, or its fault as a struct."""
     try:
         name, parameters = _described(described)
-        return await call(daemon, authorize, name, parameters)
+        return await call(daemon, caller, name, parameters)
     except RpcFault as fault:
         return _struct(fault)
     except CommandError as error:

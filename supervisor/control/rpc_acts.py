@@ -4,12 +4,13 @@ import os
 from collections.abc import Iterable
 
 from supervisor import __version__
-from supervisor.control import groups, wire
+from supervisor.control import groups, running, wire
 from supervisor.control.asked import Daemon
 from supervisor.control.faults import FaultCode, RpcFault
-from supervisor.control.rpc_calls import Struct, do, results, runner_of
+from supervisor.control.rpc_calls import Struct, as_rpc, do, results, runner_of
 from supervisor.control.rpc_info import config_info, process_info
 from supervisor.core.facts import State
+from supervisor.runner.order import Turn, Turns, by_priority, last_first
 from supervisor.runner.runner import Runner
 
 API_VERSION = "3.0"  # the one handshake of Supervisor's client
@@ -126,20 +127,24 @@ async def start_group(daemon: Daemon, name: str, wait: bool = True) -> list[Stru
 
 
 async def start_all(daemon: Daemon, wait: bool = True) -> list[Struct]:
-    """Starts every program that does not run."""
-    return await _start_each(daemon, groups.by_priority(daemon.programs.runners.values()), wait)
+    """Starts every program that does not run, in the order of their priority."""
+    return await _start_each(daemon, by_priority(daemon.programs.runners.values()), wait)
 
 
 async def _start_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> list[Struct]:
-    return await results([(each, _start(daemon, each.name, wait)) for each in runners if _word(each) not in UP])
+    down = [each for each in runners if _word(each) not in UP]
+    turns = Turns(len(down))
+    starts = [(each, _start(daemon, each.name, wait, turn)) for each, turn in zip(down, turns, strict=True)]
+    (started,) = await turns.during([results(starts)])
+    return started
 
 
-async def _start(daemon: Daemon, name: str, wait: bool) -> None:
+async def _start(daemon: Daemon, name: str, wait: bool, turn: Turn | None = None) -> None:
     runner = daemon.programs.runners[name]
     if runner.state is State.BACKOFF:
         raise RpcFault(FaultCode.ALREADY_STARTED, name)
     try:
-        await do(daemon, "start", name=name, wait=wait)
+        await as_rpc(running.start_in_turn(daemon, {"name": name, "wait": wait}, turn))
     except RpcFault as fault:
         if fault.code is FaultCode.ABNORMAL_TERMINATION and runner.state in (State.BACKOFF, State.FAILED):
             raise RpcFault(FaultCode.SPAWN_ERROR, f"{name}: {runner.reason}") from fault
@@ -163,12 +168,12 @@ async def stop_group(daemon: Daemon, name: str, wait: bool = True) -> list[Struc
 
 
 async def stop_all(daemon: Daemon, wait: bool = True) -> list[Struct]:
-    """Stops every program that runs, side by side."""
-    return await _stop_each(daemon, groups.by_priority(daemon.programs.runners.values()), wait)
+    """Stops every program that runs, side by side; they are told in the reverse order of their start."""
+    return await _stop_each(daemon, daemon.programs.runners.values(), wait)
 
 
 async def _stop_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> list[Struct]:
-    chosen = [each for each in runners if _word(each) in UP]
+    chosen = [each for each in last_first(runners) if _word(each) in UP]
     return await results([(each, do(daemon, "stop", name=each.name, wait=wait)) for each in chosen])
 
 
@@ -187,7 +192,7 @@ async def signal_group(daemon: Daemon, name: str, signal: str) -> list[Struct]:
 
 async def signal_all(daemon: Daemon, signal: str) -> list[Struct]:
     """Sends a signal to every program that runs."""
-    return await _signal_each(daemon, groups.by_priority(daemon.programs.runners.values()), signal)
+    return await _signal_each(daemon, by_priority(daemon.programs.runners.values()), signal)
 
 
 async def _signal_each(daemon: Daemon, runners: Iterable[Runner], signal: str) -> list[Struct]:

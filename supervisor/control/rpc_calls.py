@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
-from supervisor.control import groups
+from supervisor.control import audit, groups
 from supervisor.control.asked import Daemon
 from supervisor.control.commands import TABLE
 from supervisor.control.errors import CommandError
@@ -24,8 +24,13 @@ def runner_of(daemon: Daemon, name: str) -> Runner:
 
 async def do(daemon: Daemon, command: str, **arguments: object) -> Struct:
     """The command of our own table. Raises RpcFault."""
+    return await as_rpc(TABLE[command].act(daemon, arguments))
+
+
+async def as_rpc(work: Awaitable[Struct]) -> Struct:
+    """What a command gives. Raises RpcFault where it raises CommandError."""
     try:
-        return await TABLE[command].act(daemon, arguments)
+        return await work
     except CommandError as error:
         raise fault_of(error) from error
 
@@ -40,6 +45,8 @@ async def results(works: Iterable[tuple[Runner, Awaitable[object]]]) -> list[Str
             await work
         except RpcFault as fault:
             status, text = fault.code, str(fault)
+        good = status is FaultCode.SUCCESS
+        audit.ended(audit.OK if good else status.name, None if good else text, runner.name)
         config = runner.config
         ended.append({"name": config.process, "group": config.group, "status": int(status), "description": text})
 

@@ -4,10 +4,11 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from supervisor.control import groups, log_reading
+from supervisor.control import log_reading
 from supervisor.control.asked import Daemon
 from supervisor.control.rpc_calls import Struct, do, results, runner_of
 from supervisor.core import occurrences
+from supervisor.runner.order import by_priority
 from supervisor.runner.runner import Runner
 
 
@@ -56,7 +57,7 @@ async def clear_logs(daemon: Daemon, name: str) -> bool:
 
 async def clear_all_logs(daemon: Daemon) -> list[Struct]:
     """Empties every program's logs and deletes their backups."""
-    runners = groups.by_priority(daemon.programs.runners.values())
+    runners = by_priority(daemon.programs.runners.values())
     cleared = await results([(runner, do(daemon, "clear", name=runner.name)) for runner in runners])
     order = [(runner.config.process, runner.config.group) for runner in runners]
     return sorted(cleared, key=lambda result: order.index((result["name"], result["group"])))

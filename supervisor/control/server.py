@@ -1,8 +1,9 @@
 """The control server: HTTP on a unix socket and on TCP; JSON for our own clients, XML-RPC for Supervisor's.
 
 `POST /api/v1/COMMAND` with a JSON object gives `{"result": …}` or `{"error": {"code": …, "message": …}}`;
-`GET /api/v1/tail` gives the end of a log, `GET /api/v1/events` what happens, a line each; `GET /metrics` is for
-Prometheus, `GET /openapi.json` describes all this.
+`POST /api/v1/each` does one for many programs, a line each; `GET /api/v1/tail` gives the end of a log,
+`GET /api/v1/events` what happens, a line each; `GET /metrics` is for Prometheus, `GET /openapi.json` describes all
+this.
 What Supervisor's clients ask for is in supervisor_http.py.
 Nothing changes by GET, and requests from a browser's page are refused.
 """
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 import structlog
 from aiohttp import hdrs, web
 
-from supervisor.control import access, events, sampling, supervisor_http, tail
-from supervisor.control.asked import Daemon
-from supervisor.control.commands import TABLE
+from supervisor.control import access, audit, events, many, sampling, supervisor_http, tail
+from supervisor.control.asked import Daemon, Result
+from supervisor.control.commands import TABLE, Command
 from supervisor.control.connections import MOST_CONNECTIONS, BoundedSite
 from supervisor.control.errors import Code, CommandError
 from supervisor.control.schema import Schema
@@ -69,12 +70,13 @@ async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = Pati
     """Answers at every door until the runner's `cleanup`; there is at most one of each kind."""
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _admit, _whole])
     app[DAEMON], app[DOORS], app[BODY_S] = daemon, {door.is_unix: door for door in doors}, patience.body_s
+    app.router.add_post("/api/v1/each", _each)
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
     app.router.add_get("/api/v1/events", _events)
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/openapi.json", _openapi)
-    supervisor_http.add_routes(app, daemon, _require_right)
+    supervisor_http.add_routes(app, daemon, _caller)
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # tracebacks for what a client sends are no news
     runner = web.AppRunner(
         app,
@@ -98,26 +100,48 @@ async def _command(request: web.Request) -> web.Response:
         raise CommandError(Code.UNKNOWN_COMMAND, f"there is no command {name!r:.60}")
     daemon = request.app[DAEMON]
     arguments = await _arguments(request)
-    if command.changes:
-        _require_right(request, name)
-        if daemon.programs.closing:
-            raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
     # shielded: a client that goes away must not leave a command half done
+    if command.changes:
+        change = audit.Change(_caller(request), name, arguments)
+        return web.json_response({"result": await asyncio.shield(_change(daemon, command, change))})
     return web.json_response({"result": await asyncio.shield(command.act(daemon, arguments))})
 
 
-def _require_right(request: web.Request, command: str) -> None:
+async def _change(daemon: Daemon, command: Command, change: audit.Change) -> Result:
+    with audit.written(change):
+        _require_change(daemon, change.caller)
+        return await command.act(daemon, change.arguments)
+
+
+async def _each(request: web.Request) -> web.StreamResponse:
+    daemon = request.app[DAEMON]
+    order = many.parse(await _arguments(request))
+    change = audit.Change(_caller(request), order.command, order.arguments)
+    try:
+        _require_change(daemon, change.caller)
+    except CommandError as error:
+        whole = {**order.arguments, "names": list(order.names)}
+        audit.Change(change.caller, order.command, whole).ended(error.code.name, str(error))
+        raise
+    return await many.respond(request, daemon, order, change)
+
+
+def _require_change(daemon: Daemon, caller: audit.Caller) -> None:
+    caller.require()
+    if daemon.programs.closing:
+        raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
+
+
+def _caller(request: web.Request) -> audit.Caller:
     connection = _connection(request)
     door = request.app[DOORS][connection.family == socket.AF_UNIX]
+    user = door.login.username if door.login is not None else None
     if not door.is_unix:
-        log.info("command.received", command=command, address=request.remote, user=door.login and door.login.username)
-        return
-    peer = access.peer_of(connection)
+        return audit.Caller(address=request.remote, user=user)
+    peer, refusal = access.peer_of(connection), None
     if door.login is None and not access.may_change(peer, door.owner):
-        raise CommandError(
-            Code.FORBIDDEN, f"uid {peer.uid} may look but not change things; use root or the socket's owner"
-        )
-    log.info("command.received", command=command, uid=peer.uid, peer_pid=peer.pid)
+        refusal = f"uid {peer.uid} may look but not change things; use root or the socket's owner"
+    return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)
 
 
 def _connection(request: web.Request) -> socket.socket:
@@ -174,10 +198,10 @@ async def _admit(
 ) -> web.StreamResponse:
     """No web pages, and nobody without the login where there is one."""
     if "Origin" in request.headers:
-        raise CommandError(Code.FORBIDDEN, "requests from web pages are refused")
+        raise _refused(request, "requests from web pages are refused")
     door = request.app[DOORS][_connection(request).family == socket.AF_UNIX]
     if door.hosts is not None and _host_of(request) not in door.hosts:
-        raise CommandError(Code.FORBIDDEN, f"this server is not called {_host_of(request)!r:.80}")
+        raise _refused(request, f"this server is not called {_host_of(request)!r:.80}")
     if door.login is None:
         return await handler(request)
     try:
@@ -187,6 +211,11 @@ async def _admit(
     if not admitted:
         raise CommandError(Code.UNAUTHORIZED, "a user name and a password are needed, and these are not they")
     return await handler(request)
+
+
+def _refused(request: web.Request, reason: str) -> CommandError:
+    log.warning("client.refused", path=request.path[: audit.MAX_TEXT], address=request.remote, reason=reason)
+    return CommandError(Code.FORBIDDEN, reason)
 
 
 @web.middleware
@@ -219,7 +248,12 @@ async def _errors_as_json(
     except CommandError as error:
         refused = _error(error.code.http_status, error.code.name, str(error))
         if error.code is Code.UNAUTHORIZED:
-            log.warning("client.refused", address=request.remote, reason="wrong or no password")
+            log.warning(
+                "client.refused",
+                path=request.path[: audit.MAX_TEXT],
+                address=request.remote,
+                reason="wrong or no password",
+            )
             refused.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="default"'  # Supervisor's realm
             refused.force_close()
         return refused

@@ -35,6 +35,8 @@ PROGRAM = object_(
     name=TEXT,
     group=TEXT,
     process=TEXT,
+    group_priority=WHOLE,
+    priority=WHOLE,
     state=word_of(State),
     wire_state=TEXT,
     wire_code=WHOLE,
@@ -103,6 +105,11 @@ ATTEMPT = object_(
     **{f"{key[:-3]}_wall_at" if key in ("started_at", "ended_at") else key: value for key, value in _RECORD.items()},
 )
 
+OUTCOME = object_(
+    name=TEXT,
+    result=or_null({**object_(), "description": "What the command gives."}),
+    error=or_null(object_(code=TEXT, message=or_null(TEXT))),
+)
 EVENT = object_(
     cursor={**TEXT, "description": "For `since`: what follows this event."},
     serial=or_null(WHOLE),

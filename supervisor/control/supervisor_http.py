@@ -13,6 +13,7 @@ from aiohttp import hdrs, web
 
 from supervisor.control import groups, rpc, rpc_logs, tail
 from supervisor.control.asked import Daemon
+from supervisor.control.audit import Caller
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.xmlrpc import Malformed, fault_response, parse_call, response
@@ -22,20 +23,20 @@ SMALL_BYTES = 16 * 1024  # parsing more than that takes milliseconds, which supe
 XML = "defusedxml"  # the library is loaded with the first call, which takes as long
 TRUNCATED = b"==> File truncated <==\n"
 
-RequireRight = Callable[[web.Request, str], None]
-"""Raises CommandError if whoever sent the request may not do what changes things."""
+WhoAsks = Callable[[web.Request], Caller]
+"""Who sent the request."""
 
 log = structlog.get_logger()
 
 
-def add_routes(app: web.Application, daemon: Daemon, require_right: RequireRight) -> None:
+def add_routes(app: web.Application, daemon: Daemon, who: WhoAsks) -> None:
     """Serves Supervisor's addresses beside our own."""
-    app.router.add_route("*", "/RPC2{rest:.*}", partial(_rpc, daemon, require_right))
+    app.router.add_route("*", "/RPC2{rest:.*}", partial(_rpc, daemon, who))
     for path in ("/mainlogtail", "/logtail/{name}", "/logtail/{name}/{channel}"):
         app.router.add_route("*", path, partial(_logtail, daemon))
 
 
-async def _rpc(daemon: Daemon, require_right: RequireRight, request: web.Request) -> web.Response:
+async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Response:
     if request.method != hdrs.METH_POST:
         raise web.HTTPBadRequest
     if request.content_length is None and hdrs.TRANSFER_ENCODING not in request.headers:
@@ -49,7 +50,7 @@ async def _rpc(daemon: Daemon, require_right: RequireRight, request: web.Request
         raise web.HTTPBadRequest from error
     try:
         # shielded: a client that goes away must not leave a command half done
-        answer = response(await asyncio.shield(rpc.call(daemon, partial(require_right, request), name, parameters)))
+        answer = response(await asyncio.shield(rpc.call(daemon, who(request), name, parameters)))
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))
     except CommandError as error:  # not allowed: no fault of Supervisor's says so, and its client shows the reason

@@ -11,9 +11,13 @@ from supervisor.control import groups, wire
 from supervisor.control.asked import Arguments, Daemon, Result
 from supervisor.core.facts import State
 from supervisor.host import usage
+from supervisor.host.disk_threads import DiskThreads
 from supervisor.host.gpu_memory import GpuMemory
+from supervisor.host.gpus import DRIVER
 from supervisor.host.usage import Usage
 from supervisor.runner.runner import Runner
+
+GPUS_WITHIN_S = 2.0  # how often `top` draws; a driver answers in milliseconds, one in trouble never
 
 _gpu_memory = GpuMemory()
 
@@ -24,13 +28,21 @@ async def top(daemon: Daemon, arguments: Arguments) -> Result:
     leaders = {runner.acts.pid for runner in runners if runner.acts.pid is not None}
     found = await asyncio.to_thread(usage.of_trees, leaders)
     at_s = time.monotonic()
-    gpu = await asyncio.to_thread(_gpu_memory.by_pid)
+    gpu = await _gpu_memory_by_pid(daemon.disks)
     return {
         "at_s": at_s,
         "cpus": os.cpu_count() or 1,
         "memory_bytes": psutil.virtual_memory().total,
         "programs": [_row(runner, found, gpu) for runner in runners],
     }
+
+
+async def _gpu_memory_by_pid(threads: DiskThreads) -> Mapping[int, int] | None:
+    """None where nobody can tell, or the driver does not answer; its thread is waited for by nobody, not at the end."""
+    try:
+        return await asyncio.wait_for(threads.run(DRIVER, _gpu_memory.by_pid), GPUS_WITHIN_S)
+    except TimeoutError:
+        return None
 
 
 def _row(runner: Runner, found: Mapping[int, Usage], gpu: Mapping[int, int] | None) -> Result:

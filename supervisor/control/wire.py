@@ -28,6 +28,8 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "name": runner.name,
         "group": runner.config.group,
         "process": runner.config.process,
+        "group_priority": runner.config.group_priority,
+        "priority": runner.config.priority,
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,

@@ -17,7 +17,7 @@ CONNECT_PAUSE_S = 0.02
 DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
 
-PATIENT = frozenset({"start", "stop", "checkpoint", "checkpoints", "update"})
+PATIENT = frozenset({"start", "stop", "checkpoint", "checkpoints", "export", "update"})
 """Commands that answer when the work is done: a restore, a flush or a verification takes as long as it takes."""
 
 
@@ -56,6 +56,10 @@ class _UnixConnection(http.client.HTTPConnection):
                 time.sleep(CONNECT_PAUSE_S)
 
 
+class LoginNeeded(Unreachable):
+    """The server asks for another user name and password than these, or for any."""
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """Where the daemon is, and who asks. Each request is a connection of its own, so threads may share a client."""
@@ -70,6 +74,22 @@ class Client:
         body = json.dumps(arguments).encode()
         with self._request("POST", f"/api/v1/{command}", body, patience) as answer:
             return self._result(answer)
+
+    def each(self, command: str, names: Sequence[str], **arguments: object) -> Iterator[dict[str, Any]]:
+        """A command for many programs, side by side: `name`, `result` or `error`, as each is done. Raises as `call`."""
+        patience = None if command in PATIENT else ANSWER_TIMEOUT_S
+        body = json.dumps({"command": command, "names": list(names), "arguments": arguments}).encode()
+        with self._request("POST", "/api/v1/each", body, patience) as answer:
+            if answer.status != 200:
+                self._result(answer)
+            count = 0
+            for outcome in self._lines(answer):
+                yield outcome
+                count += 1
+            if count < len(names):
+                raise Unreachable(
+                    f"{self.url} broke off after {count} of {len(names)} programs; ask status for the rest"
+                )
 
     def tail(
         self,
@@ -105,11 +125,14 @@ class Client:
             if answer.status != 200:
                 self._result(answer)
             yield {"cursor": answer.headers["Events-Cursor"]}
-            try:
-                while line := answer.readline():
-                    yield json.loads(line)
-            except (http.client.HTTPException, OSError, ValueError) as error:
-                raise self._silent(error) from error
+            yield from self._lines(answer)
+
+    def _lines(self, answer: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+        try:
+            while line := answer.readline():
+                yield json.loads(line)
+        except (http.client.HTTPException, OSError, ValueError) as error:
+            raise self._silent(error) from error
 
     def _request(
         self,
@@ -158,7 +181,7 @@ class Client:
             return result
         if answer.status == 401:
             remedy = "name user and password with -u and -p, or in [supervisorctl]"
-            raise Unreachable(f"Server requires authentication; {remedy}")
+            raise LoginNeeded(f"Server requires authentication; {remedy}")
         if isinstance(fault, dict):
             raise Refusal(str(fault.get("code")), str(fault.get("message")))
         if answer.status >= 500:

@@ -49,10 +49,12 @@ def _act(options: argparse.Namespace, found: Settings) -> int:
         err=sys.stderr,
         as_json=options.json,
     )
-    if options.action is not None:
+    if options.action is not None and not options.interactive:
         return int(table.run(terminal, options.action, options.arguments))
     from supervisor.ctl import shell
 
+    if options.action is not None:
+        return int(shell.Shell(terminal, found).act(options.action, options.arguments))
     return shell.interact(terminal, found)
 
 
@@ -100,14 +102,21 @@ def parser() -> argparse.ArgumentParser:
         epilog=f"actions:\n{actions}\n  {'completion bash|zsh|fish':<34}Print what the shell needs to complete names.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
     add = options.add_argument
+    add("-h", "-?", "--help", action="help", help="show this")
     add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
     add("-s", "--serverurl", metavar="URL", help="where supervisord listens: unix:///path or http://host:port")
     add("-u", "--username", metavar="NAME", help="user name for the server")
     add("-p", "--password", metavar="TEXT", help="password for the server")
     add("-r", "--history_file", type=Path, metavar="FILE", help="file that keeps the interactive shell's history")
-    add("-i", "--interactive", action="store_true", help="start the shell (as does leaving out the action)")
+    add(
+        "-i",
+        "--interactive",
+        action="store_true",
+        help="start the shell (as does leaving out the action); with an action: ask as it does",
+    )
     add("--json", action="store_true", help="results as JSON, for programs")
     add("action", nargs="?", metavar="ACTION", help="what to do")
     add("arguments", nargs=argparse.REMAINDER, help="names of programs, or what the action takes")

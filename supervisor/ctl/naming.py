@@ -45,6 +45,12 @@ def _meant(name: str, programs: list[Program]) -> list[Program]:
     return [each for each in programs if each["name"] == program_of(name)]
 
 
+def by_priority(programs: Iterable[Program]) -> list[Program]:
+    """In the order of start: by priority of the group, then of the program."""
+    keys = ("group_priority", "group", "priority", "process")
+    return sorted(programs, key=lambda each: [each[key] for key in keys])
+
+
 def completions(programs: Iterable[Program]) -> list[str]:
     """What may stand where programs are named: each of them, each group of more than itself, and `all`."""
     listed = list(programs)

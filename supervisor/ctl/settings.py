@@ -104,15 +104,19 @@ def _path(text: str | None, folder: Path | None = None) -> Path | None:
     return Path(os.path.abspath((folder or Path()) / os.path.expanduser(text)))  # noqa: PTH100, PTH111 - keeps links
 
 
-def _check_url(url: str) -> None:
+def is_url(url: str) -> bool:
+    """Whether a daemon may listen there: `unix:///path` or `http://host:port`."""
     try:
         parts = urlsplit(url)
-        good = (parts.scheme == "unix" and not parts.netloc and len(parts.path) > 1) or (
+        return (parts.scheme == "unix" and not parts.netloc and len(parts.path) > 1) or (
             parts.scheme == "http" and parts.hostname is not None and parts.port != 0
         )
     except ValueError:  # a port that is no number
-        good = False
-    if not good:
+        return False
+
+
+def _check_url(url: str) -> None:
+    if not is_url(url):
         raise SettingsError(
             f"invalid value for -s {url!r}: value {url!r} is not a URL; write unix:///path or http://host:port"
         )

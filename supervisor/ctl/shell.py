@@ -2,17 +2,20 @@
 
 import cmd
 import contextlib
+import getpass
 import readline
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from supervisor.ctl import naming
-from supervisor.ctl.actions import table
-from supervisor.ctl.client import Refusal, Unreachable
-from supervisor.ctl.settings import Settings
-from supervisor.ctl.terminal import Terminal
+from supervisor.ctl.actions import opening, table
+from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
+from supervisor.ctl.settings import Settings, is_url
+from supervisor.ctl.terminal import Status, Terminal
 
 HISTORY_LINES = 1000
+OPEN = "open"
 LEAVE = ("quit", "exit", "EOF")
 
 
@@ -22,7 +25,7 @@ class Shell(cmd.Cmd):
     def __init__(self, terminal: Terminal, settings: Settings) -> None:
         super().__init__(stdout=terminal.out)
         self.prompt = f"{settings.prompt}> "
-        self._terminal = terminal
+        self._terminal = replace(terminal, asks=True)
 
     def onecmd(self, line: str) -> bool:
         """Runs one line; True if it was the last."""
@@ -33,11 +36,37 @@ class Shell(cmd.Cmd):
         if name in LEAVE:
             return True
         try:
-            if self._confirmed(name):
-                table.run(self._terminal, name, arguments)
+            self.act(name, arguments)
         except KeyboardInterrupt:
             print(file=self._terminal.out)
         return False
+
+    def act(self, name: str, arguments: list[str]) -> Status:
+        """Runs one action, and asks what has to be asked: whether it is meant, and who one is."""
+        if not self._confirmed(name):
+            return Status.FINE
+        if name == OPEN and len(arguments) == 1 and is_url(arguments[0]):
+            self._terminal = opening.opened(self._terminal, arguments)
+        while True:
+            try:
+                return table.run(self._terminal, name, arguments)
+            except LoginNeeded:
+                if not self._logged_in():
+                    return Status.WRONG
+
+    def _logged_in(self) -> bool:
+        """Asks for user name and password, as Supervisor's; False at the end of the input."""
+        print("Server requires authentication", file=self._terminal.out, flush=True)
+        try:
+            username, password = input("Username:"), getpass.getpass("Password:")
+        except EOFError:
+            return False
+        finally:
+            print(file=self._terminal.out)
+        self._terminal = replace(
+            self._terminal, client=replace(self._terminal.client, username=username, password=password)
+        )
+        return True
 
     def _confirmed(self, name: str) -> bool:
         action = table.TABLE.get(name)

@@ -24,15 +24,16 @@ class Status(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The daemon's client and the two streams. `as_json`: results are for programs.
+    """The daemon's client and the two streams. `as_json`: results are for programs. `asks`: somebody can be asked.
 
-    Then lines are kept (`said`) and not printed: they become the object's, if the action has shown none.
+    With `as_json` lines are kept (`said`) and not printed: they become the object's, if the action has shown none.
     """
 
     client: Client
     out: TextIO
     err: TextIO
     as_json: bool = False
+    asks: bool = False
     said: list[str] = field(default_factory=list)
     shown: list[dict[str, Any]] = field(default_factory=list)
 

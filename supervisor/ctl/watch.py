@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from supervisor.ctl import naming, render
-from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal, plain
 
 Shown = TypeVar("Shown")
@@ -73,6 +73,8 @@ def _answer(
     """What is to be shown; a daemon that is away may come back, so its absence is shown too and not raised."""
     try:
         programs = terminal.client.call("status")["programs"]
+    except LoginNeeded:
+        raise
     except (Unreachable, Refusal) as error:
         return silent(str(error))
     found, unknown = naming.chosen(names, programs)

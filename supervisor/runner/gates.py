@@ -39,6 +39,10 @@ class Gates:
         runner.wait_for(self.words(runner))
         self.changed()
 
+    def holds(self, runner: Runner) -> bool:
+        """Whether something it depends on is not ready."""
+        return bool(self._unready(runner))
+
     def needed_and_down(self, runner: Runner) -> list[Runner]:
         """What it needs, near or far, that nothing will start but an operator; the farthest first."""
         if not runner.config.depends_on:

@@ -23,6 +23,7 @@ from supervisor.protocol import layout
 from supervisor.runner import adopting
 from supervisor.runner.adopting import Left
 from supervisor.runner.gates import Gates
+from supervisor.runner.order import Turn, Turns, last_first, of_start
 from supervisor.runner.runner import Runner
 from supervisor.runner.services import Services
 
@@ -130,9 +131,11 @@ class Programs:
         for name, runner in self.runners.items():
             runner.preset(wanted.get(name, runner.config.autostart))
             runner.was_done = causes.get(name) == Cause.DONE
+        turns = Turns(len(self.runners))
         async with asyncio.TaskGroup() as group:
-            for name, runner in self.runners.items():  # in the order of their priority
-                group.create_task(self._take_up(runner, left.get(name, Left()), last.get(name, 0)))
+            for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
+                group.create_task(self._take_up(runner, left.get(name, Left()), last.get(name, 0), turn))
+            group.create_task(turns.call())
             for name in left.keys() - self.runners.keys():
                 group.create_task(self._see_out(name, left[name]))
 
@@ -144,8 +147,8 @@ class Programs:
     async def update(self, names: Iterable[str] | None = None) -> list[tuple[str, str]]:
         """Makes the programs what the configuration last read says, side by side, touching only what differs.
 
-        `names` limits it to some. Gives (name, what was done), programs in order. A program that was stopped by its
-        operator is changed and stays stopped.
+        `names` limits it to some. Gives (name, what was done), programs by name. New ones start, and old ones stop, in
+        the order of their priority. A program that was stopped by its operator is changed and stays stopped.
         """
         async with self._updating:
             configured, changes = self._configured, self.changes()
@@ -155,11 +158,17 @@ class Programs:
             last = await asyncio.to_thread(self._services.ledger.last_attempts)
             begin = {configured[name].group for name in chosen if name in configured} - before
             self._services.listening.publish([occurrences.group_added(group) for group in sorted(begin)])
-            done = await asyncio.gather(
-                *(self._renew(name, configured.get(name), last.get(name, 0)) for name in chosen)
-            )
+            in_order = sorted(chosen, key=lambda name: of_start(configured.get(name) or self.runners[name].config))
+            turns = Turns(len(in_order))
+            renewals = {
+                name: self._renew(name, configured.get(name), last.get(name, 0), turn)
+                for name, turn in zip(in_order, turns, strict=True)
+            }
+            stops_first = list(reversed(renewals))
+            done = await turns.during(renewals[name] for name in stops_first)
             self._tell_gone(before)
-            return [(name, action) for name, actions in zip(chosen, done, strict=True) for action in actions]
+            actions = dict(zip(stops_first, done, strict=True))
+            return [(name, action) for name in chosen for action in actions[name]]
 
     async def remove(self, names: Iterable[str]) -> str | None:
         """Takes programs out of use until they are added again, also after a restart of the daemon.
@@ -193,7 +202,7 @@ class Programs:
     async def leave(self) -> None:
         """Flushes and stops all programs side by side, but those that others depend on after these.
 
-        Returns when no process is left.
+        They are told in the reverse order of their start. Returns when no process is left.
         """
         self._close()
         for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
@@ -209,8 +218,8 @@ class Programs:
                 needed_by[name] = needed_by[name].union(told_of)
         await asyncio.gather(
             *(
-                self._retire(runner, [gone[each] for each in needed_by[name] if each in gone], gone[name])
-                for name, runner in self.runners.items()
+                self._retire(runner, [gone[each] for each in needed_by[runner.name] if each in gone], gone[runner.name])
+                for runner in last_first(self.runners.values())
             )
         )
 
@@ -271,10 +280,11 @@ class Programs:
             removed=tuple(sorted(used.keys() - configured.keys())),
         )
 
-    async def _renew(self, name: str, config: ProgramConfig | None, last_attempt: int) -> list[str]:
+    async def _renew(self, name: str, config: ProgramConfig | None, last_attempt: int, turn: Turn) -> list[str]:
         """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
         old = self.runners.get(name)
         if old is not None:
+            turn.give_up()  # it has to flush and stop, and may take long to
             await old.retire("update")
             del self.runners[name]
         self._services.ledger.took_into_use(name)
@@ -285,11 +295,16 @@ class Programs:
         runner.on_change = self._changed
         runner.preset(old.wanted if old is not None else config.autostart)
         self.on_new(runner)
-        await self._take_up(runner, Left(), last_attempt)
+        await self._take_up(runner, Left(), last_attempt, turn)
         return ["added"] if old is None else ["stopped", "updated"]
 
-    async def _take_up(self, runner: Runner, left: Left, last_attempt: int) -> None:
-        """Goes on with an earlier daemon's worker, or sees its processes out and starts the program if it is wanted."""
+    async def _take_up(self, runner: Runner, left: Left, last_attempt: int, turn: Turn) -> None:
+        """Goes on with an earlier daemon's worker, or sees its processes out and starts the program if it is wanted.
+
+        What was left may take long to end: such a program starts when it can, the others when their turn comes.
+        """
+        if left.worker is not None or left.strays:
+            turn.give_up()
         made = await asyncio.to_thread(layout.highest_attempt, self._services.runtime_dir, runner.name)
         await runner.learn_attempts(max(last_attempt, made))
         adopted = left.worker is not None and runner.take_over(left.worker)
@@ -303,16 +318,17 @@ class Programs:
         booked = False
         for attempt in left.open_attempts if gone else ():
             if not (adopted and attempt == runner.attempt):
-                booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off)
+                booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off, turn)
         if not (adopted or booked):
             runner.acts.books.lost(runner.wanted, None, None)
+        await turn.comes()
         runner.taken_up.set()
         if gone and runner.wanted and not (adopted or booked or self.closing):
             self.gates.start(runner, anew=False)
 
-    async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool) -> bool:
+    async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: Turn) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""
-        if not ended_here and await runner.book_lost(attempt, host_left):
+        if not ended_here and await runner.book_lost(attempt, host_left, turn.comes, lambda: self.gates.holds(runner)):
             return True
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
         await self._forget_attempt(runner.name, attempt, text, host_left)

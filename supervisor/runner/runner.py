@@ -6,7 +6,7 @@ log files) is done elsewhere and comes back as an event.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -170,8 +170,13 @@ class Runner:
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
         return True
 
-    async def book_lost(self, attempt: int, host_left: bool) -> bool:
-        """Books an attempt that ended while no daemon was there, and goes on from there; False if it isn't the last."""
+    async def book_lost(
+        self, attempt: int, host_left: bool, turn: Callable[[], Awaitable[None]], is_held: Callable[[], bool]
+    ) -> bool:
+        """Books an attempt that ended while no daemon was there, and goes on from there when its `turn` has come.
+
+        False if it isn't the last, or what would go on `is_held` back by what it depends on: it has to be started.
+        """
         services = self._services
         lost, words, lived_s_ago = await look_back(
             self.config, attempt, host_left, services.runtime_dir, services.checkpoints
@@ -186,8 +191,14 @@ class Runner:
         if attempt != self.attempt:
             return False
         self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
+        await turn()
+        if not (self.wanted and is_held()):
+            self.post(lost)
+            return True
+        self.preset(False)
         self.post(lost)
-        return True
+        self.preset(not lost.done)
+        return self.state is not State.STOPPED
 
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""

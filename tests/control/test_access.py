@@ -26,9 +26,11 @@ print(connection.getresponse().read().decode())
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
 
 
-def ask_as(uid: int, daemon: Daemon, command: str, headers: dict[str, str] | None = None) -> dict[str, object]:
+def ask_as(
+    uid: int, daemon: Daemon, command: str, headers: dict[str, str] | None = None, /, **arguments: object
+) -> dict[str, object]:
     script = ASK.format(uid=uid, path=str(daemon.socket), headers=headers or {})
-    body = json.dumps({"name": "sleeper"})
+    body = json.dumps(arguments or {"name": "sleeper"})
     asked = subprocess.run([sys.executable, "-c", script, command, body], capture_output=True, text=True, check=True)
     return dict(json.loads(asked.stdout))
 

@@ -1,13 +1,19 @@
 """The control socket against requests that no client of ours sends."""
 
+import http.client
+import json
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from supervisor.control.commands import TABLE
+from supervisor.control.many import COMMANDS as FOR_MANY
+from supervisor.control.shapes import OUTCOME
 from tests.fuzzing import cases
 from tests.system.harness import Daemon, Refused
 
@@ -114,3 +120,94 @@ def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
     head = b"POST /api/v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2000000\r\n\r\n"
 
     assert b" 413 " in send(daemon, head + b"x" * 2_000_000).split(b"\r\n", 1)[0]
+
+
+# --- one command for many programs --------------------------------------------------------------------------------
+
+
+def each(daemon: Daemon, body: object) -> tuple[int, list[dict[str, Any]]]:
+    """The status and the lines of an answer."""
+    connection = http.client.HTTPConnection("localhost", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.sock.connect(str(daemon.socket))
+        connection.request("POST", "/api/v1/each", json.dumps(body))
+        answer = connection.getresponse()
+        return answer.status, [json.loads(line) for line in answer.read().splitlines()]
+    finally:
+        connection.close()
+
+
+def test_each_outcome_is_told_and_is_as_described(daemon: Daemon):
+    status, outcomes = each(daemon, {"command": "clear", "names": ["sleeper", "nope", "sleeper"]})
+
+    assert status == 200
+    assert sorted(outcomes, key=lambda outcome: outcome["name"]) == [
+        {"name": "nope", "result": None, "error": {"code": "BAD_NAME", "message": "nope"}},
+        {"name": "sleeper", "result": {"name": "sleeper"}, "error": None},
+    ]
+    for outcome in outcomes:
+        Draft202012Validator(OUTCOME).validate(outcome)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"command": "shutdown", "names": ["sleeper"]}, 404),
+        ({"command": "stop"}, 400),
+        ({"command": "stop", "names": "sleeper"}, 400),
+        ({"command": "stop", "names": ["sleeper", 1]}, 400),
+        ({"command": "stop", "names": ["other"], "arguments": {"name": "sleeper"}}, 400),
+        ({"command": "stop", "names": ["other"], "arguments": []}, 400),
+        ({"names": ["sleeper"]}, 400),
+        ([], 400),
+    ],
+)
+def test_what_is_no_order_for_many_is_refused_whole(daemon: Daemon, body: object, status: int):
+    pid = daemon.status("sleeper")["pid"]
+
+    answer = each(daemon, body)
+
+    assert (answer[0], len(answer[1])) == (status, 1)
+    assert daemon.status("sleeper")["pid"] == pid
+
+
+def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
+    programs = "".join(
+        f"[program:{name}]\ncommand=/bin/sleep 100\nautostart=false\nstartsecs=2\n{keys}\n"
+        for name, keys in (("first", ""), ("second", "depends_on=first"))
+    )
+    body = json.dumps({"command": "start", "names": ["first", "second"]}).encode()
+    head = f"POST /api/v1/each HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    with Daemon(tmp_path, programs) as daemon:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(daemon.socket))
+            connection.sendall(head.encode() + body)
+            connection.recv(15)  # it has begun
+
+        daemon.until_state("second", "RUNNING")  # which was begun when the first one ran
+        asked = [json.loads(line) for line in (tmp_path / "daemon.log").read_text().splitlines()]
+
+    assert {each["program"] for each in asked if each["event"] == "change.asked"} >= {"first"}
+
+
+@pytest.mark.fuzz
+@cases(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "command": st.sampled_from(FOR_MANY) | JSON,
+            "names": st.lists(st.text(max_size=10).filter(lambda name: name != "sleeper"), max_size=4) | JSON,
+            "arguments": st.dictionaries(st.sampled_from(["wait", "signal", "in_s", "kind"]), JSON) | JSON,
+        },
+    )
+)
+def test_any_order_for_many_is_answered(daemon: Daemon, body: dict[str, object]):
+    status, lines = each(daemon, body)
+
+    assert status in (200, 400, 404)
+    if status == 200:
+        assert {line["name"] for line in lines} == set(body["names"])  # type: ignore[call-overload]
+        assert all(line["error"]["code"] in ("BAD_NAME", "BAD_ARGUMENTS") for line in lines)
+    assert daemon.status("sleeper")["state"] == "RUNNING"

@@ -1,6 +1,8 @@
 """The daemon's end of the control API, with answers that a test sets: a real HTTP server on a real socket."""
 
 import asyncio
+import base64
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +16,10 @@ Answer = dict[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
 class Fault(Exception):
     """An answer that refuses."""
 
-    def __init__(self, code: str, message: str = "", status: int = 400) -> None:
+    def __init__(self, code: str, message: str = "", status: int = 400, *, is_whole: bool = False) -> None:
         super().__init__(message)
         self.code, self.message, self.status = code, message, status
+        self.is_whole = is_whole  # of a request for many programs, not of each of them
 
 
 class DaemonEnd:
@@ -30,6 +33,10 @@ class DaemonEnd:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.grow = threading.Event()
         """While followed, a log gets one more line when this is set."""
+        self.login: str | None = None
+        """`USER:PASSWORD` without which nothing is answered."""
+        self.loses: str | None = None
+        """A program of which nothing is told where many are asked."""
         self._loop = asyncio.new_event_loop()
         self._listening = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -50,12 +57,21 @@ class DaemonEnd:
         self._loop.run_forever()
 
     async def _listen(self) -> None:
-        app = web.Application()
+        app = web.Application(middlewares=[self._admit])
+        app.router.add_post("/api/v1/each", self._each)
         app.router.add_post("/api/v1/{command}", self._command)
         app.router.add_get("/api/v1/tail", self._tail)
         runner = web.AppRunner(app)
         await runner.setup()
         await web.UnixSite(runner, str(self.socket)).start()
+
+    @web.middleware
+    async def _admit(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        wanted = None if self.login is None else f"Basic {base64.b64encode(self.login.encode()).decode()}"
+        if wanted not in (None, request.headers.get("Authorization")):
+            return _refused(Fault("UNAUTHORIZED", "who are you", 401))
+        answer: web.StreamResponse = await handler(request)
+        return answer
 
     async def _command(self, request: web.Request) -> web.Response:
         command, arguments = request.match_info["command"], await request.json()
@@ -68,6 +84,21 @@ class DaemonEnd:
         except Fault as fault:
             return _refused(fault)
         return web.json_response({"result": result})
+
+    async def _each(self, request: web.Request) -> web.StreamResponse:
+        """Each name is asked of `answers` as if it came alone, all side by side."""
+        body = await request.json()
+        command, names = body["command"], body["names"]
+        asked = [{**body["arguments"], "name": name} for name in names]
+        self.asked += [(command, arguments) for arguments in asked]
+        answer = self.answers.get(command, Fault("UNKNOWN_COMMAND", command, 404))
+        if isinstance(answer, Fault) and answer.is_whole:
+            return _refused(answer)
+        stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await stream.prepare(request)
+        for outcome in asyncio.as_completed([_outcome(answer, each) for each in asked if each["name"] != self.loses]):
+            await stream.write(json.dumps(await outcome).encode() + b"\n")
+        return stream
 
     async def _tail(self, request: web.Request) -> web.StreamResponse:
         query = request.query
@@ -86,6 +117,17 @@ class DaemonEnd:
         return response
 
 
+async def _outcome(answer: Answer | Fault, arguments: dict[str, Any]) -> dict[str, Any]:
+    try:
+        if isinstance(answer, Fault):
+            raise answer
+        result = await asyncio.to_thread(answer, arguments) if callable(answer) else answer
+    except Fault as fault:
+        error = {"code": fault.code, "message": fault.message}
+        return {"name": arguments["name"], "result": None, "error": error}
+    return {"name": arguments["name"], "result": result, "error": None}
+
+
 def _refused(fault: Fault) -> web.Response:
     return web.json_response({"error": {"code": fault.code, "message": fault.message}}, status=fault.status)
 
@@ -96,6 +138,8 @@ def program(name: str, **other: Any) -> dict[str, Any]:
         "name": name,
         "group": name.partition(":")[0],
         "process": name.rpartition(":")[2],
+        "group_priority": 999,
+        "priority": 999,
         "state": "RUNNING",
         "wire_state": "RUNNING",
         "wire_code": 20,

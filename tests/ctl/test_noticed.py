@@ -93,6 +93,8 @@ def test_a_drill_without_name_or_time_is_not_given(daemon, ctl, arguments):
 
 
 def test_who_may_not_change_things_may_not_drill(daemon, ctl):
-    daemon.answers["drill"] = Fault("FORBIDDEN", "only root, the daemon's user and the socket's owner may", 403)
+    daemon.answers["drill"] = Fault(
+        "FORBIDDEN", "only root, the daemon's user and the socket's owner may", 403, is_whole=True
+    )
 
     assert ctl("drill", "all", "--in", "5s").status == 4

@@ -7,6 +7,7 @@ from supervisor.ctl.actions.table import TABLE
 from supervisor.ctl.completion import SHELLS
 from supervisor.ctl.main import parser
 from supervisor.ctl.terminal import SCHEMA, Status
+from tests.system.test_conformance import OF_OUR_CLIENT
 
 PAGE = (Path(__file__).parent.parent.parent / "docs/supervisorctl.md").read_text()
 
@@ -40,3 +41,10 @@ def test_the_page_has_every_exit_status():
 
 def test_the_page_names_the_schema():
     assert f"`schema` is {SCHEMA}" in PAGE
+
+
+def test_the_page_has_every_reason_for_which_it_differs_from_supervisors():
+    reasons = {each.reason for differences in OF_OUR_CLIENT.values() for each in differences}
+
+    last_cells = set(re.findall(r"\| ([^|\n]+) \|$", PAGE[PAGE.index("## Where it differs") :], re.MULTILINE))
+    assert reasons == last_cells - {"why"}

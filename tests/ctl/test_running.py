@@ -205,9 +205,19 @@ def test_json_of_restart_is_one_object(daemon, ctl):
 
 
 def test_what_is_not_permitted_says_so_with_4(daemon, ctl):
-    daemon.answers["stop"] = Fault("FORBIDDEN", "uid 33 may look but not change things", 403)
+    daemon.answers["stop"] = Fault("FORBIDDEN", "uid 33 may look but not change things", 403, is_whole=True)
 
-    result = ctl("stop", "a")
+    result = ctl("stop", "a", "b")
 
-    assert (result.out, result.status) == ("a: ERROR (not permitted)\n", 4)
-    assert "may look" in result.err
+    assert (result.out, result.status) == ("ERROR: uid 33 may look but not change things\n", 4)
+
+
+def test_what_ends_before_all_outcomes_came_is_no_success(daemon, ctl):
+    daemon.answers["stop"] = lambda arguments: {"name": arguments["name"]}
+    daemon.loses = "b"
+
+    result = ctl("stop", "a", "b")
+
+    assert result.out.splitlines()[0] == "a: stopped"
+    assert "broke off" in result.out
+    assert result.status == 1

@@ -62,6 +62,72 @@ def test_the_shell_asks_before_it_shuts_down(daemon):
     assert "shutdown" not in asked
 
 
+def test_the_shell_asks_for_the_login_until_it_is_right(daemon):
+    daemon.answers |= {"status": {"programs": [program("web")]}, "version": {"version": "9.9.9"}}
+    daemon.login = "ann:let me in"
+    shell = spawn(daemon)
+
+    for password in ("wrong", "let me in"):
+        shell.expect("Server requires authentication")
+        shell.expect("Username:")
+        shell.sendline("ann")
+        shell.expect("Password:")
+        shell.waitnoecho()
+        shell.sendline(password)
+    shell.expect("web +RUNNING +pid 4242")
+    shell.sendline("version")
+    shell.expect("9.9.9")
+    shell.sendline("quit")
+    shell.expect(pexpect.EOF)
+
+    assert "let me in" not in shell.before
+
+
+def test_without_the_shell_nobody_is_asked_for_the_login(daemon, ctl):
+    daemon.answers["status"] = {"programs": [program("web")]}
+    daemon.login = "ann:let me in"
+
+    for action in ("status", "pid", "version", "start", "events", "top"):
+        result = ctl(action, *(["web"] if action == "start" else []))
+        assert result.out.startswith("Server requires authentication; name user and password")
+        assert result.status == 1
+    assert ctl("-u", "ann", "-p", "let me in", "status").status == 0
+
+
+def test_open_takes_the_shell_to_another_daemon(daemon, tmp_path):
+    daemon.answers["status"] = {"programs": [program("here")]}
+    with DaemonEnd(tmp_path / "other.sock") as other:
+        other.answers |= {"status": {"programs": [program("there")]}, "version": {"version": "8.8.8"}}
+        shell = spawn(daemon)
+
+        shell.expect("here +RUNNING")
+        shell.sendline("open ftp://x")
+        shell.expect("ERROR: url must be http:// or unix://")
+        shell.sendline(f"open {other.url}")
+        shell.expect("there +RUNNING")
+        shell.sendline("version")
+        shell.expect("8.8.8")
+        shell.sendeof()
+
+
+def test_an_action_of_the_interactive_client_is_asked_about(daemon):
+    daemon.answers["shutdown"] = {}
+    asked = spawn(daemon, "-i", "shutdown")
+
+    asked.expect("y/N")
+    asked.sendline("n")
+    asked.expect(pexpect.EOF)
+
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize("option", ["-h", "-?", "--help"])
+def test_help_is_help_by_each_of_its_names(option):
+    result = subprocess.run([*CTL, option], capture_output=True, text=True, timeout=20, check=True)
+
+    assert "restart --rolling NAME" in result.stdout
+
+
 def test_tab_completes_actions_and_programs(daemon):
     daemon.answers |= {"status": {"programs": [program("digits")]}, "history": {"attempts": []}}
     shell = spawn(daemon)

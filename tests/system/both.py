@@ -1,4 +1,4 @@
-"""The same INI file under PyPI's Supervisor and stepkeeper, driven by Supervisor's client and by xmlrpc.client."""
+"""The same INI file under PyPI's Supervisor and stepkeeper, driven by Supervisor's client, ours and xmlrpc.client."""
 
 import http.client
 import json
@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import xmlrpc.client
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ serverurl=unix://%(here)s/s.sock
 PEER_ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"LC_ALL": "C.UTF-8"}
 """Our package is called as Supervisor's: the peer must not find ours."""
 
+LOGIN = ("ann", "let: me in")
+INET = f"[inet_http_server]\nport=127.0.0.1:{{}}\nusername={LOGIN[0]}\npassword={LOGIN[1]}\n"
+
+AS_COMPLETED = frozenset({"start", "stop", "restart", "clear", "signal"})
+"""Actions whose lines come in the order in which programs are done."""
+
 Outcome = Any
 Script = Callable[["Side"], None]
 
@@ -55,10 +61,16 @@ class UnixTransport(xmlrpc.client.Transport):
 
 
 class Side:
-    """One of the two daemons in a folder of its own; `outcomes` is what each step of a script gave, masked."""
+    """A daemon and a client in a folder of their own; `outcomes` is what each step of a script gave, masked.
 
-    def __init__(self, folder: Path, daemon: tuple[str, ...], ctl: Path, programs: str) -> None:
+    With a `port` the daemon listens there too, for who has the LOGIN.
+    """
+
+    def __init__(
+        self, folder: Path, daemon: tuple[str, ...], ctl: tuple[str, ...], programs: str, port: int | None = None
+    ) -> None:
         self.folder = folder
+        self.port = port
         self.outcomes: dict[str, Outcome] = {}
         self._daemon = daemon
         self._ctl = ctl
@@ -68,7 +80,13 @@ class Side:
         self.write(programs)
 
     def write(self, programs: str) -> None:
-        (self.folder / "test.conf").write_text(SETTINGS + programs)
+        inet = "" if self.port is None else INET.format(self.port)
+        (self.folder / "test.conf").write_text(SETTINGS + inet + programs)
+
+    @property
+    def url(self) -> str:
+        """Where the daemon listens besides its socket."""
+        return f"http://127.0.0.1:{self.port}"
 
     @property
     def is_ours(self) -> bool:
@@ -80,7 +98,7 @@ class Side:
             self._process = subprocess.Popen(
                 [*self._daemon, "-c", "test.conf"],
                 cwd=self.folder,
-                env=os.environ if self.is_ours else PEER_ENVIRONMENT,
+                env=self._environment_of(self._daemon),
                 stdout=errors,
                 stderr=errors,
             )
@@ -99,33 +117,50 @@ class Side:
         said = (self.folder / "daemon.err").read_text(errors="replace")
         assert not (self.is_ours and "Traceback" in said), said
 
+    @staticmethod
+    def _environment_of(command: tuple[str, ...]) -> Mapping[str, str]:
+        return os.environ if command in (our_daemon(), our_ctl()) else PEER_ENVIRONMENT
+
     # --- steps --------------------------------------------------------------------------------------------------------
 
     def ctl(self, *arguments: str, typed: str | None = None) -> None:
-        """A step: Supervisor's own client; its exit status and output. `typed`: to its shell."""
-        command = [str(self._ctl), "-c", "test.conf", *arguments]
+        """A step: the client; its exit status and output. `typed`: to its shell."""
+        command = [*self._ctl, "-c", "test.conf", *arguments]
         done = subprocess.run(
             command,
             cwd=self.folder,
-            env=PEER_ENVIRONMENT,
+            env=self._environment_of(self._ctl),
             input=typed or "",
             capture_output=True,
             encoding="utf-8",
             timeout=CTL_S,
             check=False,
+            start_new_session=True,  # no terminal to ask for a password
         )
         lines = self.masked(done.stdout).splitlines()
-        if arguments[:1] in (("start",), ("stop",), ("restart",)):
+        if AS_COMPLETED.intersection(arguments):
             lines.sort()  # they come in order of completion
         self._note("ctl " + " ".join(arguments), [done.returncode, *lines])
 
-    def follow(self, *arguments: str, until: str) -> None:
-        """A step: Supervisor's client shows a stream until it holds a text, then is interrupted; what it showed."""
-        command = [str(self._ctl), "-c", "test.conf", *arguments]
+    def follow(self, *arguments: str, until: str, typed: str = "") -> None:
+        """A step: the client shows a stream until it holds a text, then is interrupted; what it showed.
+
+        It is given what is `typed`, and no end of that.
+        """
+        command = [*self._ctl, "-c", "test.conf", *arguments]
+        environment = self._environment_of(self._ctl)
         with subprocess.Popen(
-            command, cwd=self.folder, env=PEER_ENVIRONMENT, stdout=subprocess.PIPE, encoding="utf-8"
+            command,
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
         ) as client:
+            assert client.stdin is not None
             assert client.stdout is not None
+            client.stdin.write(typed)
+            client.stdin.flush()
             hurry = threading.Timer(2 * PATIENCE_S, client.kill)  # neither the reading nor the end may take for ever
             hurry.start()
             shown: list[str] = []
@@ -140,6 +175,26 @@ class Side:
     def rpc(self, method: str, *arguments: object) -> None:
         """A step: a call with xmlrpc.client; its result or the name of its fault."""
         self._note(f"rpc {method} {json.dumps(arguments)}", self._masked_value(self._outcome(method, arguments)))
+
+    def rpc_with(self, login: str, method: str, *arguments: object) -> None:
+        """A step: the same over TCP with a login, USER:PASSWORD quoted as in a URL."""
+        with xmlrpc.client.ServerProxy(f"http://{login}@127.0.0.1:{self.port}/RPC2") as proxy:
+            try:
+                outcome: Outcome = proxy.__getattr__(method)(*arguments)
+            except xmlrpc.client.ProtocolError as error:
+                outcome = f"HTTP {error.errcode} {error.errmsg}"
+        self._note(f"rpc {method} with {login}", self._masked_value(outcome))
+
+    def get(self, path: str, authorization: str | None = None) -> None:
+        """A step: a request over TCP, as somebody's own client may send; status and what clients look at."""
+        headers = {} if authorization is None else {"Authorization": authorization}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port or 0, timeout=CTL_S)
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        names = ("WWW-Authenticate", "Connection") if answer.status == 401 else ("Content-Type",)
+        outcome = [answer.status, answer.reason, *(answer.getheader(name) for name in names)]
+        self._note(f"get {path} {authorization}", outcome)
+        connection.close()
 
     def until_state(self, name: str, state: str) -> None:
         """Waits for a state; no step."""
@@ -196,6 +251,7 @@ class Side:
             return f"HTTP {error.errcode}"
 
     def _note(self, step: str, outcome: Outcome) -> None:
+        step = self.masked(step)
         while step in self.outcomes:
             step += " again"
         self.outcomes[step] = outcome
@@ -220,6 +276,7 @@ class Side:
     def masked(self, text: str) -> str:
         """The text without what differs between any two runs, pids, times, where things are; how AUTO calls logs."""
         text = text.replace(str(self.folder), "DIR")
+        text = text.replace(f":{self.port}", ":PORT")
         text = re.sub(r"(\w+\.)?(\w+)-(stdout|stderr)(---supervisor-\w+)?\.log", r"\2-\3.log", text)
         text = re.sub(r"\bpid \d+, uptime \d+:\d\d:\d\d", "pid N, uptime T", text)
         text = re.sub(r"\b[A-Z][a-z][a-z] \d\d \d\d:\d\d [AP]M", "DATE", text)
@@ -241,6 +298,11 @@ def differing(where: str, stock: Outcome, ours: Outcome) -> list[tuple[str, Outc
 def stock_daemon(folder: Path) -> tuple[str, ...]:
     """The command of Supervisor's daemon, from its environment."""
     return (str(folder / "supervisord"), "-n")
+
+
+def our_ctl() -> tuple[str, ...]:
+    """The command of our client."""
+    return (sys.executable, "-m", "supervisor.ctl.main")
 
 
 def our_daemon() -> tuple[str, ...]:

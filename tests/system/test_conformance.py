@@ -7,6 +7,10 @@ more here; how a command is quoted, as ours are kept as arguments; and the order
 start, which is that of completion with either.
 """
 
+import base64
+import os
+import signal
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +21,8 @@ import pytest
 
 from bench import peer
 from supervisor import __version__
-from tests.system.both import Script, Side, differing, our_daemon, stock_daemon
+from tests.control.test_doors import free_port
+from tests.system.both import LOGIN, Script, Side, differing, our_ctl, our_daemon, stock_daemon
 
 pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor looks at its programs once a second
 
@@ -42,6 +47,10 @@ startretries=20
 command=/bin/sh -c "trap '' TERM; exec sleep 1000"
 autostart=false
 stopwaitsecs=4
+[program:slow]
+command=/bin/sh -c "trap '' TERM; exec sleep 1000"
+autostart=false
+stopwaitsecs=60
 [program:missing]
 command=/nonexistent/program
 autostart=false
@@ -74,6 +83,9 @@ priority=20
 command=/bin/cat
 autostart=false
 stdout_syslog=true
+[program:echo]
+command=/bin/cat
+autostart=false
 [program:shut]
 command=/bin/sh -c "exec 0<&-; exec sleep 1000"
 autostart=false
@@ -281,6 +293,43 @@ def typing(side: Side) -> None:
     settle(side)
     side.ctl(typed="status off\nstart off\nstatus nope\nbogus\n\nstop off\nexit\n")
     side.ctl("-i", typed="stop job\nreload\nn\nshutdown\nn\nquit\n")
+    side.ctl("-i", "shutdown", typed="n\n")
+    side.ctl("open", f"unix://{side.folder}/s.sock")
+    side.ctl("open", "ftp://localhost")
+    side.ctl("open", "http://localhost:1")
+    side.ctl(typed=f"open ftp://localhost\nopen unix://{side.folder}/none.sock\nstatus off\nexit\n")
+
+
+def remote(side: Side) -> None:
+    settle(side)
+    side.until_log("talker", "caf")
+    here, (username, password) = ("-s", side.url), LOGIN
+    known = (*here, "-u", username, "-p", password)
+    for action in (("status", "job", "off"), ("pid", "job"), ("start", "off"), ("stop", "off", "nope"), ("avail",)):
+        side.ctl(*known, *action)
+    side.ctl(*known, "tail", "talker")
+    side.ctl(*known, "fg", "off")
+    side.ctl(*known, "start", "echo")
+    side.follow(*known, "tail", "-f", "talker", until="caf")
+    side.follow(*known, "fg", "echo", typed="hello\n", until="hello")
+    for wrong in (
+        here,
+        (*here, "-u", username),
+        (*here, "-u", username, "-p", "wrong"),
+        (*here, "-u", "bob", "-p", password),
+    ):
+        side.ctl(*wrong, "status")
+    for action in (("start", "off"), ("avail",), ("tail", "-f", "talker"), ("shutdown",)):
+        side.ctl(*here, *action)
+    side.ctl(*here, typed=f"{username}\n{password}\nstatus off\nexit\n")
+    side.ctl(*here, "-i", "status", "off", typed=f"{username}\n{password}\n")
+    calls = [{"methodName": "supervisor.getAPIVersion"}, {"methodName": "supervisor.startProcess", "params": ["job"]}]
+    side.rpc_with("ann:let%3A%20me%20in", "system.multicall", calls)
+    side.rpc_with("ann:wrong", "system.multicall", calls)
+    good = base64.b64encode(f"{username}:{password}".encode()).decode()
+    for path in ("/RPC2", "/logtail/talker", "/logtail/nope", "/nowhere"):
+        for authorization in (None, f"Basic {good}", "Basic bm9ib2R5Om5vdGhpbmc="):
+            side.get(path, authorization)
 
 
 def waiting(side: Side) -> None:
@@ -301,17 +350,19 @@ def waiting(side: Side) -> None:
 
 
 def leaving_slowly(side: Side) -> None:
-    side.rpc("supervisor.startProcess", "stubborn")
+    side.rpc("supervisor.startProcess", "slow")
+    pid = side.call("supervisor.getProcessInfo", "slow")["pid"]
     side.ctl("shutdown")
     side.until(lambda: not side.serves("supervisor.clearLog"), "it leaves")
     side.ctl("shutdown")
-    side.ctl("status", "stubborn")
+    side.ctl("status", "slow")
     side.rpc("supervisor.getState")
     side.rpc("supervisor.startProcess", "off")
     side.rpc("supervisor.reloadConfig")
     side.rpc("system.methodSignature", "supervisor.getPID")
     side.ctl("reload")
     side.ctl("update")
+    os.kill(pid, signal.SIGKILL)
     side.until_gone()
 
 
@@ -404,6 +455,7 @@ SCRIPTS: tuple[Script, ...] = (
     reconfiguring,
     grouping,
     leaving,
+    remote,
 )
 FATAL = " " * 28 + "FATAL     "
 ENDED = (
@@ -421,6 +473,7 @@ WAITS = "a flush takes minutes, so a start while the program stops waits for it:
 READABLE = "reading works until the end, so that the last flush can be watched"
 SHUTDOWN_ERROR = "error: <class 'xmlrpc.client.Fault'>, <Fault 6: 'SHUTDOWN_STATE'>: file: F line: N"
 STOPPED = " " * 28 + "STOPPED   "
+FOR_PROGRAMS = "what goes wrong is said to programs; there are no pages for people here"
 KNOWN_FAILED = "a start that can't work is an attempt like any other: it is booked, and its reason stays visible"
 
 INTENDED: dict[Script, list[Difference]] = {
@@ -466,7 +519,7 @@ INTENDED: dict[Script, list[Difference]] = {
         Difference("ctl start", 7, 0, WAITS),
     ],
     leaving_slowly: [
-        Difference("ctl status", SHUTDOWN_ERROR, f"stubborn{' ' * 25}STOPPING  ", READABLE),
+        Difference("ctl status", SHUTDOWN_ERROR, f"slow{' ' * 29}STOPPING  ", READABLE),
         Difference("ctl status", 1, 0, READABLE),
         Difference(
             "rpc supervisor.getState",
@@ -479,8 +532,88 @@ INTENDED: dict[Script, list[Difference]] = {
     typing: [
         Difference("ctl", *ENDED, SAYS_HOW),
         Difference("ctl -i", *ENDED, SAYS_HOW),
+        Difference("ctl open", *ENDED, SAYS_HOW),
+    ],
+    remote: [
+        Difference("ctl -s", *ENDED, SAYS_HOW),
+        *(
+            Difference(f"get {path}", "text/html", "application/json; charset=utf-8", FOR_PROGRAMS)
+            for path in ("/RPC2", "/logtail/nope", "/nowhere")
+        ),
     ],
 }
+
+
+CRASHED = (f"crash{FATAL}{TOO_QUICKLY}", f"crash{FATAL}{GAVE_UP}")
+MISSING = (f"missing{' ' * 26}STOPPED   Not started", f"missing{' ' * 26}FATAL     {NO_SUCH_COMMAND}")
+WORST = "the worst result is the exit status, not the last failure"
+UNKNOWN_NAME = "a name that nothing has is 1, whatever it was named for"
+STARTED_ONCE = "a program that could be started and ended is told from one that could not"
+NOT_THERE = "what can't be shown is no success"
+NO_SOCKET = "a socket that is not there is 7 for all actions but `status`"
+UNKNOWN_USER = (
+    [
+        1,
+        "Server requires authentication",
+        "error: <class 'xmlrpc.client.ProtocolError'>, <ProtocolError for 127.0.0.1/RPC2: 401 Unauthorized>: "
+        "file: F line: N",
+    ],
+    [1, "Server requires authentication; name user and password with -u and -p, or in [supervisorctl]"],
+)
+NO_TRACEBACK = "what to do is said, and no line of our code"
+BY_PROGRAM = "what changes is told, and touched, by program: the others of its group run on"
+
+OF_OUR_CLIENT: dict[Script, list[Difference]] = {
+    looking: [
+        Difference("ctl status", *ENDED, SAYS_HOW),
+        Difference("ctl status", 3, 4, WORST),
+        Difference("ctl version", "4.3.0", __version__, OWN_VERSION),
+    ],
+    starting_and_stopping: [
+        Difference("ctl start", "crash: ERROR (spawn error)", "crash: ERROR (abnormal termination)", STARTED_ONCE),
+        Difference("ctl start", 2, 1, UNKNOWN_NAME),
+        Difference("ctl status", *CRASHED, SAYS_HOW),
+        Difference("ctl status", *MISSING, KNOWN_FAILED),
+    ],
+    signalling: [Difference("ctl signal", 1, 7, WORST)],
+    reading_logs: [
+        Difference("ctl tail", "==> Press Ctrl-C to exit <==", "nope: ERROR (no such process name)", NOT_THERE),
+        Difference("ctl tail", 0, 1, NOT_THERE),
+    ],
+    feeding: [Difference("ctl", *ENDED, SAYS_HOW)],
+    typing: [
+        Difference("ctl", *ENDED, SAYS_HOW),
+        Difference("ctl -i", *ENDED, SAYS_HOW),
+        Difference("ctl open", *ENDED, SAYS_HOW),
+        Difference("ctl open", 0, 4, NOT_THERE),
+    ],
+    waiting: [
+        Difference(
+            "ctl status", f"flaky{STOPPED}DATE", f"flaky{STOPPED}DATE, exited too quickly: exit status 3", SAYS_HOW
+        ),
+        Difference("ctl start", "stubborn: ERROR (abnormal termination)", "stubborn: started", WAITS),
+        Difference("ctl start", 7, 0, WAITS),
+    ],
+    leaving_slowly: [
+        Difference("ctl status", SHUTDOWN_ERROR, f"slow{' ' * 29}STOPPING  ", READABLE),
+        Difference("ctl status", 1, 0, READABLE),
+    ],
+    grouping: [
+        Difference("ctl reread", "g: changed", "g:early: disappeared", BY_PROGRAM),
+        Difference(
+            "ctl status",
+            f"g:late{' ' * 27}STOPPED   Not started",
+            f"g:late{' ' * 27}STOPPED   DATE",
+            BY_PROGRAM,
+        ),
+        Difference("ctl update", "early: added process group", "g:early: removed process", BY_PROGRAM),
+        Difference("ctl update", "g: stopped", "early: added process group", BY_PROGRAM),
+        Difference("ctl update", "g: updated process group", "g:early: stopped", BY_PROGRAM),
+    ],
+    leaving: [Difference("ctl shutdown", 1, 7, NO_SOCKET)],
+    remote: [Difference("ctl -s", *ENDED, SAYS_HOW), Difference("ctl -s", *UNKNOWN_USER, NO_TRACEBACK)],
+}
+"""The same for our client with our daemon, beside the stock client with the stock daemon."""
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
@@ -489,21 +622,50 @@ def test_clients_of_supervisor_see_what_they_are_used_to(script: Script, tmp_pat
         binaries = peer.binaries()
     except peer.NotInstalled as error:
         pytest.skip(str(error))
-    stock = Side(tmp_path / "stock", stock_daemon(binaries), binaries / "supervisorctl", PROGRAMS)
-    ours = Side(tmp_path / "ours", our_daemon(), binaries / "supervisorctl", PROGRAMS)
+    stock_ctl = (str(binaries / "supervisorctl"),)
+    commands = {
+        "stock": (stock_daemon(binaries), stock_ctl),
+        "ours": (our_daemon(), stock_ctl),
+        "own": (our_daemon(), our_ctl()),
+    }
+    stock, ours, own = (
+        Side(tmp_path / name, *command, PROGRAMS, free_port() if script is remote else None)
+        for name, command in commands.items()
+    )
 
-    with ThreadPoolExecutor(2) as side_by_side:
-        for done in [side_by_side.submit(play, script, side) for side in (stock, ours)]:
+    with ThreadPoolExecutor(3) as side_by_side:
+        for done in [side_by_side.submit(play, script, side) for side in (stock, ours, own)]:
             done.result()
 
-    found = []
-    for step, outcome in ours.outcomes.items():
-        where = " ".join(step.split()[:2])
-        for each in differing(where, stock.outcomes[step], outcome):
-            if each not in found:
-                found.append(each)
-    intended = [(each.where, each.stock, each.ours) for each in INTENDED.get(script, [])]
-    assert sorted(found, key=repr) == sorted(intended, key=repr), pformat(found, width=110)
+    found = differences(stock, ours, stock.outcomes)
+    assert found == intended(INTENDED, script), pformat(found, width=110)
+    asked = [step for step in stock.outcomes if step.startswith("ctl") and not step.startswith("ctl help")]
+    found = differences(stock, own, asked, without_help)
+    assert found == intended(OF_OUR_CLIENT, script), pformat(found, width=110)
+
+
+def differences(
+    stock: Side, other: Side, steps: Iterable[str], seen: Callable[[Any], Any] = lambda outcome: outcome
+) -> list[tuple[str, Any, Any]]:
+    """What is not the same in what is `seen` of it, each once, sorted."""
+    found = [
+        each
+        for step in steps
+        for each in differing(
+            " ".join(step.replace(" again", "").split()[:2]), seen(stock.outcomes[step]), seen(other.outcomes[step])
+        )
+    ]
+    return sorted((each for number, each in enumerate(found) if each not in found[:number]), key=repr)
+
+
+def without_help(outcome: Any) -> Any:
+    """The outcome of a client's step without how the action is used, which follows a mistake in its arguments."""
+    is_mistake = len(outcome) > 2 and str(outcome[1]).startswith("Error: ")
+    return outcome[:2] if is_mistake else outcome
+
+
+def intended(listed: dict[Script, list[Difference]], script: Script) -> list[tuple[str, Any, Any]]:
+    return sorted(((each.where, each.stock, each.ours) for each in listed.get(script, [])), key=repr)
 
 
 def play(script: Script, side: Side) -> None:

@@ -1,6 +1,10 @@
 """Programs that wait for others, under a real daemon."""
 
+import contextlib
 import json
+import os
+import signal
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -57,6 +61,28 @@ def test_it_waits_for_what_failed_until_somebody_stops_it(tmp_path: Path) -> Non
         daemon.call("stop", name="b")
 
         assert (daemon.status("b")["wire_state"], daemon.status("b")["wanted"]) == ("STOPPED", False)
+
+
+def test_after_a_reboot_it_waits_for_what_it_needs_as_at_any_start(tmp_path: Path) -> None:
+    needed = SLEEPER.format("base", "priority=900").replace("startsecs=0", "startsecs=1")
+    with Daemon(tmp_path, SLEEPER.format("needy", "priority=1\ndepends_on=base") + needed) as daemon:
+        pids = [daemon.until_state(name, "RUNNING")["pid"] for name in ("base", "needy")]
+        assert daemon.process is not None
+        daemon.process.kill()
+        daemon.process.wait()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        daemon.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both are gone")
+        with contextlib.closing(sqlite3.connect(tmp_path / "state/ledger.sqlite3")) as ledger, ledger:
+            ledger.execute("UPDATE attempts SET boot_id = 'before the reboot'")
+        (tmp_path / "daemon.log").write_text("")
+
+        daemon.start()
+
+        daemon.until_state("needy", "RUNNING")
+        assert daemon.call("history", name="needy")["attempts"][0]["cause"] == "preemption"
+    runs = said(daemon, "program.changed", program="base", state="RUNNING")
+    assert runs < said(daemon, "worker.spawned", program="needy")
 
 
 def test_a_dependency_that_ends_takes_nobody_with_it(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Daemon, Refused
+from tests.system.harness import Daemon, Refused, alive
 
 SLEEPER = "[program:{}]\ncommand=/bin/sleep 1000\n"
 GROUP = "[program:w]\ncommand=/bin/sleep 1000\nnumprocs=2\nprocess_name=w%(process_num)d\n"
@@ -72,3 +72,33 @@ def test_update_takes_what_was_removed_into_use(tmp_path: Path) -> None:
 
         assert actions == [{"name": "a", "action": "added"}]
         daemon.until_state("a", "RUNNING")
+
+
+def test_more_or_fewer_processes_of_a_program_leave_the_others_alone(tmp_path: Path) -> None:
+    def pids() -> dict[str, int]:
+        return {each["name"]: each["pid"] for each in daemon.call("status")["programs"]}
+
+    def with_processes(count: int) -> str:
+        return GROUP.replace("numprocs=2", f"numprocs={count}") + SLEEPER.format("solo")
+
+    with Daemon(tmp_path, with_processes(2)) as daemon:
+        for name in ("w:w0", "w:w1", "solo"):
+            daemon.until_state(name, "RUNNING")
+        two = pids()
+
+        daemon.write(with_processes(3))
+        assert ctl(daemon, "reread") == (0, ["w:w2: available"])
+        assert ctl(daemon, "update") == (0, ["w:w2: added process"])
+        daemon.until_state("w:w2", "RUNNING")
+        three = pids()
+
+        daemon.write(with_processes(1))
+        assert ctl(daemon, "update") == (
+            0,
+            ["w:w1: stopped", "w:w1: removed process", "w:w2: stopped", "w:w2: removed process"],
+        )
+        one = pids()
+
+    assert {name: three[name] for name in two} == two
+    assert one == {name: two[name] for name in ("w:w0", "solo")}
+    assert not alive(two["w:w1"])

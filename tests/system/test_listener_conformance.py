@@ -113,7 +113,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory):
     sides = []
     (folder / "talker.py").write_text(TALKER)
     for name, command in (("stock", stock_daemon(stock)), ("ours", our_daemon())):
-        with Side(folder / name, command, stock / "supervisorctl", PROGRAMS) as side:
+        with Side(folder / name, command, (str(stock / "supervisorctl"),), PROGRAMS) as side:
             script(side)
         sides.append(side)
     return tuple(sides)

@@ -28,9 +28,10 @@ def update(terminal: Terminal, arguments: Arguments) -> Status:
     try:
         answer = terminal.client.call("update", **names)
     except Refusal as error:
-        if error.code != "BAD_NAME":
+        if error.code not in ("BAD_NAME", "SHUTDOWN_STATE"):
             raise
-        terminal.say(f"ERROR: no such group: {error}")
+        leaves = error.code == "SHUTDOWN_STATE"
+        terminal.say("ERROR: already shutting down" if leaves else f"ERROR: no such group: {error}")
         return Status.WRONG
     if terminal.as_json:
         terminal.show(answer)
@@ -49,14 +50,14 @@ def _said(name: str, action: str) -> str:
 def reload(terminal: Terminal, arguments: Arguments) -> Status:
     """Stops everything and begins anew with the configuration as it is now."""
     no_arguments("reload", arguments)
-    return _leave(terminal, "reload", "Restarted supervisord")
+    return _leave(terminal, "reload", "Restarted supervisord", while_leaving=Status.WRONG)
 
 
 def shutdown(terminal: Terminal, arguments: Arguments) -> Status:
     """Flushes and stops everything, and ends the daemon."""
     no_arguments("shutdown", arguments)
     try:
-        return _leave(terminal, "shutdown", "Shut down")
+        return _leave(terminal, "shutdown", "Shut down", while_leaving=Status.FINE)
     except Unreachable as error:
         if error.missing or error.refused:
             raise Unreachable(
@@ -65,14 +66,14 @@ def shutdown(terminal: Terminal, arguments: Arguments) -> Status:
         raise
 
 
-def _leave(terminal: Terminal, command: str, said: str) -> Status:
+def _leave(terminal: Terminal, command: str, said: str, *, while_leaving: Status) -> Status:
     try:
         answer = terminal.client.call(command)
     except Refusal as error:
         if error.code != "SHUTDOWN_STATE":
             raise
         terminal.say("ERROR: already shutting down")
-        return Status.FINE
+        return while_leaving
     if terminal.as_json:
         terminal.show(answer)
     else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
-from supervisor.ctl.client import Unreachable
+from supervisor.ctl.client import LoginNeeded, Unreachable
 from supervisor.ctl.terminal import SCHEMA, Status, Terminal
 
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
@@ -54,6 +54,8 @@ def _watched(terminal: Terminal, wanted: Wanted) -> Iterator[Event]:
                 if "event" in event:
                     yield event
             why = "supervisord ended the stream"
+        except LoginNeeded:
+            raise
         except Unreachable as error:
             if not (wanted.follow and was_there):
                 raise

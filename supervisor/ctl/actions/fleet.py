@@ -1,13 +1,11 @@
 """One command for many programs, side by side, each result told as it comes."""
 
-import queue
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.ctl import naming
-from supervisor.ctl.client import Client, Refusal, Unreachable
+from supervisor.ctl.client import Client, Refusal
 from supervisor.ctl.terminal import Status, Terminal
 
 FAULTS: dict[str, tuple[str, Status]] = {
@@ -22,13 +20,10 @@ FAULTS: dict[str, tuple[str, Status]] = {
     "FAILED": ("failed", Status.WRONG),
     "NOT_A_JOB": ("not a job", Status.WRONG),
     "SHUTDOWN_STATE": ("supervisor shutting down", Status.WRONG),
-    "FORBIDDEN": ("not permitted", Status.UNKNOWN),
 }
 """What a refusal is called on a program's line, and the exit status it makes."""
 
-_EXPLAINED = frozenset(
-    {"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "FAILED", "NOT_A_JOB", "FORBIDDEN"}
-)
+_EXPLAINED = frozenset({"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "FAILED", "NOT_A_JOB"})
 """Refusals whose message says more than their name."""
 
 
@@ -51,7 +46,10 @@ class Order:
 
 
 def give(terminal: Terminal, order: Order, names: list[str], **arguments: object) -> Status:
-    """Gives the order to every program at once and tells each outcome; the worst is the status. Raises Unreachable."""
+    """Gives the order to every program at once, in the order of the names, and tells each outcome as it comes.
+
+    The worst is the status. Raises Refusal if nobody was given it, and Unreachable.
+    """
     status, told = gather(terminal, order, names, **arguments)
     if terminal.as_json:
         terminal.show({"programs": told})
@@ -90,23 +88,13 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcomes(client: Client, command: str, names: list[str], arguments: dict[str, object]) -> Iterator[Outcome]:
-    """Outcomes in the order they come. The threads are daemons: Ctrl-C must not wait for the slowest program."""
-    answers: queue.SimpleQueue[Outcome | Unreachable] = queue.SimpleQueue()
-
-    def ask(name: str) -> None:
-        try:
-            result = client.call(command, name=naming.program_of(name), **arguments)
-            answers.put(Outcome(naming.program_of(name), result))
-        except Refusal as error:
-            answers.put(Outcome(name, {}, error))
-        except Unreachable as error:
-            answers.put(error)
-
-    names = list(dict.fromkeys(names))
-    for name in names:
-        threading.Thread(target=ask, args=(name,), daemon=True).start()
-    for _ in names:
-        answer = answers.get()
-        if isinstance(answer, Unreachable):
-            raise answer
-        yield answer
+    """Outcomes in the order they come: one request, whatever the number of programs."""
+    written = {naming.program_of(name): name for name in names}
+    if not written:
+        return
+    for answer in client.each(command, list(written), **arguments):
+        name, error = str(answer["name"]), answer["error"]
+        if error is None:
+            yield Outcome(name, answer["result"])
+        else:
+            yield Outcome(written.get(name, name), {}, Refusal(str(error["code"]), str(error["message"])))

@@ -6,7 +6,7 @@ from typing import Any
 from supervisor.ctl import naming, render
 from supervisor.ctl.actions import proving
 from supervisor.ctl.actions.base import Arguments, Usage, no_arguments, one_name
-from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
 
 DOWN_CODES = (0, 100, 200, 1000)  # STOPPED, EXITED, FATAL, UNKNOWN
@@ -21,6 +21,8 @@ def status(terminal: Terminal, arguments: Arguments) -> Status:
         return _watch(terminal, names)
     try:
         programs = terminal.client.call("status")["programs"]
+    except LoginNeeded:
+        raise
     except Unreachable as error:
         terminal.say(str(error))
         return Status.UNKNOWN

@@ -6,7 +6,7 @@ from typing import Any
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.actions.fleet import Order, Outcome, gather, give
-from supervisor.ctl.naming import ALL, Program, chosen, is_group
+from supervisor.ctl.naming import ALL, Program, by_priority, chosen, is_group
 from supervisor.ctl.terminal import Status, Terminal
 
 DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
@@ -33,7 +33,7 @@ def stop(terminal: Terminal, arguments: Arguments) -> Status:
     """Returns when each program's process is gone; jobs flush before, all at once."""
     if not arguments:
         raise Usage("Error: stop requires a process name")
-    return give(terminal, _STOP, _chosen(terminal, arguments, UP_CODES))
+    return give(terminal, _STOP, _chosen(terminal, arguments, UP_CODES, last_first=True))
 
 
 def restart(terminal: Terminal, arguments: Arguments) -> Status:
@@ -43,7 +43,7 @@ def restart(terminal: Terminal, arguments: Arguments) -> Status:
         raise Usage("Error: restart requires a process name")
     if len(names) < len(arguments):
         return _roll(terminal, names)
-    down, stopped = gather(terminal, _STOP, _chosen(terminal, arguments, UP_CODES))
+    down, stopped = gather(terminal, _STOP, _chosen(terminal, arguments, UP_CODES, last_first=True))
     up, started = gather(terminal, Order("start", lambda _: "started", _RACE), _chosen(terminal, arguments, None))
     if terminal.as_json:
         terminal.show({"stopped": stopped, "started": started})
@@ -112,16 +112,29 @@ def _is_many(names: Arguments) -> bool:
     return ALL in names or any(map(is_group, names))
 
 
-def _chosen(terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None) -> Arguments:
+def _chosen(
+    terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None, *, last_first: bool = False
+) -> Arguments:
     """The names; for `all` and for groups those of the programs in one of these states (None: in any)."""
-    return _expanded(terminal, names, lambda program: codes is None or program["wire_code"] in codes)
+
+    def is_meant(program: Program) -> bool:
+        return codes is None or program["wire_code"] in codes
+
+    return _expanded(terminal, names, is_meant, last_first=last_first)
 
 
-def _expanded(terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool]) -> Arguments:
-    """The names, and in the place of `all` or a group those of its programs that are meant; unknown ones stay."""
+def _expanded(
+    terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool], *, last_first: bool = False
+) -> Arguments:
+    """The names, and in the place of `all` or a group those of its programs that are meant; unknown ones stay.
+
+    Programs of a group come in the order of their start, `last_first` in that of their stop.
+    """
     if not _is_many(names):
         return names
-    programs: list[Program] = terminal.client.call("status")["programs"]
+    programs = by_priority(terminal.client.call("status")["programs"])
+    if last_first:
+        programs.reverse()
     expanded: Arguments = []
     for name in [ALL] if ALL in names else names:
         found, unknown = chosen([name], programs)

@@ -3,13 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from supervisor.ctl.actions import accounts, daemon, events, foreground, listing, logs, noticed, running, story, using
+from supervisor.ctl.actions import (
+    accounts,
+    daemon,
+    events,
+    foreground,
+    listing,
+    logs,
+    noticed,
+    opening,
+    running,
+    story,
+    using,
+)
 from supervisor.ctl.actions.base import Action, Arguments, Usage
-from supervisor.ctl.client import Refusal, Unreachable
+from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import Status, Terminal
 
 JSON = "--json"
-HELP = ("-h", "--help")
+HELP = ("-h", "-?", "--help")
 
 
 def show_help(terminal: Terminal, arguments: Arguments) -> Status:
@@ -127,6 +139,10 @@ TABLE: Mapping[str, Action] = {
     "notices": Action(
         noticed.notices,
         (("notices", "List what says that this host goes away, and how the sources of such notices do."),),
+    ),
+    "open": Action(
+        opening.open_url,
+        (("open URL", "Talk to another daemon, at unix:///path or http://host:port, and show its status."),),
     ),
     "pid": Action(
         listing.pid,
@@ -246,7 +262,10 @@ TABLE: Mapping[str, Action] = {
 
 
 def run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
-    """Runs one action and tells what went wrong with it, if anything did. With --json there is always one object."""
+    """Runs one action and tells what went wrong with it, if anything did. With --json there is always one object.
+
+    Raises LoginNeeded if the terminal can ask for one.
+    """
     if not terminal.as_json and JSON not in arguments:
         return _run(terminal, name, arguments)
     terminal = replace(terminal, as_json=True, said=[], shown=[])
@@ -272,6 +291,8 @@ def _run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
         _tell_usage(terminal, action)
         return error.status
     except Unreachable as error:
+        if terminal.asks and isinstance(error, LoginNeeded):
+            raise
         terminal.say(str(error))
         return Status.NOT_RUNNING if error.missing else Status.UNKNOWN if error.refused else Status.WRONG
     except Refusal as error:

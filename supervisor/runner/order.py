@@ -1,0 +1,96 @@
+"""In which order programs start and stop: by priority of the group, then of the program; lower numbers first and last.
+
+What programs need before their start is read side by side; `Turns` has them start in order all the same.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable, Iterator
+from typing import TypeVar
+
+from supervisor.config import ProgramConfig
+from supervisor.runner.runner import Runner
+
+PATIENCE_S = 2.0  # the ledger gives what a start needs in milliseconds; a disk that hangs holds up its own jobs only
+
+Done = TypeVar("Done")
+
+
+def of_start(config: ProgramConfig) -> tuple[int, str, int, str]:
+    """What programs are sorted by before they are started."""
+    return (config.group_priority, config.group, config.priority, config.process)
+
+
+def by_priority(runners: Iterable[Runner]) -> list[Runner]:
+    """In the order of start."""
+    return sorted(runners, key=lambda each: of_start(each.config))
+
+
+def last_first(runners: Iterable[Runner]) -> list[Runner]:
+    """In the order of stop."""
+    return by_priority(runners)[::-1]
+
+
+class Turn:
+    """One program's place in the order."""
+
+    def __init__(self, turns: "Turns") -> None:
+        self._turns = turns
+        self._is_ready = asyncio.Event()
+        self._may_go = asyncio.Event()
+
+    async def comes(self) -> None:
+        """Returns when all before it have had their turn; at once if it gave its own up."""
+        if not self._is_ready.is_set():
+            self._turns.one_is_ready()
+            self._is_ready.set()
+            await self._may_go.wait()
+
+    def give_up(self) -> None:
+        """Nobody has to wait for it."""
+        self._is_ready.set()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Until it is ready, or for that long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_ready.wait(), timeout_s)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing of it is waited for."""
+        return self._is_ready.is_set()
+
+    def go(self) -> None:
+        """It is its turn."""
+        self._may_go.set()
+
+
+class Turns:
+    """So many turns, in order. Once none has become ready for PATIENCE_S, those that are don't wait for the others."""
+
+    def __init__(self, count: int) -> None:
+        self._turns = [Turn(self) for _ in range(count)]
+        self._ready_at = asyncio.get_running_loop().time()
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._turns)
+
+    def one_is_ready(self) -> None:
+        """There is progress."""
+        self._ready_at = asyncio.get_running_loop().time()
+
+    async def during(self, works: Iterable[Awaitable[Done]]) -> list[Done]:
+        """Does all of it side by side, and calls the turns meanwhile; what each gave."""
+        caller = asyncio.create_task(self.call())
+        try:
+            return await asyncio.gather(*works)
+        finally:
+            caller.cancel()
+
+    async def call(self) -> None:
+        """Calls each when it is ready; to be run beside what waits for its turn."""
+        loop = asyncio.get_running_loop()
+        for turn in self._turns:
+            while not turn.is_ready and (left_s := self._ready_at + PATIENCE_S - loop.time()) > 0:
+                await turn.wait_ready(left_s)
+            turn.go()

@@ -1,0 +1,158 @@
+"""Who asked for what change, and what came of it, in the log of a real daemon."""
+
+import json
+import os
+import subprocess
+import sys
+import xmlrpc.client
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.control.audit import MAX_NAMES, MAX_TEXT, Caller, Change
+from tests.control.test_access import NOBODY, ask_as, needs_root
+from tests.control.test_access import folder as folder
+from tests.control.test_doors import ask, basic, free_port
+from tests.system.both import UnixTransport
+from tests.system.harness import Daemon, Refused
+
+PROGRAMS = """[program:sleeper]
+command=/bin/sleep 100
+[program:cat]
+command=/bin/cat
+[program:w]
+command=/bin/sleep 100
+process_name=%(process_num)d
+numprocs=2
+autostart=false
+startsecs=0
+[program:broken]
+command=/bin/false
+autostart=false
+startretries=0
+"""
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[Daemon]:
+    with Daemon(folder, PROGRAMS) as daemon:
+        daemon.until_state("cat", "RUNNING")
+        yield daemon
+
+
+def records(daemon: Daemon, count: int) -> list[dict[str, Any]]:
+    """So many lines, without what every line of the log has; the log is written by a thread."""
+
+    def look() -> list[dict[str, Any]] | None:
+        lines = map(json.loads, (daemon.folder / "daemon.log").read_text().splitlines())
+        found = [line for line in lines if line["event"] == "change.asked"]
+        return found if len(found) >= count else None
+
+    found: list[dict[str, Any]] = daemon.until(look, f"{count} changes are written")
+    return [{key: line[key] for key in line if key not in ("timestamp", "level", "event")} for line in found]
+
+
+def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
+    daemon.call("stop", name="sleeper")
+    with pytest.raises(Refused):
+        daemon.call("start", name="broken")
+    daemon.call("status")
+
+    stopped, broken = records(daemon, 2)
+    me = {"uid": os.geteuid(), "peer_pid": os.getpid()}
+    assert stopped == {"command": "stop", "program": "sleeper", "result": "OK", **me}
+    assert broken.pop("reason").startswith("1 failures")
+    assert broken == {"command": "start", "program": "broken", "result": "ABNORMAL_TERMINATION", **me}
+
+
+@needs_root
+def test_who_may_not_is_written_too(daemon: Daemon):
+    daemon.socket.chmod(0o777)
+
+    ask_as(NOBODY, daemon, "stop")
+    ask_as(NOBODY, daemon, "each", command="signal", names=["sleeper", "cat"], arguments={"signal": "KILL"})
+
+    refused, of_many = records(daemon, 2)
+    assert (of_many["command"], of_many["programs"]) == ("signal", ["sleeper", "cat"])
+    assert (of_many["result"], of_many["arguments"]) == ("FORBIDDEN", {"signal": "KILL"})
+    assert (refused["command"], refused["program"], refused["result"]) == ("stop", "sleeper", "FORBIDDEN")
+    assert refused["uid"] == NOBODY
+    assert refused["peer_pid"] not in (os.getpid(), None)
+
+
+def test_a_web_page_that_tried_is_written(daemon: Daemon):
+    ask_as(os.geteuid(), daemon, "stop", {"Origin": "https://example.org"})
+
+    lines = daemon.until(
+        lambda: [line for line in (daemon.folder / "daemon.log").read_text().splitlines() if "client.refused" in line],
+        "it is written",
+    )
+    assert (json.loads(lines[0])["path"], len(lines)) == ("/api/v1/stop", 1)
+
+
+def test_many_programs_have_a_line_each(daemon: Daemon):
+    command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), "start", "w:*", "nope"]
+    subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+    found = {each["program"]: each["result"] for each in records(daemon, 3) if each["command"] == "start"}
+    assert found == {"w:0": "OK", "w:1": "OK", "nope": "BAD_NAME"}
+
+
+def test_supervisors_methods_are_written(daemon: Daemon):
+    with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
+        proxy.supervisor.startProcessGroup("w")
+        proxy.supervisor.startProcessGroup("w")  # nothing to do
+        proxy.supervisor.stopProcess("w:0", True)
+        with pytest.raises(xmlrpc.client.Fault):
+            proxy.supervisor.stopProcess("nope")
+        proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
+        proxy.supervisor.getState()
+
+    found = [
+        (each["command"].removeprefix("supervisor."), each.get("program"), each["result"])
+        for each in records(daemon, 6)
+    ]
+    assert sorted(found[:2]) == [("startProcessGroup", "w:0", "OK"), ("startProcessGroup", "w:1", "OK")]
+    assert found[2:] == [
+        ("startProcessGroup", "w", "OK"),
+        ("stopProcess", "w:0", "OK"),
+        ("stopProcess", "nope", "BAD_NAME"),
+        ("sendRemoteCommEvent", None, "OK"),
+    ]
+
+
+def test_what_programs_are_told_is_not_written(daemon: Daemon):
+    with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
+        proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
+        proxy.supervisor.sendProcessStdin("cat", "hunter2\n")
+    daemon.call("send_stdin", name="cat", chars="hunter2\n")
+    daemon.call("send_stdin", name="cat", base64="aHVudGVyMgo=")
+
+    assert [each["arguments"] for each in records(daemon, 4)] == [
+        {"text": "kind", "secret": "7 long"},
+        {"data": "8 long"},
+        {"chars": "8 long"},
+        {"base64": "12 long"},
+    ]
+    assert "hunter2" not in (daemon.folder / "daemon.log").read_text()
+    assert "aHVudGVyMgo" not in (daemon.folder / "daemon.log").read_text()
+
+
+def test_on_tcp_the_login_and_the_address_are_written(tmp_path: Path):
+    port = free_port()
+    inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword=secret\n"
+    with Daemon(tmp_path, PROGRAMS + inet) as daemon:
+        ask(port, "/api/v1/reread", Authorization=basic("ann", "secret"))
+
+        assert records(daemon, 1) == [{"command": "reread", "result": "OK", "address": "127.0.0.1", "user": "ann"}]
+
+
+def test_a_line_is_bounded_whatever_was_sent(capsys: pytest.CaptureFixture[str]):
+    hostile = {f"key{number}" * 50: "x" * 10_000 for number in range(500)}
+    change = Change(Caller(uid=1), "update", {"names": ["n" * 10_000] * 1000, **hostile})
+
+    change.ended("FAILED", "r" * 100_000)
+
+    assert len(capsys.readouterr().out) < 3 * MAX_NAMES * (MAX_TEXT + 10)

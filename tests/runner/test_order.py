@@ -1,0 +1,59 @@
+"""Turns: in order, but nobody waits long for one that does not come."""
+
+import asyncio
+
+from supervisor.runner.order import PATIENCE_S, Turns
+
+
+async def test_turns_come_in_order_whoever_is_ready_first():
+    turns, went = Turns(3), list[int]()
+    ready = [asyncio.Event() for _ in range(3)]
+
+    async def work(number: int) -> None:
+        await ready[number].wait()
+        await turn[number].comes()
+        went.append(number)
+
+    turn = list(turns)
+    works = asyncio.create_task(turns.during(work(number) for number in range(3)))
+    for number in (2, 1, 0):
+        ready[number].set()
+        await asyncio.sleep(0)
+    await works
+
+    assert went == [0, 1, 2]
+
+
+async def test_who_gives_up_is_waited_for_by_nobody():
+    turns, went = Turns(2), list[str]()
+    first, second = turns
+    late = asyncio.Event()
+
+    async def slow() -> None:
+        first.give_up()
+        await late.wait()
+        await first.comes()
+        went.append("slow")
+
+    async def quick() -> None:
+        await second.comes()
+        went.append("quick")
+        late.set()
+
+    async with asyncio.timeout(PATIENCE_S / 2):
+        await turns.during([slow(), quick()])
+
+    assert went == ["quick", "slow"]
+
+
+async def test_many_that_hang_hold_the_others_up_once_and_not_for_ever():
+    turns = Turns(50)
+    *hang, last = turns
+    caller = asyncio.create_task(turns.call())
+    began_at = asyncio.get_running_loop().time()
+
+    await last.comes()
+
+    assert asyncio.get_running_loop().time() - began_at < len(hang) * PATIENCE_S / 4
+    await hang[0].comes()  # it may go when it can
+    await caller

@@ -1,0 +1,137 @@
+"""`priority` says in which order programs start and stop.
+
+Programs write their pids, which are given out in the order of the starts. Who is told first to stop need not be the
+first that the kernel lets run, so that order is read from the daemon's log.
+"""
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+import xmlrpc.client
+from pathlib import Path
+
+import pytest
+
+from tests.system.both import UnixTransport
+from tests.system.harness import Daemon
+
+WRITER = """[program:{name}]
+command=/bin/sh -c "echo $$ {name} >> {folder}/starts; exec sleep 1000"
+startsecs=0
+{keys}
+"""
+IN_ORDER = ["late", "z", "g:b", "g:a", "h:c", "m"]
+"""The groups g and h have priorities of their own; inside g, b comes before a."""
+
+
+def programs(folder: Path, common: str = "") -> str:
+    """Six programs whose names, places in the file and priorities are all in different orders."""
+    priorities = {"m": 900, "a": 3, "late": -5, "c": 1, "z": 2, "b": 1}
+    written = [
+        WRITER.format(name=name, folder=folder, keys=f"priority={priority}\n{common}")
+        for name, priority in priorities.items()
+    ]
+    return "".join([*written, "[group:g]\nprograms=a,b\npriority=100\n[group:h]\nprograms=c\npriority=200\n"])
+
+
+def started(daemon: Daemon, count: int) -> list[str]:
+    """The programs that have written since the last look, by the pid of who wrote."""
+    file = daemon.folder / "starts"
+
+    def lines() -> list[list[str]]:
+        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+
+    daemon.until(lambda: len(lines()) >= count, f"{count} have started")
+    found = [name for _, name in sorted(lines(), key=lambda line: int(line[0]))]
+    file.unlink()
+    return [f"{group}:{name}" if (group := {"a": "g", "b": "g", "c": "h"}.get(name)) else name for name in found]
+
+
+def stopped(daemon: Daemon) -> list[str]:
+    """The programs that were told to stop, since the last look."""
+    log = daemon.folder / "daemon.log"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("")
+    return [line["program"] for line in lines if line["event"] == "program.changed" and line["state"] == "STOPPING"]
+
+
+def ctl(daemon: Daemon, *arguments: str) -> None:
+    command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), *arguments]
+    subprocess.run(command, capture_output=True, timeout=60, check=True)
+
+
+def test_the_daemon_starts_by_priority_and_stops_in_reverse(tmp_path: Path) -> None:
+    with Daemon(tmp_path, programs(tmp_path)) as daemon:
+        assert started(daemon, 6) == IN_ORDER
+        daemon.until_state("m", "RUNNING")
+        daemon.stop()
+        assert stopped(daemon) == IN_ORDER[::-1]
+
+
+def test_all_and_groups_start_by_priority_and_stop_in_reverse(tmp_path: Path) -> None:
+    with Daemon(tmp_path, programs(tmp_path, "autostart=false")) as daemon:
+        ctl(daemon, "start", "all")
+        assert started(daemon, 6) == IN_ORDER
+        ctl(daemon, "stop", "all")
+        assert stopped(daemon) == IN_ORDER[::-1]
+        ctl(daemon, "start", "h:*", "g:*")
+        assert started(daemon, 3) == ["h:c", "g:b", "g:a"]  # names are taken as they were given
+        ctl(daemon, "restart", "g:*")
+        assert stopped(daemon) == ["g:a", "g:b"]
+        assert started(daemon, 2) == ["g:b", "g:a"]
+
+
+def test_clients_of_supervisor_start_all_by_priority_and_stop_in_reverse(tmp_path: Path) -> None:
+    with (
+        Daemon(tmp_path, programs(tmp_path, "autostart=false")) as daemon,
+        xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy,
+    ):
+        proxy.supervisor.startAllProcesses()
+        assert started(daemon, 6) == IN_ORDER
+        proxy.supervisor.stopAllProcesses()
+        assert stopped(daemon) == IN_ORDER[::-1]
+
+
+def test_update_starts_what_is_new_by_priority(tmp_path: Path) -> None:
+    with Daemon(tmp_path, "") as daemon:
+        daemon.write(programs(tmp_path))
+        daemon.call("update")
+        assert started(daemon, 6) == IN_ORDER
+
+        daemon.write("")
+        daemon.call("update")
+        assert stopped(daemon) == IN_ORDER[::-1]
+
+
+def test_what_ran_when_the_host_broke_down_starts_by_priority_again(tmp_path: Path) -> None:
+    with Daemon(tmp_path, programs(tmp_path)) as daemon:
+        started(daemon, 6)
+        daemon.until_state("m", "RUNNING")
+        pids = [each["pid"] for each in daemon.call("status")["programs"]]
+        assert daemon.process is not None
+        daemon.process.kill()
+        daemon.process.wait()
+        subprocess.run(["kill", "-9", *map(str, pids)], check=True)
+        daemon.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all are gone")
+        with contextlib.closing(sqlite3.connect(tmp_path / "state/ledger.sqlite3")) as ledger, ledger:
+            ledger.execute("UPDATE attempts SET boot_id = 'before the reboot'")
+
+        daemon.start()
+
+        assert started(daemon, 6) == IN_ORDER
+
+
+@pytest.mark.parametrize("how", ["daemon", "all"])
+def test_depends_on_wins_over_priority(tmp_path: Path, how: str) -> None:
+    base = "priority=900\n" + ("" if how == "daemon" else "autostart=false")
+    needy = f"priority=1\ndepends_on=base\n{'' if how == 'daemon' else 'autostart=false'}"
+    written = WRITER.format(name="needy", folder=tmp_path, keys=needy)
+    with Daemon(tmp_path, written + WRITER.format(name="base", folder=tmp_path, keys=base)) as daemon:
+        if how == "all":
+            ctl(daemon, "start", "all")
+        assert started(daemon, 2) == ["base", "needy"]
+        daemon.until_state("needy", "RUNNING")
+        daemon.stop()
+        assert stopped(daemon) == ["needy", "base"]
