@@ -11,7 +11,7 @@ demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing 
 	$(BIN)/python -m examples.demo
 
 test: $(INSTALLED)  ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
