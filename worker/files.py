@@ -42,6 +42,10 @@ class Unfit(Exception):
     """A whole checkpoint does not fit this program; the text says how."""
 
 
+class NotFinite(Exception):
+    """The state holds a NaN or an infinity, and is no place to begin from; the text names what."""
+
+
 class Files(Protocol):
     """How a program's state becomes files and comes back."""
 
@@ -51,10 +55,15 @@ class Files(Protocol):
     """What else the bits depend on."""
 
     def write(self, folder: Path) -> None:
-        """Writes the present state into files of an empty folder. Called between two steps. Raises OSError."""
+        """Writes the present state into files of an empty folder. Called between two steps.
+
+        Raises OSError; NotFinite, if it looks for that: then training diverged (docs/failures.md).
+        """
 
     def read(self, folder: Path) -> None:
-        """Takes the state back. Raises Unfit if it is another program's."""
+        """Takes the state back. Raises Unfit if it is another program's; OSError, and what a device or a lack of memory
+        raises, may pass, and the next attempt tries again.
+        """
 
     def read_foreign(self, prefix: Path) -> int:
         """Takes another program's TensorFlow checkpoint as a start, gives its step. Raises Unfit if it can't."""
@@ -106,8 +115,11 @@ class FilesRun(Steps):
         if opened.restore is not None:
             try:
                 name = self._restore(opened.restore)
-            except Unfit as error:
-                self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}")
+            except BaseException as error:
+                self._release()
+                if isinstance(error, Unfit):
+                    self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}")
+                raise
         self._cadence.begun(self.step, time.monotonic())
         self._attempt.requests.step = self.step
         took_s = time.monotonic() - started
@@ -173,7 +185,11 @@ class FilesRun(Steps):
             generators.write(found["generators"])
             self.step, self.epoch, self.batch = found["step"], found["epoch"], found["batch"]
             self._metrics = found["metrics"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except FileNotFoundError as error:
+            if not (path / layout.MANIFEST).exists():
+                raise  # somebody deleted it since it was proven: the next attempt gets another one
+            raise Unfit(attempt.one_line(error)) from error  # another program's has other files
+        except (ValueError, KeyError, TypeError) as error:
             raise Unfit(attempt.one_line(error)) from error
         if path.parent == self._directory:
             size = manifest.read(path).size_bytes
@@ -199,6 +215,11 @@ class FilesRun(Steps):
             except Overtaken as error:
                 self._take_back(name)
                 self._attempt.give_up(WorkerExit.LOCKED, str(error), self.step)
+            except NotFinite as error:
+                self._take_back(name)
+                text = f"cannot save {name}: {error}; earlier checkpoints are untouched"
+                self._attempt.reporter.say(SaveFailed(self._attempt.number, self.step, text, flushes))
+                self._attempt.diverged(text, self.step, self._attempt.launch.on_nan in ("rollback", "skip"))
             except OSError as error:
                 self._take_back(name)
                 self._cadence.failed(time.monotonic())
