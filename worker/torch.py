@@ -25,7 +25,9 @@ MAX_NAMED = 10  # tensors in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
 _CHECKED = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes and a copy, on a device that may be full
+_AT_ONCE = (
+    1 << 24
+)  # elements looked at closely: the answer takes as many bytes and a copy, on a device that may be full
 
 
 def prepare(seed: int = SEED, directory: str | Path | None = None) -> None:

@@ -95,7 +95,7 @@ class RecordEnd:
 
 @dataclass(frozen=True, slots=True)
 class RememberSilences:
-    """Write down the longest silences (s) that the job came back from, by section; only those that grew."""
+    """Write down the longest silences (s) that the job came back from, by section; only those that changed."""
 
     longest: tuple[tuple[str, float], ...]
 

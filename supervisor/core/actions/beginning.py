@@ -106,6 +106,6 @@ def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
     if policy.hang_floor is not None and now < facts.start_by:
         limit = f"{patience.limit(patience.section, policy.hang_floor):g} s in {patience.section} (hang_timeout = auto)"
-        patience.hung(facts.step)
+        patience.hung(facts.step, patience.section)
     facts.ending = (Cause.STARTUP_TIMEOUT, f"did not train within {limit}; does the script use worker.Run?")
     return abort(facts, now)

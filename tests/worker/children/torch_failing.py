@@ -16,7 +16,7 @@ AT_RESTORE: dict[str, Exception] = {
     "device-memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     "host-memory": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."),
     "in-a-module": RuntimeError(
-        "Error(s) in loading state_dict for Net: While copying the parameter named \"w\", an exception occurred : "
+        'Error(s) in loading state_dict for Net: While copying the parameter named "w", an exception occurred : '
         "('CUDA out of memory. Tried to allocate 2.00 GiB.',)"
     ),
     "device": RuntimeError("CUDA error: an illegal memory access was encountered"),
