@@ -6,6 +6,7 @@ so that no checkpoint lies between an epoch's last batch and what belongs to it.
 """
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from worker.keras_state import FitState
 from worker.run import Run
 from worker.state import Position
 from worker.tensorboard import EVERY
+
+ALIVE_S = 1.0  # between two words of a validation that it lives; limits are minutes
 
 
 def fit(
@@ -117,10 +120,11 @@ def _end_epoch(model: Any, listed: Any, run: "_FitRun", state: "FitState", optio
     logs = {name: float(value) for name, value in model.get_metrics_result().items()}
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
         inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
-        found = model.evaluate(
-            inputs, labels, sample_weight=weights, verbose=0, return_dict=True, steps=options.get("validation_steps"),
-            batch_size=options.get("validation_batch_size"),
-        )  # fmt: skip
+        with run.evaluating():
+            found = model.evaluate(
+                inputs, labels, sample_weight=weights, verbose=0, return_dict=True,
+                steps=options.get("validation_steps"), batch_size=options.get("validation_batch_size"),
+            )  # fmt: skip
         logs |= {f"val_{name}": value for name, value in found.items()}
     listed.on_epoch_end(epoch, logs)
     state.last_logs = logs
@@ -159,6 +163,19 @@ def _after(begun: Position, batches: int, data: Any) -> Position:
 
 class _FitRun(Run):
     """A run whose batches Keras takes."""
+
+    _evaluating_told_at = 0.0  # monotonic
+
+    def evaluates(self, begins: bool) -> None:
+        """Keras is at a validation, and alive: so its silence is no step's, and no batch's but the one that hangs."""
+        now = time.monotonic()
+        if begins or now - self._evaluating_told_at >= ALIVE_S:
+            self._evaluating_told_at = now
+            self._tell_section("evaluation")
+
+    def evaluated(self) -> None:
+        """It is at its steps again."""
+        self._tell_section(None)
 
     @property
     def position(self) -> Position:
@@ -216,6 +233,21 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         self._ended = batch + 1 if self.batches is None else min(batch + 1, self.batches)
         super().on_train_batch_end(self._begun_at + batch, logs)
         self._logs = dict(logs or {})
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """The validation of an epoch."""
+        self._run.evaluates(begins=True)
+        super().on_test_begin(logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """One batch of it."""
+        super().on_test_batch_end(batch, logs)
+        self._run.evaluates(begins=False)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Over."""
+        super().on_test_end(logs)
+        self._run.evaluated()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The last step is done when all that belongs to its epoch is."""

@@ -98,7 +98,7 @@ class _SaverFiles:
             step, _ = foreign.step_of(tensorbundle.look(prefix))
         except BundleError as error:
             if isinstance(error.__cause__, OSError):
-                raise error.__cause__  # it was just proven: this passes, or the next proof says what is wrong
+                raise error.__cause__ from None  # it was just proven: this passes, or the next proof says what is wrong
             raise Unfit(str(error)) from error
         self._restore(prefix)
         return step

@@ -196,8 +196,8 @@ class _TorchFiles:
 
 
 def _lacks_memory(error: RuntimeError) -> bool:
-    """PyTorch has one class for lack of memory on a device, none on the host; a module's `load_state_dict` makes a plain
-    RuntimeError of both."""
+    """PyTorch has a class for it on a device, none on the host; a module's `load_state_dict` makes a plain RuntimeError
+    of both."""
     return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in _LACKS_MEMORY)
 
 

@@ -64,8 +64,8 @@ class Patience:
 
     `longest`: by section, of this and earlier attempts; of one that did not come again for long, less. `remembered`:
     what of it the ledger has. `hung_step`: the last step before a hang that was not passed since; each further hang
-    there in the same section (`hangs`, `hung_in`) doubles that section's limit, within bounds, so that a place that only
-    takes long is passed in the end.
+    there in the same section (`hangs`, `hung_in`) doubles that section's limit, within bounds, so that a place that
+    only takes long is passed in the end.
     """
 
     longest: dict[Section, float] = field(default_factory=dict)

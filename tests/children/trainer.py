@@ -8,7 +8,7 @@ ends, beside steps that do; "no-export": an export is never
 answered; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
 at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
 "told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
-one that ignores SIGTERM and leaves the session).
+one that ignores SIGTERM and leaves the session), STRAY (as a standby, start one that nobody is the parent of).
 """
 
 import fcntl
@@ -122,6 +122,8 @@ class Pipes:
         if FAIL == "standby":
             self.say(Failed(STANDBY, None, "no module named corpus"))
             sys.exit(WorkerExit.USER_ERROR)
+        if "STRAY" in os.environ:
+            subprocess.run(["/bin/sh", "-c", "setsid sleep 600 > /dev/null 2>&1 &"], check=True)
         self.say(Ready(STANDBY, "warm", os.getpid(), time.monotonic() - began))
         while self.attempt == STANDBY:
             for each in self.hear(0.2):

@@ -29,7 +29,7 @@ def running_deadline(facts: Facts, now: float) -> float | None:
 
 
 def hang_deadline(facts: Facts) -> float | None:
-    """When silence, or a save that never ends, becomes a hang; never for a plain program, whose progress nobody sees."""
+    """When silence, or a save that never ends, is a hang; never for a plain program, whose progress nobody sees."""
     found = hang_due(facts)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What leaves a run of PyTorch whose restore, or whose save, fails in each of several ways: a line for each, in FOLDER."""
+"""What leaves a run of PyTorch whose restore, or save, fails in each of several ways: a line for each, in FOLDER."""
 
 import sys
 from pathlib import Path
@@ -60,7 +60,7 @@ def main() -> None:
         try:
             with stepkeeper.Run(part=part, total_steps=0, directory=FOLDER / "restore"):
                 pass
-        except BaseException as left:
+        except (Exception, SystemExit) as left:  # noqa: BLE001 - whatever it is, it is said
             say(what, left)
     model = Masked()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
