@@ -95,6 +95,7 @@ def _memory(found: Mapping[str, Any]) -> Memory:
         idle_deaths=_number(found["idle_deaths"]),
         avoid=_names(found["avoid"]),
         cleared=_names(found["cleared"]),
+        unfit=tuple((str(name), str(why)) for name, why in found.get("unfit", ())[:MOST_NAMES]),
         deaths=tuple(_death(*each) for each in found["deaths"][-REMEMBERED:]),
         hung_step=_maybe(found["hung_step"]),
         hung_in=None if found.get("hung_in") is None else section_of(str(found["hung_in"])),

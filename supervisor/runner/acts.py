@@ -28,7 +28,7 @@ from supervisor.runner.exports import Exports
 from supervisor.runner.gpu_waiting import GpuWaiting
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import check_of
-from supervisor.runner.selecting import select
+from supervisor.runner.selecting import select, set_aside
 from supervisor.runner.services import Services
 from supervisor.runner.stacks import keep_then_abort
 from supervisor.runner.standby import Reserve
@@ -237,6 +237,13 @@ class Acts:
     def _(self, effect: order.SelectCheckpoint) -> None:
         if self._config.job is not None:
             self._background(self._select(effect, self._config.job))
+
+    @perform.register
+    def _(self, effect: order.SetAside) -> None:
+        services, job = self._services, self._config.job
+        if job is not None:
+            name, about = self._config.name, (services.checkpoints, services.ledger, self._refused, self._log)
+            self._background(set_aside(name, effect, job, *about))
 
     @perform.register
     def _(self, effect: order.SendGo) -> None:

@@ -1,9 +1,10 @@
 """From the spawn to the first step."""
 
 from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.looping import own_checkpoint
 from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run, starting_deadline, terminate
 from supervisor.core.actions.training import note_step
-from supervisor.core.effects import RecordEnd, SendGo
+from supervisor.core.effects import RecordEnd, SendGo, SetAside
 from supervisor.core.events import (
     CheckpointSelected,
     Event,
@@ -90,6 +91,10 @@ def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
     if facts.state is State.STARTING:
         facts.patience.heard(Section.TRACING, now)
         facts.deadline_at = starting_deadline(facts)
+    unfit = facts.suspects.unfit
+    if unfit and facts.restoring and (own := own_checkpoint(facts)) is not None and own not in dict(unfit):
+        facts.suspects.unfit = ()  # the program fits what is older, so it is not to blame
+        return [SetAside(facts.attempt, unfit)]
     return []
 
 

@@ -89,7 +89,12 @@ def launch(facts: Facts, now: float) -> Effects:
         return [Spawn(facts.attempt)]
     facts.start_by = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt, facts.split), SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.before)]
+    return [Spawn(facts.attempt, facts.split), select(facts)]
+
+
+def select(facts: Facts) -> SelectCheckpoint:
+    """What the present attempt may begin from."""
+    return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.before, facts.suspects.unfit)
 
 
 def ask(facts: Facts, reason: str, then: Then, now: float) -> Effects:
