@@ -33,7 +33,7 @@ def follow_bad_checkpoint(facts: Facts, text: str, now: float) -> Effects:
     unfit = dict(facts.suspects.unfit)
     if name is None or name in unfit:
         return fail(facts, text)
-    facts.suspects.unfit = ((name, text[:MAX_WHY]), *facts.suspects.unfit)
+    facts.suspects.unfit = ((name, (facts.last_words or text)[:MAX_WHY]), *facts.suspects.unfit)
     return retry(facts, Cause.BAD_CHECKPOINT, text, now)
 
 
