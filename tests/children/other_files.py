@@ -1,15 +1,22 @@
-"""Another program than faulty.py, which can't go on from what that one wrote."""
+"""Programs that differ from faulty.py: MISFIT=all can't go on from what that one wrote, MISFIT=NAME not from that."""
 
 import os
+from pathlib import Path
 
-os.environ["FAULT"] = "none"
+import faulty  # beside this file, which is where Python looks first
 
-from tests.children import faulty
-from worker.files import FilesRun
+from worker.files import FilesRun, Unfit
+
+MISFIT = os.environ["MISFIT"]
 
 
 class Other(faulty.State):
-    """Of another kind."""
+    """Of another kind, and so is what it writes."""
+
+    def read(self, folder: Path) -> None:
+        if folder.name == MISFIT:
+            raise Unfit("its layers are others")
+        super().read(folder)
 
 
 if __name__ == "__main__":

@@ -117,7 +117,8 @@ def test_it_is_survived(daemon: Daemon, name: str):
 
 
 def test_a_checkpoint_that_does_not_fit_is_passed_over_and_set_aside_once_an_older_one_did(tmp_path: Path):
-    with Daemon(tmp_path, section("unfit", tmp_path, tmp_path / "c")) as daemon:
+    program = section("unfit", tmp_path, tmp_path / "c", FAULT="kill", MISFIT="step-0000000010.a1")
+    with Daemon(tmp_path, program.replace("faulty.py", "other_files.py")) as daemon:
         ends_well(daemon, "unfit")
 
         found = history(daemon, "unfit")
@@ -134,7 +135,7 @@ def test_where_no_checkpoint_fits_it_fails_and_moves_nothing(tmp_path: Path):
         before = sorted(os.listdir(tmp_path / "c"))
     for each in (tmp_path / "c").glob("step-*/state.json"):
         assert each.is_file()
-    renamed = section("none", tmp_path, tmp_path / "c").replace("faulty.py", "other_files.py")
+    renamed = section("none", tmp_path, tmp_path / "c", MISFIT="all").replace("faulty.py", "other_files.py")
     with Daemon(tmp_path, renamed) as daemon:
         daemon.call("start", name="none", wait=False)
         found = daemon.until_state("none", "FAILED", patience_s=PATIENCE_S)
