@@ -23,7 +23,7 @@ from supervisor.protocol.manifest import FileRecord, Manifest
 from supervisor.protocol.retention import RetentionPolicy
 from worker import exact, finite, snapshot
 from worker.lock import Overtaken
-from worker.saving import Origin, SaveError
+from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
@@ -32,10 +32,6 @@ from worker.tpu import on_host
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
 COPIES = "replicas"  # prefix of the second bundle: what replicas other than the first hold
-
-
-class NotFinite(SaveError):
-    """What was to be saved holds a NaN or an infinity, so it is no place to begin from; the text names it."""
 
 
 @dataclass(frozen=True, slots=True)

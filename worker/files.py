@@ -22,12 +22,12 @@ from worker.divergence import Watch
 from worker.files_writer import FORMAT, Boundary, Copying, Files, FilesTaken, FilesWriter, Unfit
 from worker.opening import Opened, open_directory
 from worker.saves import Saves
-from worker.saving import Last, Origin
+from worker.saving import Last, NotFinite, Origin, SaveError
 from worker.shelf import Shelf
 from worker.steps import Steps
 from worker.tensorboard import EVERY
 
-__all__ = ["Copying", "Files", "FilesRun", "Unfit"]
+__all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
 
 
 class FilesRun(Steps):
@@ -77,8 +77,11 @@ class FilesRun(Steps):
         if opened.restore is not None:
             try:
                 last = self._restore(opened.restore)
-            except Unfit as error:
-                self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}")
+            except BaseException as error:
+                opened.lock.release()
+                if isinstance(error, Unfit):
+                    self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}")
+                raise
         took_s = time.monotonic() - started
         versions, topology = self._conditions()
         changed = conditions.compare(
@@ -166,12 +169,21 @@ class FilesRun(Steps):
             self.examples = found.get("examples")
             self._metrics = found["metrics"]
             return Last(self.step, path.name, manifest.read(path).size_bytes)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except FileNotFoundError as error:
+            if not (path / layout.MANIFEST).exists():
+                raise  # somebody deleted it since it was proven: the next attempt gets another one
+            raise Unfit(attempt.one_line(error)) from error  # another program's has other files
+        except (ValueError, KeyError, TypeError) as error:
             raise Unfit(attempt.one_line(error)) from error
 
 
 class _FilesSaves(Saves[Boundary, FilesTaken]):
     """Those of one run."""
+
+    def _failed(self, step: int, error: SaveError) -> None:
+        on_nan = self._attempt.launch.on_nan
+        if isinstance(error, NotFinite) and on_nan != "off":
+            self._attempt.diverged(str(error), step, on_nan in ("rollback", "skip"))
 
     def begin(self, opened: Opened, writer: FilesWriter, step: int, last: Last | None) -> None:
         """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""

@@ -18,7 +18,7 @@ from supervisor.protocol.manifest import FileRecord, Manifest
 from worker import generators
 from worker.attempt import one_line
 from worker.lock import Overtaken
-from worker.saving import Origin, SaveError
+from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
 
 FORMAT = 1
@@ -41,10 +41,15 @@ class Files(Protocol):
         """What else the bits depend on. `deterministic`, if it is there: whether the program's sums repeat."""
 
     def write(self, folder: Path) -> None:
-        """Writes the present state into files of an empty folder. Called between two steps. Raises OSError."""
+        """Writes the present state into files of an empty folder. Called between two steps.
+
+        Raises OSError; NotFinite, naming what is not, if it looks for that: then training diverged (docs/failures.md).
+        """
 
     def read(self, folder: Path) -> None:
-        """Takes the state back. Raises Unfit if it is another program's."""
+        """Takes the state back. Raises Unfit if it is another program's; OSError, and what a device or a lack of memory
+        raises, may pass, and the next attempt tries again.
+        """
 
     def read_foreign(self, prefix: Path) -> int:
         """Takes another program's TensorFlow checkpoint as a start, gives its step. Raises Unfit if it can't."""
@@ -57,7 +62,7 @@ class Copying(Protocol):
     def copied(self) -> Callable[[Path], None] | None:
         """A copy of the present state, as what writes it: given an empty folder, on another thread, as `write` does.
 
-        None where that can't be. Called between two steps. Raises MemoryError.
+        None where that can't be. Called between two steps. Raises MemoryError; NotFinite.
         """
 
 
@@ -100,7 +105,7 @@ class FilesWriter:
     def take(self, figures: Boundary, copied: bool) -> FilesTaken:
         """The present state. `copied`: training is to go on while it is written, which not every program can.
 
-        Raises SaveError if there is no memory for a copy.
+        Raises SaveError if there is no memory for a copy; NotFinite.
         """
         name = CheckpointName(figures.step, self._origin.attempt)
         state = {
@@ -112,7 +117,9 @@ class FilesWriter:
         try:
             write = self._files.copied() if copied and isinstance(self._files, Copying) else None
         except MemoryError as error:
-            raise SaveError(f"cannot save {name}: {one_line(error)}; earlier checkpoints are untouched") from error
+            raise SaveError(_refusal(name, one_line(error))) from error
+        except NotFinite as error:
+            raise NotFinite(_refusal(name, str(error))) from error
         return FilesTaken(name, host, figures.metrics, write or self._files.write, is_apart=write is not None)
 
     def write(self, taken: FilesTaken) -> Manifest:
@@ -138,10 +145,13 @@ class FilesWriter:
         except Overtaken:
             self._shelf.take_back(taken.name)
             raise
+        except NotFinite as error:
+            self._shelf.take_back(taken.name)
+            raise NotFinite(_refusal(taken.name, str(error))) from error
         except OSError as error:
             self._shelf.take_back(taken.name)
             cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            raise SaveError(f"cannot save {taken.name}: {cause}; earlier checkpoints are untouched") from error
+            raise SaveError(_refusal(taken.name, cause)) from error
 
     def _fill(self, folder: NewFolder, taken: FilesTaken) -> None:
         """The program's own files. Raises OSError, with a number where the disk is full: NumPy's has none."""
@@ -172,6 +182,10 @@ class FilesWriter:
             self._shelf.retain(newest)
         except OSError as error:
             sys.stderr.write(f"stepkeeper: cannot delete old checkpoints in {self._directory}: {error}\n")
+
+
+def _refusal(name: CheckpointName, cause: str) -> str:
+    return f"cannot save {name}: {cause}; earlier checkpoints are untouched"
 
 
 def _has_room(folder: Path) -> bool:

@@ -98,8 +98,8 @@ def _traced(
 def _run_once(step: loop.Step, batch: tuple[Any, Any], variables: Iterable[Any]) -> None:
     kept = [(variable, variable.numpy()) for variable in _components(variables)]
     try:
-        loss = step(*batch)
-        _ = [float(each) for each in getattr(loss, "values", (loss,))]  # waits for it
+        figures = step(*batch)
+        _ = [float(each) for figure in figures.values() for each in getattr(figure, "values", (figure,))]  # waits
     finally:
         for variable, value in kept:
             variable.assign(value)

@@ -13,11 +13,11 @@ from supervisor.protocol.messages import Restored
 from worker import completeness, conditions, exact, foreign, tensorflow_conditions
 from worker.attempt import Attempt, one_line
 from worker.cadence import Cadence, auto_of
-from worker.checkpoint import CheckpointWriter, Figures, NotFinite, Taken
+from worker.checkpoint import CheckpointWriter, Figures, Taken
 from worker.opening import Opened, open_directory
 from worker.restore import Found, Unfit, build, restore
 from worker.saves import Saves
-from worker.saving import Last, Origin, SaveError
+from worker.saving import Last, NotFinite, Origin, SaveError
 from worker.state import State
 
 

@@ -181,10 +181,11 @@ def _end_epoch(
     logs = _metrics_of(model)
     if options.get("validation_data") is not None and _validates(epoch, options.get("validation_freq", 1)):
         inputs, labels, weights = tf.keras.utils.unpack_x_y_sample_weight(options["validation_data"])
-        found = model.evaluate(
-            inputs, labels, sample_weight=weights, verbose=0, return_dict=True, steps=options.get("validation_steps"),
-            batch_size=options.get("validation_batch_size"),
-        )  # fmt: skip
+        with run.evaluating():
+            found = model.evaluate(
+                inputs, labels, sample_weight=weights, verbose=0, return_dict=True,
+                steps=options.get("validation_steps"), batch_size=options.get("validation_batch_size"),
+            )  # fmt: skip
         logs |= {f"val_{name}": value for name, value in found.items()}
     listed.on_epoch_end(epoch, logs)
     state.last_logs = logs
@@ -273,6 +274,21 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         self._ended = batch + 1 if batches is None else min(batch + 1, batches)
         super().on_train_batch_end(self._begun_at + batch, logs)
         self._logs = dict(logs or {})
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """The validation of an epoch."""
+        self._run.evaluates(begins=True)
+        super().on_test_begin(logs)
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """One batch of it."""
+        super().on_test_batch_end(batch, logs)
+        self._run.evaluates(begins=False)
+
+    def on_test_end(self, logs: Any = None) -> None:
+        """Over."""
+        super().on_test_end(logs)
+        self._run.evaluated()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The last step is done when all that belongs to its epoch is.

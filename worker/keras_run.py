@@ -1,6 +1,7 @@
 """A run whose batches Keras takes, and how many examples of a dataset it was given."""
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import FrameType
@@ -71,9 +72,24 @@ _REMEDY = (
     "changes to fit(leave_out=); random state inside Dataset.map can't be kept: use stateless operations there"
 )
 
+ALIVE_S = 1.0  # between two words of a validation that it lives; limits are minutes
+
 
 class FitRun(Run):
     """A run whose batches Keras takes."""
+
+    _evaluating_told_at = 0.0  # monotonic
+
+    def evaluates(self, begins: bool) -> None:
+        """Keras is at a validation, and alive: so its silence is no step's, and no batch's but the one that hangs."""
+        now = time.monotonic()
+        if begins or now - self._evaluating_told_at >= ALIVE_S:
+            self._evaluating_told_at = now
+            self._tell_section("evaluation")
+
+    def evaluated(self) -> None:
+        """It is at its steps again."""
+        self._tell_section(None)
 
     def attend(self, state: FitState, counter: Counter | None, roots: list[completeness.Root]) -> None:
         """Whose state it keeps, who counts the examples, and what training reaches."""

@@ -29,7 +29,7 @@ class Training:
 
 
 Step = Callable[[Any, Any], Any]
-"""One optimizer step on (inputs, labels) on every replica."""
+"""One optimizer step on (inputs, labels) on every replica; gives its figures by name."""
 
 
 def train(training: Training, strategy: tf.distribute.Strategy, step: Step | None = None) -> None:
@@ -41,7 +41,7 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: Step | Non
         remember = batches.keeper(attempt.this())
         for inputs, labels in run.batches(training.data):
             remember(inputs, labels)
-            run.step_done(loss=step(inputs, labels))
+            run.step_done(**step(inputs, labels))
         if training.evaluate is not None:
             results = training.evaluate(training.model)
             run.summary(**results)
@@ -49,7 +49,8 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: Step | Non
 
 
 def train_step(training: Training, strategy: tf.distribute.Strategy, split: int = 1) -> Step:
-    """A compiled function: one optimizer step on every replica; gives each replica's mean loss.
+    """A compiled function: one optimizer step on every replica; gives each replica's mean `loss`, and the norm of its
+    gradient (`gradient_norm`), unless the optimizer scales the loss: then infinite ones are normal.
 
     The gradients of the replicas are added up, so each replica's loss is divided by the global batch size, not by its
     own: the sum is then the gradient of the mean loss over the global batch, for any number of replicas,
@@ -65,11 +66,14 @@ def train_step(training: Training, strategy: tf.distribute.Strategy, split: int 
             share = tf.nn.compute_average_loss(of_example, global_batch_size=rows * replicas)
         return share, tape.gradient(share, model.trainable_variables)
 
-    def on_replica(inputs: Any, labels: Any) -> tf.Tensor:
+    def on_replica(inputs: Any, labels: Any) -> dict[str, tf.Tensor]:
         rows = tf.shape(tf.nest.flatten(inputs)[0])[0]
         share, gradients = microbatch.accumulate(lambda part: share_of(part, rows), (inputs, labels), split)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return share * replicas
+        figures = {"loss": share * replicas}
+        if not isinstance(optimizer, tf.keras.optimizers.LossScaleOptimizer):
+            figures["gradient_norm"] = tf.linalg.global_norm(gradients) * replicas
+        return figures
 
     @tf.function  # type: ignore[untyped-decorator]
     def on_all(inputs: Any, labels: Any) -> Any:

@@ -137,7 +137,9 @@ class Saves(Generic[F, T]):
             taken = self._writer.take(figures, copied=beside)
         except SaveError as refused:
             self._cadence.failed(time.monotonic())
-            return self._refuse(figures.step, flushes, str(refused))
+            said = self._refuse(figures.step, flushes, str(refused))
+            self._failed(figures.step, refused)
+            return said
         goes_on = beside and taken.is_apart
         stall_s = time.monotonic() - started
         save = Save(

@@ -16,6 +16,10 @@ class SaveError(Exception):
     """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
 
 
+class NotFinite(SaveError):
+    """What was to be saved holds a NaN or an infinity, so it is no place to begin from; the text names it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """What every manifest of this attempt says alike."""

@@ -8,7 +8,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
@@ -16,9 +16,10 @@ import tensorflow as tf
 from supervisor.protocol import foreign, layout, tensorbundle
 from supervisor.protocol.damage import BundleError
 from worker import attempt, devices, tensorflow_conditions
-from worker.files import FilesRun, Unfit
+from worker.files import FilesRun, NotFinite, Unfit
 from worker.tensorboard import EVERY
 
+MAX_NAMED = 10  # variables in a message
 _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
@@ -56,8 +57,14 @@ class Run(FilesRun):
         summary_every: int = EVERY,
     ) -> None:
         """`session`: a tf.compat.v1.Session whose graph is complete."""
-        super().__init__(_SaverFiles(session), total_steps=total_steps, directory=directory, interval=interval,
+        self._saver_files = _SaverFiles(session)
+        super().__init__(self._saver_files, total_steps=total_steps, directory=directory, interval=interval,
                          summaries=summaries, summary_every=summary_every)  # fmt: skip
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._saver_files.look()
+        return self
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, from 0 of the first start on: `for step in run.steps()`."""
@@ -77,6 +84,9 @@ class _SaverFiles:
         self._session = session
         with session.graph.as_default():
             self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: it deletes nothing, which is not its task here
+            floats = [each for each in tf.compat.v1.global_variables() if each.dtype.base_dtype.is_floating]
+            self._finite = {each.op.name: tf.reduce_all(tf.math.is_finite(each)) for each in floats}
+        self._on_purpose: frozenset[str] = frozenset()
         self._beside = _Beside(session)
 
     @property
@@ -89,10 +99,28 @@ class _SaverFiles:
 
     def write(self, folder: Path) -> None:
         with _as_oserror():
+            self._check_finite()
             self._saver.save(self._session, str(folder / layout.PREFIX), write_meta_graph=False, write_state=False)
 
     def copied(self) -> Callable[[Path], None] | None:
+        self._check_finite()
         return self._beside.copied()
+
+    def look(self) -> None:
+        """Notes which variables are not finite on purpose, before the first step."""
+        self._on_purpose = frozenset(self._not_finite())
+
+    def _not_finite(self) -> list[str]:
+        if attempt.this().launch.on_nan == "off" or not self._finite:
+            return []
+        found = self._session.run(self._finite)
+        return sorted(name for name, is_finite in found.items() if not is_finite)
+
+    def _check_finite(self) -> None:
+        bad = [each for each in self._not_finite() if each not in self._on_purpose]
+        if bad:
+            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+            raise NotFinite(f"{', '.join(bad[:MAX_NAMED])}{more} not finite")
 
     def read(self, folder: Path) -> None:
         self._restore(folder / layout.PREFIX)
@@ -101,6 +129,8 @@ class _SaverFiles:
         try:
             step, _ = foreign.step_of(tensorbundle.look(prefix))
         except BundleError as error:
+            if isinstance(error.__cause__, OSError):
+                raise error.__cause__ from None  # it was just proven: this passes, or the next proof says what is wrong
             raise Unfit(str(error)) from error
         self._restore(prefix)
         return step
@@ -112,7 +142,10 @@ class _SaverFiles:
         if odd:
             there = ", ".join(f"{name} {shape}" for name, shape in sorted(held.items()))
             raise Unfit(f"it does not hold {', '.join(odd)}"[:1000] + f"; it holds {there}"[:800])
-        self._saver.restore(self._session, str(prefix))
+        try:
+            self._saver.restore(self._session, str(prefix))
+        except ValueError as error:  # it found no file, where one was just read
+            raise OSError(attempt.one_line(error)) from error
 
     def _saver_variables(self) -> list[Any]:
         with self._session.graph.as_default():

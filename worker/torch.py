@@ -16,11 +16,16 @@ import numpy as np
 import torch
 
 from worker import attempt, conditions
-from worker.files import FilesRun, Unfit
+from worker.files import FilesRun, NotFinite, Unfit
 from worker.tensorboard import EVERY
 
 STATE = "torch.pt"
 SEED = 1
+MAX_NAMED = 10  # tensors in a message
+_LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
+_CHECKED = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
 
 
 def prepare(seed: int = SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
@@ -150,6 +155,11 @@ class _TorchFiles:
                 raise TypeError(f"cannot keep {name}: a {type(part).__name__} has no state_dict")
         self._parts = parts
         self._generators = generators
+        self._looks = attempt.this().launch.on_nan != "off"
+        self._on_purpose: frozenset[str] = frozenset()
+        """Not finite before there was a step, as a mask may be."""
+        if self._looks:
+            self._on_purpose = frozenset(self._not_finite(self._state_of_parts()))
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -160,26 +170,47 @@ class _TorchFiles:
         return _topology()
 
     def write(self, folder: Path) -> None:
-        _save(self._state(), folder)
+        self._write(self._state(), folder)
 
     def copied(self) -> Callable[[Path], None]:
         try:
             state = _on_host(self._state())
         except RuntimeError as error:  # how its allocator says that there is no memory
             raise MemoryError(attempt.one_line(error)) from error
-        return lambda folder: _save(state, folder)
+        return lambda folder: self._write(state, folder)
+
+    def _write(self, state: Mapping[str, Any], folder: Path) -> None:
+        bad = [each for each in self._not_finite(state["parts"]) if each not in self._on_purpose] if self._looks else []
+        if bad:
+            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
+            raise NotFinite(f"{', '.join(bad[:MAX_NAMED])}{more} not finite")
+        _save(state, folder)
+
+    def _state_of_parts(self) -> dict[str, Any]:
+        return {name: part.state_dict() for name, part in self._parts.items()}
 
     def _state(self) -> dict[str, Any]:
         return {
-            "parts": {name: part.state_dict() for name, part in self._parts.items()},
+            "parts": self._state_of_parts(),
             "generators": {name: each.get_state() for name, each in self._generators.items()},
             "cpu": torch.get_rng_state(),
             "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         }
 
+    def _not_finite(self, parts: Mapping[str, Any]) -> Iterator[str]:
+        """The names of tensors with a NaN or an infinity."""
+        for name, state in parts.items():
+            yield from (f"{name}.{path}" for path, tensor in _tensors(state, "") if not _is_finite(tensor))
+
     def read(self, folder: Path) -> None:
         try:
             state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        except (UnpicklingError, AttributeError) as error:
+            raise Unfit(attempt.one_line(error)) from error
+        except RuntimeError as error:  # its bytes were just proven, so reading them failed, or memory did
+            _raise_lack_of_memory(error)
+            raise
+        try:
             if set(state["parts"]) != set(self._parts):
                 raise Unfit(
                     f"it holds {', '.join(sorted(state['parts']))}; the run has {', '.join(sorted(self._parts))}"
@@ -188,7 +219,10 @@ class _TorchFiles:
                 part.load_state_dict(state["parts"][name])
             for name, each in self._generators.items():
                 each.set_state(state["generators"][name])
-        except (UnpicklingError, RuntimeError, KeyError, ValueError, AttributeError) as error:
+        except (RuntimeError, KeyError, ValueError, AttributeError) as error:
+            if isinstance(error, RuntimeError) and _says_nothing_of_it(error):
+                _raise_lack_of_memory(error)
+                raise
             raise Unfit(attempt.one_line(error)) from error
         torch.set_rng_state(state["cpu"])
         if state["cuda"] and torch.cuda.is_available():
@@ -253,3 +287,43 @@ def _tensor_on_host(tensor: torch.Tensor, known: dict[tuple[str, int], Any]) -> 
         known[key] = memory.clone() if tensor.device.type == "cpu" else memory.cpu()
     place = tensor.storage_offset(), tensor.size(), tensor.stride()
     return torch.empty(0, dtype=tensor.dtype).set_(known[key], *place)
+
+
+def _lacks_memory(error: RuntimeError) -> bool:
+    """PyTorch has a class for it on a device, none on the host; a module's `load_state_dict` makes a plain RuntimeError
+    of both."""
+    return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in _LACKS_MEMORY)
+
+
+def _says_nothing_of_it(error: RuntimeError) -> bool:
+    """Whether it was memory or the device that failed, and not what a checkpoint holds."""
+    return _lacks_memory(error) or any(each in str(error) for each in _DEVICE)
+
+
+def _raise_lack_of_memory(error: RuntimeError) -> None:
+    """Raises MemoryError if that is what it says without having the class for it, so that it is booked as that."""
+    if _lacks_memory(error) and not isinstance(error, torch.OutOfMemoryError):
+        raise MemoryError(attempt.one_line(error)) from error
+
+
+def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those anywhere in a state_dict, by name."""
+    if isinstance(state, torch.Tensor):
+        yield path, state
+    elif isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from _tensors(value, f"{path}.{key}".lstrip("."))
+    elif isinstance(state, (list, tuple)):
+        for number, value in enumerate(state):
+            yield from _tensors(value, f"{path}.{number}".lstrip("."))
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
+    if tensor.dtype not in _CHECKED or tensor.layout is not torch.strided or tensor.is_meta:
+        return True
+    with torch.no_grad():
+        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        if bool(torch.isfinite(tensor.sum(dtype=wide))):
+            return True
+        return all(bool(torch.isfinite(part).all()) for part in tensor.reshape(-1).split(_AT_ONCE))

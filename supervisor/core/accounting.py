@@ -187,7 +187,7 @@ def _in_state(facts: Facts) -> Spent | None:
         case State.SUCCEEDED | State.EXITED:
             return Spent.STOPPED
         case State.STOPPING | State.KILLING:
-            if facts.ending is not None and facts.ending[0] is Cause.HANG:
+            if facts.ending is not None and facts.ending[0] in (Cause.HANG, Cause.STARTUP_TIMEOUT):
                 return Spent.HUNG
             return Spent.DOWN if facts.wanted else Spent.STOPPED
         case _:

@@ -21,12 +21,22 @@ class SelectCheckpoint:
     """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed.
 
     `avoid`: names of checkpoints to pass over while an older one is whole. `before`: of a step below this, if there is
-    one; those that are not are set aside.
+    one; those that are not are set aside. `unfit`: names that the program could not go on from, with why: if there is
+    nothing else, there is nothing to begin from.
     """
 
     attempt: int
     avoid: frozenset[str] = frozenset()
     before: int | None = None
+    unfit: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """Put these checkpoints, with why, where nothing will choose them: an older one was restored."""
+
+    attempt: int
+    unfit: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +105,7 @@ class RecordEnd:
 
 @dataclass(frozen=True, slots=True)
 class RememberSilences:
-    """Write down the longest silences (s) that the job came back from, by section; only those that grew."""
+    """Write down the longest silences (s) that the job came back from, by section; only those that changed."""
 
     longest: tuple[tuple[str, float], ...]
 
@@ -103,6 +113,7 @@ class RememberSilences:
 Effect = (
     Spawn
     | SelectCheckpoint
+    | SetAside
     | SendGo
     | Identify
     | RequestFlush

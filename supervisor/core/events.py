@@ -52,6 +52,14 @@ class FlushRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class SpawnDelayed:
+    """There is no process yet, as the host can't take it; SpawnSucceeded or SpawnFailed follows within `limit_s`."""
+
+    attempt: int
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SpawnSucceeded:
     """The process exists."""
 
@@ -292,6 +300,7 @@ Event = (
     | Closed
     | Hurried
     | FlushRequested
+    | SpawnDelayed
     | SpawnSucceeded
     | SpawnFailed
     | CheckpointSelected

@@ -19,6 +19,7 @@ from supervisor.core.actions.adopting import (
 )
 from supervisor.core.actions.base import Action, ignore
 from supervisor.core.actions.beginning import (
+    delayed,
     first_step,
     ready,
     restored,
@@ -120,6 +121,11 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         _,
     ),
     # the way up
+    events.SpawnDelayed: (
+        _,                   delayed,             _,                   _,                   _,
+        _,                   _,                   _,                   _,                   _,
+        _,
+    ),
     events.SpawnSucceeded: (
         _,                   spawned,             _,                   _,                   _,
         _,                   _,                   _,                   _,                   _,

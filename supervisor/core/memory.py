@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from supervisor.core.events import CheckpointSelected
 from supervisor.core.facts import Facts, OnOom, State
+from supervisor.core.patience import Section
 from supervisor.core.restart import HIGHEST_SPLIT, Cause
 from supervisor.core.suspects import Death
 
@@ -22,8 +23,10 @@ class Memory:
     idle_deaths: int = 0
     avoid: frozenset[str] = frozenset()
     cleared: frozenset[str] = frozenset()
+    unfit: tuple[tuple[str, str], ...] = ()
     deaths: tuple[Death, ...] = ()
     hung_step: int | None = None
+    hung_in: Section | None = None
     hangs: int = 0
     best_step: int | None = None
     ever_moved: bool = False
@@ -51,8 +54,10 @@ def memory_of(facts: Facts, now: float) -> Memory:
         idle_deaths=facts.failures.idle_deaths,
         avoid=facts.suspects.avoid,
         cleared=facts.suspects.cleared,
+        unfit=facts.suspects.unfit,
         deaths=tuple(facts.suspects.deaths),
         hung_step=facts.patience.hung_step,
+        hung_in=facts.patience.hung_in,
         hangs=facts.patience.hangs,
         best_step=facts.best_step,
         ever_moved=facts.ever_moved,
@@ -78,7 +83,8 @@ def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
     failures, suspects, patience = facts.failures, facts.suspects, facts.patience
     failures.by_cause, failures.idle_deaths = dict(memory.by_cause), memory.idle_deaths
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, list(memory.deaths)
-    patience.hung_step, patience.hangs = memory.hung_step, memory.hangs
+    suspects.unfit = memory.unfit
+    patience.hung_step, patience.hung_in, patience.hangs = memory.hung_step, memory.hung_in, memory.hangs
     facts.best_step, facts.ever_moved, facts.before = memory.best_step, memory.ever_moved, memory.before
     facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
     if facts.policy.on_oom is OnOom.MICROBATCH:

@@ -11,6 +11,20 @@ from enum import StrEnum
 SAFETY = 4.0
 """Times the longest silence that was survived; steps and saves on shared hosts and disks vary by two or three."""
 
+CEILING = 16.0
+"""Times what a section is given at least: no silence is survived that makes the limit longer. It is SAFETY times the
+longest silence that doubling lets pass where nothing was learned, so that what got through once gets through again."""
+
+DOUBLINGS = 2
+"""Of a limit, by hangs at one place: a place that only takes long gets four times as long, and one that hangs for ever
+spends its budget within hours."""
+
+HALVED_AFTER = 100.0
+"""Times its own length in its section until a silence that never came again counts half: one of 40 minutes is
+forgotten within some days of steps, and what comes back every few hours is not."""
+HALVED_AFTER_TIMES = 32.0
+"""Or after so many shorter ones, in sections that are short and rare beside the steps."""
+
 
 class Section(StrEnum):
     """What a worker's training loop is at."""
@@ -33,6 +47,8 @@ FLOORS: Mapping[Section, float] = {
 }
 """Of hang_timeout_min: what a section is given at least, however short its silences were."""
 
+_RARE = frozenset({Section.STARTUP, Section.TRACING, Section.SAVE, Section.EVALUATION})
+
 
 def section_of(text: str | None) -> Section:
     """The section that a worker named; one that names none, or one of a later version, is at its steps."""
@@ -46,9 +62,10 @@ def section_of(text: str | None) -> Section:
 class Patience:
     """What is known of one job's silences. Points in time are monotonic, lengths seconds.
 
-    `longest`: by section, of this and earlier attempts. `remembered`: what of it the ledger has. `hung_step`: the last
-    step before a hang that was not passed since; each further hang there doubles the limit (`hangs`), so that a place
-    that only takes long is passed in the end.
+    `longest`: by section, of this and earlier attempts; of one that did not come again for long, less. `remembered`:
+    what of it the ledger has. `hung_step`: the last step before a hang that was not passed since; each further hang
+    there in the same section (`hangs`, `hung_in`) doubles that section's limit, within bounds, so that a place that
+    only takes long is passed in the end.
     """
 
     longest: dict[Section, float] = field(default_factory=dict)
@@ -57,6 +74,7 @@ class Patience:
     since: float = 0.0
     saving_since: float | None = None  # a save is written beside training
     hung_step: int | None = None
+    hung_in: Section | None = None
     hangs: int = 0
 
     def recall(self, longest: Mapping[Section, float]) -> None:
@@ -93,30 +111,49 @@ class Patience:
     def passed(self, step: int) -> None:
         """`step` was done: a hang before it is no riddle any more."""
         if self.hung_step is not None and step > self.hung_step:
-            self.hung_step, self.hangs = None, 0
+            self.forgive()
 
-    def hung(self, step: int | None) -> None:
-        """Silence became a hang after `step`."""
+    def forgive(self) -> None:
+        """No hang counts any more: an operator starts it, or it is past the place."""
+        self.hung_step = self.hung_in = None
+        self.hangs = 0
+
+    def hung(self, step: int | None, section: Section) -> None:
+        """Silence became a hang in `section`, after `step`."""
         self.hung_step = max(step or 0, self.hung_step or 0)
-        self.hangs += 1
+        self.hangs = self.hangs + 1 if section is self.hung_in else 1
+        self.hung_in = section
 
     def limit(self, section: Section, floor: float) -> float:
         """How long silence may last in a section. `floor`: hang_timeout_min."""
-        return max(floor * FLOORS[section], SAFETY * self.longest.get(section, 0.0)) * 2.0**self.hangs
+        least = floor * FLOORS[section]
+        doubled = 2.0 ** min(self.hangs, DOUBLINGS) if section is self.hung_in else 1.0
+        return min(max(least, SAFETY * self.longest.get(section, 0.0)) * doubled, CEILING * least)
 
     def deadline(self, progressed_at: float, floor: float) -> tuple[float, Section]:
         """When silence since `progressed_at` becomes a hang, or a save that never ends does; and in which section."""
-        silent = progressed_at + self.limit(self.section, floor), self.section
+        return self._earlier(progressed_at + self.limit(self.section, floor), self.limit(Section.SAVE, floor))
+
+    def fixed_deadline(self, progressed_at: float, limit: float, save_limit: float) -> tuple[float, Section]:
+        """The same where limits are fixed. `save_limit`: of a save that is written beside training."""
+        return self._earlier(progressed_at + limit, save_limit)
+
+    def _earlier(self, silent_by: float, save_limit: float) -> tuple[float, Section]:
         if self.saving_since is None:
-            return silent
-        return min(silent, (self.saving_since + self.limit(Section.SAVE, floor), Section.SAVE))
+            return silent_by, self.section
+        return min((silent_by, self.section), (self.saving_since + save_limit, Section.SAVE))
 
     def news(self) -> dict[Section, float]:
-        """What the ledger should know: silences that are longer, by a tenth, than those it has; it then counts so."""
-        news = {each: s for each, s in self.longest.items() if s > 1.1 * self.remembered.get(each, 0.0)}
+        """What the ledger should know: silences that are another, by a tenth, than those it has; it then counts so."""
+        known = self.remembered
+        news = {each: s for each, s in self.longest.items() if not s / 1.1 <= known.get(each, 0.0) <= s * 1.1}
         self.remembered = {**self.remembered, **news}
         return news
 
     def _learn(self, section: Section, silent_s: float) -> None:
-        if silent_s > self.longest.get(section, 0.0):
-            self.longest[section] = silent_s
+        longest = self.longest.get(section, 0.0)
+        if longest > 0:
+            halvings = max(0.0, silent_s) / (HALVED_AFTER * longest) + (section in _RARE) / HALVED_AFTER_TIMES
+            longest *= 2.0**-halvings
+        if max(longest, silent_s) > 0:
+            self.longest[section] = max(longest, silent_s)

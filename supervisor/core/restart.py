@@ -32,13 +32,14 @@ class Cause(StrEnum):
     PREEMPTION = "preemption"  # the host went away, or is about to; counts against no budget
     DIVERGENCE = "divergence"  # a loss or weights that are not finite, or a loss far off
     OUT_OF_MEMORY = "out-of-memory"  # the process asked for more than there was, or the kernel killed it for that
+    BAD_CHECKPOINT = "bad-checkpoint"  # whole, and the program can't go on from it
     BUSY = "busy"  # another live worker holds the checkpoint directory
     MEMORY_LIMIT = "memory-limit"  # it and what it started held more than memory_limit
     UNHEALTHY = "unhealthy"  # its healthcheck_command said so
     LOST = "lost"  # it ended, and nobody can say how: no daemon was there, or the kernel keeps no exit status for us
 
 
-LIMITS = {Cause.DIVERGENCE: 3}
+LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
 """Most retries of a cause, where startretries is for what mends itself and this does not: each goes further back."""
 HIGHEST_SPLIT = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
 

@@ -29,16 +29,26 @@ class Death:
 
 @dataclass(slots=True)
 class Suspects:
-    """What the deaths since the last new checkpoint say. `avoid`: names to pass over while an older one is whole."""
+    """What the deaths since the last new checkpoint say. `avoid`: names to pass over while an older one is whole.
+
+    `unfit`: names that the program could not go on from, and why; until an older one is restored, or an operator's
+    start.
+    """
 
     avoid: frozenset[str] = frozenset()
     deaths: list[Death] = field(default_factory=list)
     cleared: frozenset[str] = frozenset()
+    unfit: tuple[tuple[str, str], ...] = ()
 
     def forgive(self) -> None:
-        """There is a new best checkpoint, or an operator's start."""
+        """There is a new best checkpoint."""
         self.avoid = self.cleared = frozenset()
         self.deaths.clear()
+
+    def forget(self) -> None:
+        """An operator starts it: the program may be another one."""
+        self.forgive()
+        self.unfit = ()
 
     def died(self, death: Death) -> str | None:
         """Books a death; in words what follows from it, None if nothing new does."""

@@ -7,7 +7,7 @@ another job, or the end of the daemon.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,13 @@ class Listed:
     quarantined: bool
 
 
+def _set_unfit_aside(directory: Path, unfit: Mapping[str, str]) -> tuple[Refused, ...]:
+    found = [name for name in checkpoints.committed(directory) if str(name) in unfit]
+    for name in found:
+        checkpoints.quarantine(directory, name, unfit[str(name)])
+    return tuple(Refused(str(name), unfit[str(name)]) for name in found)
+
+
 class CheckpointStore:
     """The questions the daemon asks, answered one at a time for each directory."""
 
@@ -52,6 +59,10 @@ class CheckpointStore:
     async def roll_back(self, directory: Path, before: int) -> tuple[Refused, ...]:
         """Sets aside what was saved at step `before` or later, if something whole is older: see `rollback`."""
         return await self._ask(directory, lambda: rollback.roll_back(directory, before))
+
+    async def set_aside(self, directory: Path, unfit: Collection[tuple[str, str]]) -> tuple[Refused, ...]:
+        """Puts these, by name and with why, into quarantine, as far as they are there. Raises OSError."""
+        return await self._ask(directory, lambda: _set_unfit_aside(directory, dict(unfit)))
 
     async def listing(self, directory: Path, verify: bool) -> list[Listed]:
         """All checkpoints, newest first, then those in quarantine. `verify` reads every byte of them.

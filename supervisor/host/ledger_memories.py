@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.core.memory import Memory
+from supervisor.core.patience import section_of
 from supervisor.core.restart import Cause
 from supervisor.core.suspects import REMEMBERED, Death
 from supervisor.host.ledger_writer import LedgerWriter, Value
@@ -94,8 +95,10 @@ def _memory(found: Mapping[str, Any]) -> Memory:
         idle_deaths=_number(found["idle_deaths"]),
         avoid=_names(found["avoid"]),
         cleared=_names(found["cleared"]),
+        unfit=tuple((str(name), str(why)) for name, why in found.get("unfit", ())[:MOST_NAMES]),
         deaths=tuple(_death(*each) for each in found["deaths"][-REMEMBERED:]),
         hung_step=_maybe(found["hung_step"]),
+        hung_in=None if found.get("hung_in") is None else section_of(str(found["hung_in"])),
         hangs=_number(found["hangs"], 64),
         best_step=_maybe(found["best_step"]),
         ever_moved=found["ever_moved"] is True,

@@ -12,7 +12,7 @@ class WorkerExit(IntEnum):
 
     DONE = 0  # finished; only counts as success together with a `done` message
     USER_ERROR = 1  # an exception left the training script (Python's own code for it)
-    CHECKPOINT_UNFIT = 65  # EX_DATAERR: whole, but it does not fit this model; another attempt can't help
+    CHECKPOINT_UNFIT = 65  # EX_DATAERR: whole, but it does not fit this program; an older one may
     INCOMPLETE = 70  # EX_SOFTWARE: strict, and the checkpoints would not hold all that training uses
     DIRECTORY_UNUSABLE = 73  # EX_CANTCREAT: checkpoint_dir can't be created or written
     SAVE_FAILED = 74  # EX_IOERR: the last save of the run failed (disk full, I/O error)
@@ -22,7 +22,5 @@ class WorkerExit(IntEnum):
     STOPPED = 143  # 128 + SIGTERM: told to stop; flushed what it could and left
 
 
-PERMANENT = frozenset(
-    {WorkerExit.CHECKPOINT_UNFIT, WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH}
-)
+PERMANENT = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
 """Codes after which the same start would fail the same way: a person has to change something first."""

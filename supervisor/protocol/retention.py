@@ -28,10 +28,13 @@ class RetentionPolicy:
 def expendable(checkpoints: Iterable[Kept], policy: RetentionPolicy) -> list[CheckpointName]:
     """The checkpoints that no rule of `policy` keeps, oldest first.
 
-    The newest one always stays. A checkpoint without the metric is never the best.
+    The newest one always stays, and that of the newest attempt, which may have begun from an older one. A checkpoint
+    without the metric is never the best.
     """
     ordered = sorted(checkpoints, key=lambda kept: kept.name)
     keep = {kept.name for kept in ordered[-max(1, policy.newest) :]}
+    if ordered:
+        keep.add(max((kept.name for kept in ordered), key=lambda name: (name.attempt, name.step)))
     keep |= _one_every(ordered, policy.every_hours)
     keep |= _best(ordered, policy)
     return [kept.name for kept in ordered if kept.name not in keep]

@@ -28,7 +28,7 @@ from supervisor.runner.exports import Exports
 from supervisor.runner.gpu_waiting import GpuWaiting
 from supervisor.runner.hearing import book, event_of
 from supervisor.runner.launching import check_of
-from supervisor.runner.selecting import select
+from supervisor.runner.selecting import select, set_aside
 from supervisor.runner.services import Services
 from supervisor.runner.stacks import keep_then_abort
 from supervisor.runner.standby import Reserve
@@ -153,12 +153,21 @@ class Acts:
     def _(self, effect: order.Spawn) -> None:
         self._begin()
         if self._gpus.applies:
-            self._gpus.hold(effect.attempt)
+            self._post(fact.SpawnDelayed(effect.attempt, self._gpus.hold(effect.attempt)))
             self._background(self._spawn_on_gpus(effect))
         else:
             self._spawn(effect)
 
     async def _spawn_on_gpus(self, effect: order.Spawn) -> None:
+        try:
+            await self._spawn_once_fit(effect)
+        except Exception as error:
+            self._gpus.end(effect.attempt)
+            if self._attempt is not None:
+                raise
+            self._not_spawned(effect, self._why_not(error, was_standby=False))
+
+    async def _spawn_once_fit(self, effect: order.Spawn) -> None:
         """The same once the GPUs are free of the last attempt and in order, unless it is to end before that."""
         verdict, unsaid = await self._gpus.until_fit(effect.attempt, self._last_pid)
         if verdict is None:
@@ -183,12 +192,10 @@ class Acts:
         spare = self.reserve.take(number, split)
         try:
             made = self._attempts.spawned(number, split) if spare is None else self._attempts.promoted(number, spare)
-        except OSError as error:
-            text = f"cannot capture the output of {self._config.name}: {error.strerror}; it is tried again"
-            self._not_spawned(effect, SpawnError(text, permanent=False))
-            return
-        except SpawnError as error:
-            self._not_spawned(effect, error)
+        except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would end a standby that was taken
+            if spare is not None:
+                self.reserve.discard(spare)
+            self._not_spawned(effect, self._why_not(error, was_standby=spare is not None))
             return
         self._attempt, process = made, made.process
         self.counters = made.memory.of_cgroups
@@ -199,6 +206,17 @@ class Acts:
         )
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=spare is not None)
         self._post(fact.SpawnSucceeded(number))
+
+    def _why_not(self, error: Exception, was_standby: bool) -> SpawnError:
+        if isinstance(error, SpawnError):
+            return error
+        if not isinstance(error, OSError):
+            self._log.error("internal.failed", error=repr(error), exc_info=error)
+            return SpawnError(f"internal error: {error!r}; please report it with the daemon's log", permanent=False)
+        what = "make its standby an attempt" if was_standby else "capture its output"
+        return SpawnError(
+            f"cannot start {self._config.name}: cannot {what}: {error}; it is tried again", permanent=False
+        )
 
     def _not_spawned(self, effect: order.Spawn, error: SpawnError) -> None:
         number = effect.attempt
@@ -219,6 +237,13 @@ class Acts:
     def _(self, effect: order.SelectCheckpoint) -> None:
         if self._config.job is not None:
             self._background(self._select(effect, self._config.job))
+
+    @perform.register
+    def _(self, effect: order.SetAside) -> None:
+        services, job = self._services, self._config.job
+        if job is not None:
+            name, about = self._config.name, (services.checkpoints, services.ledger, self._refused, self._log)
+            self._background(set_aside(name, effect, job, *about))
 
     @perform.register
     def _(self, effect: order.SendGo) -> None:

@@ -137,16 +137,16 @@ class Attempts:
         return Attempt(number, process, channel, memory, mark, now, listener=listener, ways=ways, cgroup=cgroup)
 
     def promoted(self, number: int, spare: Spare) -> Attempt:
-        """The standby, which has been told so."""
-        pid = spare.process.pid
-        spare.process.handed_to(partial(self._ears.on_exit, number), group_ends_with_it=True)
-        spare.channel.belongs_to(self._ears.on_message, partial(self._ears.on_error, number))
+        """The standby, which has been told so. If it raises, the caller has it still, to end it."""
+        pid, memory = spare.process.pid, OomWatch(spare.process.pid)
         cgroup = self._cgroup(number)
         if cgroup is not None and not cgroup.take_in(pid):
             cgroup.remove_if_empty()
             cgroup = None
+        spare.process.handed_to(partial(self._ears.on_exit, number), group_ends_with_it=True)
+        spare.channel.belongs_to(self._ears.on_message, partial(self._ears.on_error, number))
         now = time.monotonic()
-        return Attempt(number, spare.process, spare.channel, OomWatch(pid), spare.mark, now, cgroup=cgroup)
+        return Attempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
 
     def adopted(self, found: LeftWorker) -> Attempt | None:
         """A process that an earlier daemon started; None if it is gone, or its pipes are."""

@@ -34,9 +34,10 @@ class GpuWaiting:
         gpus = self._services.gpus
         return self._config.job is not None and gpus is not None and gpus.can_ask
 
-    def hold(self, attempt: int) -> None:
-        """The attempt waits from now on."""
+    def hold(self, attempt: int) -> float:
+        """The attempt waits from now on, at most so many seconds: `gpu_wait`, and the driver's last answer."""
         self.attempt = attempt
+        return (self._config.job.gpu_wait if self._config.job is not None else 0.0) + ANSWERS_WITHIN_S
 
     def keep(self, message: messages.ToWorker) -> bool:
         """Keeps what is said to the attempt; False if none waits."""

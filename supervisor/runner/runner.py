@@ -221,7 +221,7 @@ class Runner:
         await self.until(lambda: True if self._is_gone() else None)
 
     def _is_gone(self) -> bool:
-        return self.state not in ALIVE and self.state is not State.BACKOFF and self.acts.reserve.pid is None
+        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.acts.reserve.pids
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""

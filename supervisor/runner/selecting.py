@@ -8,7 +8,7 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig
 from supervisor.core import events as fact
-from supervisor.core.effects import SelectCheckpoint
+from supervisor.core.effects import SelectCheckpoint, SetAside
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.protocol.checkpoints import NoValidCheckpoint
@@ -34,15 +34,13 @@ async def select(
     directory, attempt = job.checkpoint_dir, order.attempt
 
     def book(refused: tuple[Refused, ...]) -> None:
-        for each in refused:
-            refused_is(each.name, each.reason)
-            log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
-            ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())
+        _book(refused, program, attempt, ledger, refused_is, log)
 
     try:
         if order.before is not None:
             book(await checkpoints.roll_back(directory, order.before))
-        selection = await checkpoints.select(directory, job.initial_checkpoint, order.avoid)
+        unfit = dict(order.unfit)
+        selection = await checkpoints.select(directory, job.initial_checkpoint, order.avoid | unfit.keys())
     except NoValidCheckpoint as error:
         book(error.refused)
         return fact.SelectionFailed(attempt, str(error), permanent=True)
@@ -50,6 +48,10 @@ async def select(
         text = f"cannot look for checkpoints in {directory}: {error.strerror}; make it readable for the daemon"
         return fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING)
     book(selection.refused)
+    if selection.path is not None and selection.path.name in unfit:
+        remedy = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
+        text = f"{unfit[selection.path.name]}; nor is there an older checkpoint that fits; {remedy}"
+        return fact.SelectionFailed(attempt, text, permanent=True)
     path = str(selection.path) if selection.path else None
     if selection.foreign is not None:
         found = selection.foreign
@@ -57,3 +59,37 @@ async def select(
     if order.avoid:
         log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(order.avoid), chosen=path)
     return fact.CheckpointSelected(attempt, path, selection.step, selection.place)
+
+
+async def set_aside(
+    program: str,
+    order: SetAside,
+    job: JobConfig,
+    checkpoints: CheckpointStore,
+    ledger: Ledger,
+    refused_is: Callable[[str, str], None],
+    log: FilteringBoundLogger,
+) -> None:
+    """Puts checkpoints that the program can't go on from into quarantine; what can't be moved stays, and is told."""
+    try:
+        refused = await checkpoints.set_aside(job.checkpoint_dir, order.unfit)
+    except OSError as error:
+        log.warning(
+            "checkpoint.not_set_aside", attempt=order.attempt, error=error.strerror, names=sorted(dict(order.unfit))
+        )
+        return
+    _book(refused, program, order.attempt, ledger, refused_is, log)
+
+
+def _book(
+    refused: tuple[Refused, ...],
+    program: str,
+    attempt: int,
+    ledger: Ledger,
+    refused_is: Callable[[str, str], None],
+    log: FilteringBoundLogger,
+) -> None:
+    for each in refused:
+        refused_is(each.name, each.reason)
+        log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
+        ledger.checkpoint_refused(program, attempt, each.name, each.reason, time.time())

@@ -63,6 +63,7 @@ class Reserve:
         self._measured = core.WARM_BYTES
         self._timer: asyncio.TimerHandle | None = None
         self._look_at: float | None = None
+        self._discarded: list[Spare] = []
         self._sweeps: set[asyncio.Task[object]] = set()
         self._loop = asyncio.get_running_loop()
         self._log = structlog.get_logger().bind(program=config.name)
@@ -71,6 +72,12 @@ class Reserve:
     def pid(self) -> int | None:
         """Its process, while there is one."""
         return self._spare.process.pid if self._spare is not None else None
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Its process, and those that could not become an attempt and are not gone yet."""
+        mine = self._discarded if self._spare is None else [self._spare, *self._discarded]
+        return frozenset(each.process.pid for each in mine)
 
     def standing(self) -> dict[str, Any] | None:
         """What `status` says of it; None for a program that has none."""
@@ -99,11 +106,25 @@ class Reserve:
             return None
         self._spare = None
         self._loaded_or_gone()
-        if self._promote(spare, attempt, split):
-            return spare
-        spare.process.handed_to(lambda exit_: spare.channel.close(), True)
+        try:
+            self._promote(spare, attempt, split)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the process would be nobody's
+            self._log.warning("standby.not_promoted", error=str(error))
+            self.discard(spare)
+            return None
+        return spare
+
+    def discard(self, spare: Spare) -> None:
+        """Ends one that was taken and can't be the attempt, with all it started; it is there until it is gone."""
+        self._discarded.append(spare)
+        spare.process.handed_to(partial(self._discarded_ended, spare), group_ends_with_it=True)
         spare.process.kill_tree()
-        return None
+
+    def _discarded_ended(self, spare: Spare, exit_: Exit) -> None:
+        self._discarded.remove(spare)
+        spare.channel.close()
+        self._sweep(spare)
+        self.on_change()
 
     def let_go(self) -> None:
         """Leaves it to the daemon that this one is about to become, which ends it."""
@@ -114,6 +135,8 @@ class Reserve:
             self._spare.process.let_go()
             self._spare.channel.let_go()
             self._spare = None
+        for each in self._discarded:
+            each.process.let_go()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -194,18 +217,13 @@ class Reserve:
         spare = self._spare
         return spare is not None and not spare.process.is_over and _place(self._config.directory) == spare.place
 
-    def _promote(self, spare: Spare, attempt: int, split: int) -> bool:
+    def _promote(self, spare: Spare, attempt: int, split: int) -> None:
         config, services = self._config, self._services
         folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
-        try:
-            spare.channel.become(folder, attempt)
-        except OSError as error:
-            self._log.warning("standby.not_promoted", error=str(error))
-            return False
+        spare.channel.become(folder, attempt)
         priority.as_everybody(spare.process.pid)
         oom.give(spare.process.pid, config.oom_score_adjust)
         spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), split))
-        return True
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 

@@ -3,11 +3,12 @@
 Behaviour comes from the environment: STEPS (how many in all), STEP_S (seconds a step), EVERY (steps between saves),
 FLUSH_S (how long a save takes), LOAD_S (how long it loads before it opens its pipes), FAIL ("import", "hang",
 "exit-0", "ignore-term", "elsewhere": says what a person should know; once, after step 5: "stop", "spin", "data",
-"save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "no-export": an export is never
+"save", "evaluation", each a way to hang, and "start-up" and "tracing", before that; "save-beside": a save that never
+ends, beside steps that do; "no-export": an export is never
 answered; "dies-from-20": at the first step after the restore of step 20; "dies-at-27": at that step; "nan": diverges
 at step NAN_AT until that is skipped, "memory": takes more than there is at step 5, unless it divides its batches;
 "told": as the file `fail` in the checkpoint directory says, once there is one, see `fail_as_told`), GRANDCHILD (start
-one that ignores SIGTERM and leaves the session).
+one that ignores SIGTERM and leaves the session), STRAY (as a standby, start one that nobody is the parent of).
 """
 
 import fcntl
@@ -121,6 +122,8 @@ class Pipes:
         if FAIL == "standby":
             self.say(Failed(STANDBY, None, "no module named corpus"))
             sys.exit(WorkerExit.USER_ERROR)
+        if "STRAY" in os.environ:
+            subprocess.run(["/bin/sh", "-c", "setsid sleep 600 > /dev/null 2>&1 &"], check=True)
         self.say(Ready(STANDBY, "warm", os.getpid(), time.monotonic() - began))
         while self.attempt == STANDBY:
             for each in self.hear(0.2):
@@ -263,6 +266,7 @@ def main() -> int:
     changed = ("cores is 1, was 2",) if FAIL == "elsewhere" else ()
     pipes.say(Restored(attempt, step, restored, 0.0, STEPS, changed=changed))
     origin = step
+    saving_since: float | None = None
     if FAIL == "tracing":
         hang_once(pipes, told.checkpoint_dir, step)
     while step < STEPS:
@@ -270,7 +274,10 @@ def main() -> int:
             hang_once(pipes, told.checkpoint_dir, step)
         if FAIL == "hang" and step >= 5:
             time.sleep(600)
-        time.sleep(STEP_S)
+        if step >= 5 and FAIL == "save-beside" and not (told.checkpoint_dir / "hung").exists():
+            (told.checkpoint_dir / "hung").touch()
+            saving_since = time.monotonic()
+        time.sleep(STEP_S if saving_since is None else 0.5)
         step += 1
         if FAIL == "nan" and step == NAN_AT and not (told.checkpoint_dir / SKIP).exists():
             if told.on_nan == "skip":
@@ -285,14 +292,16 @@ def main() -> int:
             how = (told.checkpoint_dir / "fail").read_text()
             (told.checkpoint_dir / "fail").unlink()
             return fail_as_told(pipes, how, step, told.on_nan in ("rollback", "skip"))
-        pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, {"loss": 1 / step}, told.between_failures_s))
+        saving_s = None if saving_since is None else time.monotonic() - saving_since
+        figures = {"loss": 1 / step}
+        pipes.say(Progress(attempt, step, 0, STEPS, STEP_S, figures, told.between_failures_s, saving_s=saving_s))
         if (FAIL == "dies-from-20" and ((step == 25 and attempt == 1) or (step == 21 and origin == 20))) or (
             FAIL == "dies-at-27" and step == 26
         ):
             os.kill(os.getpid(), signal.SIGKILL)
         pipes.hear(0)
         asked = pipes.take()
-        if asked or step % EVERY == 0 or step == STEPS:
+        if asked or (saving_since is None and (step % EVERY == 0 or step == STEPS)):
             committed = save(pipes, told.checkpoint_dir, told.job, step)
             pipes.asked = []
             pipes.say(committed)

@@ -79,6 +79,15 @@ def test_silence_that_ends_in_a_hang_was_hung_from_its_beginning():
     assert booked(account)["training"] == 2.0
 
 
+def test_a_start_that_never_trains_was_hung_too():
+    account = started()
+
+    account.stood(facts(State.STOPPING, ending=Cause.STARTUP_TIMEOUT), 600.0)
+    account.begun(2, 610.0)
+
+    assert booked(account) == {"hung": 610.0}
+
+
 @pytest.mark.parametrize("state", [State.BACKOFF, State.FAILED, State.STOPPED])
 def test_without_a_process_a_wanted_program_is_down(state: State):
     account = training()

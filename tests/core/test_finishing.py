@@ -25,7 +25,7 @@ def test_fatal_alone_does_not_end_what_is_done():
     assert finish((ExitOn.FATAL,), endings(State.SUCCEEDED)) is None
 
 
-@pytest.mark.parametrize("state", set(State) - {State.SUCCEEDED, State.EXITED, State.FAILED})
+@pytest.mark.parametrize("state", sorted(set(State) - {State.SUCCEEDED, State.EXITED, State.FAILED}))
 def test_done_waits_for_every_program_that_ran(state: State):
     assert finish((ExitOn.DONE,), endings(State.SUCCEEDED, state)) is None
 

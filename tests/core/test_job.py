@@ -1,5 +1,7 @@
 """Decisions about one program. No process and no clock: time is a number."""
 
+from dataclasses import replace
+
 import pytest
 
 from supervisor.core.actions.base import TARGETS
@@ -25,6 +27,7 @@ from supervisor.core.events import (
     Hurried,
     SaveFailed,
     SelectionFailed,
+    SpawnDelayed,
     SpawnFailed,
     SpawnSucceeded,
     StartRequested,
@@ -86,6 +89,31 @@ def test_worker_is_told_to_go_only_once_its_checkpoint_is_proven():
 
     assert effects == [SendGo(1, "/ckpt/step-0000000400.a1")]
     assert job.state is State.STARTING
+
+
+def test_what_a_start_waits_for_its_gpus_is_none_of_its_startup_timeout():
+    job = Job(JOB)
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnDelayed(1, 40.0), 0.0)
+    assert job.deadline() == 40.0 + 60.0
+
+    job.handle(SpawnSucceeded(1), 35.0)
+
+    assert job.deadline() == 35.0 + 60.0
+    job.handle(StepsDone(1, 1), 50.0)
+    assert job.facts.startup_s == 15.0
+
+
+def test_nor_of_a_learned_limit():
+    job = Job(replace(JOB, hang_floor=20.0))
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnDelayed(1, 40.0), 0.0)
+    assert job.deadline() == 40.0 + 10.0
+    job.handle(SpawnSucceeded(1), 35.0)
+
+    assert job.deadline() == 35.0 + 10.0
+    job.handle(TrainingRestored(1, 0), 37.0)
+    assert job.facts.patience.longest == {"start-up": 2.0}, "nor of what is learned"
 
 
 def test_first_step_makes_it_running():

@@ -37,7 +37,7 @@ def attempts(draw: st.DrawFn) -> dict[str, object]:
         "from": draw(st.sampled_from([None, 10, 20, 30])),
         "steps": draw(st.sampled_from([0, 0, 1, 5])),
         "saves": draw(st.sampled_from([False, False, False, True])),
-        "end": draw(st.sampled_from(["killed", "raised", "lacked", "diverged", "hung"])),
+        "end": draw(st.sampled_from(["killed", "raised", "lacked", "diverged", "hung", "unfit"])),
         "restart": draw(st.sampled_from([None, "between", "during"])),
     }
 
@@ -46,7 +46,7 @@ def begin(job: Job, told: dict, now: float) -> int | None:
     """Up to the end of one attempt, which is not there yet; the last step, None if it never got so far."""
     number, origin = job.facts.attempt, told["from"]
     job.handle(events.SpawnSucceeded(number), now)
-    path = f"/c/step-{origin:010d}.a0" if origin else None
+    path = f"/c/step-{origin:010d}.a1" if origin else None
     job.handle(events.CheckpointSelected(number, path, origin, "epoch 1"), now)
     job.handle(events.TrainingRestored(number, origin or 0), now)
     step = (origin or 0) + told["steps"]
@@ -72,7 +72,7 @@ def end_seen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
 
 
 def words_of(told: dict, step: int) -> dict:
-    codes = {"raised": 1, "lacked": 1, "diverged": 80}
+    codes = {"raised": 1, "lacked": 1, "diverged": 80, "unfit": 65}
     return {
         "code": codes[told["end"]],
         "out_of_memory": told["end"] == "lacked",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.effects import RecordEnd, SelectCheckpoint, Spawn
+from supervisor.core.effects import RecordEnd, SelectCheckpoint, SetAside, Spawn
 from supervisor.core.events import (
     CheckpointCommitted,
     CheckpointSelected,
@@ -44,6 +44,81 @@ def diverge(job: Job, step: int, now: float, go_back: bool = True) -> list[objec
     attempt = job.facts.attempt
     job.handle(FailureSaid(attempt, f"loss of step {step} is nan", step, go_back=go_back), now)
     return list(job.handle(WorkerExited(attempt, code=WorkerExit.DIVERGED), now))
+
+
+def misfit(job: Job, checkpoint: str, now: float) -> list[object]:
+    """The present attempt is given that checkpoint, and leaves: it does not fit."""
+    attempt = job.facts.attempt
+    job.handle(SpawnSucceeded(attempt), now)
+    job.handle(CheckpointSelected(attempt, f"/c/{checkpoint}", int(checkpoint[5:15])), now)
+    job.handle(FailureSaid(attempt, f"cannot restore {checkpoint}"), now)
+    effects = list(job.handle(WorkerExited(attempt, code=WorkerExit.CHECKPOINT_UNFIT), now))
+    return effects + (list(job.expire(job.deadline() or 0.0)) if job.state is State.BACKOFF else [])
+
+
+def killed() -> Job:
+    """After its first attempt; the second is starting."""
+    job = running()
+    job.handle(WorkerExited(1, signal=9), 1.0)
+    return job
+
+
+def unfit(effects: list[object]) -> list[str]:
+    return next([name for name, _ in each.unfit] for each in effects if isinstance(each, SelectCheckpoint))
+
+
+def names(*steps: int) -> list[str]:
+    return [f"step-{step:010d}.a1" for step in steps]
+
+
+def test_a_checkpoint_that_does_not_fit_is_passed_over_until_an_older_one_is_restored():
+    job = killed()
+
+    first = misfit(job, *names(30), 10.0)
+    second = misfit(job, *names(20), 100.0)
+    attempt = job.facts.attempt
+    job.handle(CheckpointSelected(attempt, "/c/step-0000000010.a1", 10), 200.0)
+    restored = job.handle(TrainingRestored(attempt, 10), 201.0)
+
+    assert isinstance(first[0], RecordEnd) and first[0].cause == "bad-checkpoint"
+    assert unfit(first) == names(30) and unfit(second) == names(20, 30)
+    (aside,) = restored
+    assert isinstance(aside, SetAside) and [name for name, _ in aside.unfit] == names(20, 30)
+    assert job.handle(TrainingRestored(attempt, 10), 202.0) == [], "once"
+    job.handle(StepsDone(attempt, 11), 203.0)
+    assert SelectCheckpoint(attempt + 1) in job.handle(WorkerExited(attempt, signal=9), 204.0)
+
+
+def test_what_does_not_fit_is_charged_to_a_budget_of_its_own_and_an_operators_start_forgets_it():
+    job = killed()
+    for number, step in enumerate((50, 40, 30)):
+        misfit(job, *names(step), 100.0 * number)
+        assert job.state is State.STARTING
+
+    misfit(job, *names(20), 1000.0)
+
+    assert job.state is State.FAILED and "4 failures (bad-checkpoint)" in str(job.facts.reason)
+    assert job.facts.failures.by_cause["bad-checkpoint"] == 4
+    assert SelectCheckpoint(job.facts.attempt + 1) in job.handle(StartRequested(), 2000.0)
+
+
+def test_the_same_checkpoint_again_means_that_there_is_no_older_one():
+    job = killed()
+    misfit(job, *names(50), 10.0)
+    assert job.state is State.STARTING
+
+    misfit(job, *names(50), 20.0)
+
+    assert job.state is State.FAILED and "cannot restore" in str(job.facts.reason)
+
+
+def test_what_another_program_left_does_not_fit_for_good():
+    job = killed()
+    job.handle(CheckpointSelected(2, "/c/model.ckpt-3", 3), 2.0)
+
+    job.handle(WorkerExited(2, code=WorkerExit.CHECKPOINT_UNFIT), 3.0)
+
+    assert job.state is State.FAILED
 
 
 def test_divergence_waits_for_a_person_unless_the_job_is_to_go_back():

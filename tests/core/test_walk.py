@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core import events
-from supervisor.core.actions.base import TARGETS
-from supervisor.core.effects import Abort, Kill, RecordEnd, RememberWanted, Spawn, Terminate
+from supervisor.core.actions.base import TARGETS, ignore
+from supervisor.core.effects import Abort, Effect, Kill, RecordEnd, RememberWanted, Spawn, Terminate
 from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, OnOom, Policy, State
 from supervisor.core.job import TABLE, Job
 from supervisor.core.notices import Certainty, Kind, Notice
 from supervisor.core.patience import Section
-from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, Cause, delay
+from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, Cause, delay, retries
 from supervisor.protocol.messages import Phase, Then
 
 NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured)
@@ -65,6 +65,7 @@ def happenings(draw: st.DrawFn) -> tuple[type[events.Event], dict[str, object], 
                 "go_back": st.booleans(),
                 "again": st.booleans(),
                 "host_leaves": st.booleans(),
+                "limit_s": st.sampled_from([0.0, 40.0]),
                 "still_s": st.sampled_from([6.0, 400.0]),
                 "waits_s": st.sampled_from([None, None, 60.0]),
                 "goes_on": st.booleans(),
@@ -87,14 +88,59 @@ def policies(draw: st.DrawFn) -> Policy:
         on_notice=draw(st.sampled_from(OnNotice)),
         on_oom=draw(st.sampled_from(OnOom)),
         notice_grace=draw(st.sampled_from([0.0, 60.0])),
+        notify_timeout=draw(st.sampled_from([None, 7.0])),
+        startup_timeout=draw(st.sampled_from([1.0, 90.0, 600.0])),
+        flush_timeout=draw(st.sampled_from([1.0, 120.0])),
+        stop_timeout=draw(st.sampled_from([0.0, 10.0])),
     )
 
 
+WAYS = st.sampled_from(["handled", "handled", "handled", "expires", "late", "our error"])
+"""What is done: the event is handled; the deadline is met, or much too late; the event meets an error of our own."""
+RECOVERED = {State.STOPPED, State.BACKOFF, State.STOPPING}
+CHARGED = frozenset(
+    {
+        Cause.CRASH, Cause.STARTUP_TIMEOUT, Cause.HANG, Cause.SPAWN, Cause.OUT_OF_MEMORY, Cause.DIVERGENCE,
+        Cause.BAD_CHECKPOINT, Cause.BUSY, Cause.MEMORY_LIMIT, Cause.UNHEALTHY,
+    }
+)  # fmt: skip
+
+
+def decided(job: Job, event: events.Event, way: str, now: float) -> tuple[type[events.Event], float, list[Effect]]:
+    """What the job does, at which time, and the event that counts as having happened."""
+    deadline = job.deadline()
+    if way in ("expires", "late") and deadline is not None:
+        now = max(now, deadline)
+        return events.DeadlinePassed, now, job.expire(now, due_at=now - 500.0 if way == "late" else None)
+    found = isinstance(event, events.AttemptFound)  # nobody supervises it then, which is no matter of the job's
+    stale = getattr(event, "attempt", job.facts.attempt) != job.facts.attempt
+    if way == "our error" and not found and not stale and TABLE[job.state, type(event)] is not ignore:
+        return type(event), now, job.recover(event, "ValueError()", now)
+    return type(event), now, job.handle(event, now)
+
+
+def assert_charged_once(job: Job, before: dict[Cause, int], effects: list[Effect]) -> None:
+    """An end is charged to its own budget, once; nothing else is charged to any."""
+    charged = {
+        each: n - before.get(each, 0) for each, n in job.facts.failures.by_cause.items() if n > before.get(each, 0)
+    }
+    records = [each for each in effects if isinstance(each, RecordEnd)]
+    assert len(records) <= 1
+    assert charged in ({}, {each.cause: 1 for each in records})
+    facts, policy = job.facts, job.facts.policy
+    goes_on = facts.wanted and not facts.closing and policy.is_job and policy.autorestart is not AutoRestart.NEVER
+    if records and records[0].cause in CHARGED and goes_on:
+        assert charged or job.state is State.FAILED
+    for cause, count in charged.items():
+        spent = facts.failures.by_cause[cause] > retries(cause, policy.startretries)
+        assert count == 1 and (job.state is State.FAILED) == spent
+
+
 @settings(max_examples=400, deadline=None)
-@given(policies(), st.lists(st.tuples(happenings(), st.floats(0, 200)), max_size=60))
+@given(policies(), st.lists(st.tuples(happenings(), st.floats(0, 200), WAYS), max_size=60))
 def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -> None:
     job, now, alive = Job(policy), 0.0, False
-    for (kind, drawn, shift), pause in story:
+    for (kind, drawn, shift), pause, way in story:
         now += pause
         values = drawn | ({"attempt": job.facts.attempt + shift} if "attempt" in drawn else {})
         event = kind(**values)
@@ -104,18 +150,19 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
         spawning = job.state in {State.STARTING, State.STOPPING, State.KILLING}
         if isinstance(event, events.SpawnFailed) and not stale and not spawning:
             continue  # spawning is over before anything else is heard of the process
-        if isinstance(event, events.AttemptFound) and not stale and job.state is State.STOPPED:
-            alive = True  # what is found lives
         before, attempt = job.state, job.facts.attempt
         wanted, failures = job.facts.wanted, dict(job.facts.failures.by_cause)
 
-        effects = job.handle(event, now)
+        happened, now, effects = decided(job, event, way, now)
 
-        if stale:
+        if happened is not events.DeadlinePassed and stale:
             assert effects == [] and job.state is before
             continue
-        if isinstance(event, events.WorkerExited | events.SpawnFailed):
+        if happened is events.AttemptFound and before is State.STOPPED:
+            alive = True  # what is found lives
+        if happened in (events.WorkerExited, events.SpawnFailed):
             alive = False
+        assert_charged_once(job, failures, effects)
         spawns = [effect for effect in effects if isinstance(effect, Spawn)]
         assert len(spawns) <= 1
         if spawns:
@@ -123,7 +170,8 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
             assert spawns[0].attempt == attempt + 1 == job.facts.attempt
             assert not job.facts.closing and job.facts.wanted
             alive = True
-        assert job.state is before or job.state in TARGETS.get(TABLE[before, kind], ())
+        recovers = way == "our error" and job.state in RECOVERED
+        assert job.state is before or job.state in TARGETS.get(TABLE[before, happened], ()) or recovers
         assert (job.state in ALIVE) == alive
         waits = {State.STARTING, State.FLUSHING, State.STOPPING, State.KILLING, State.BACKOFF, State.ADOPTING}
         assert (job.deadline() is not None) >= (job.state in waits)
@@ -131,13 +179,67 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
             assert job.deadline() is None
         if any(isinstance(effect, Kill) for effect in effects):
             assert job.state is State.KILLING
-        if kind in NOTICED:
+        if happened in NOTICED:
             assert job.facts.wanted is wanted, "a notice never decides what is wanted"
             assert not any(isinstance(effect, Kill | Terminate | Abort | RememberWanted) for effect in effects)
         if any(isinstance(effect, RecordEnd) and effect.cause is Cause.PREEMPTION for effect in effects):
             assert job.facts.failures.by_cause == failures, "a preemption counts against no budget"
         if job.facts.notice is None:
             assert not (job.state is State.BACKOFF and job.facts.held), "nothing waits for a host that stays"
+
+
+ENDS = {
+    "crash": Cause.CRASH, "hang": Cause.HANG, "tracing": Cause.STARTUP_TIMEOUT, "lacked": Cause.OUT_OF_MEMORY,
+    "diverged": Cause.DIVERGENCE, "unfit": Cause.BAD_CHECKPOINT,
+}  # fmt: skip
+
+
+def attempt_ends(job: Job, end: str, now: float) -> tuple[float, list[Effect]]:
+    """The present attempt fails so, after some steps where that can be; without a new checkpoint."""
+    number = job.facts.attempt
+    own = 1000 - number  # each begins from an older one
+    job.handle(events.SpawnSucceeded(number), now)
+    job.handle(events.CheckpointSelected(number, f"/c/step-{own:010d}.a1", own), now)
+    code = {"lacked": 1, "diverged": 80, "unfit": 65}.get(end)
+    if end == "unfit":
+        return now, job.handle(events.WorkerExited(number, code), now)
+    job.handle(events.TrainingRestored(number, own), now)
+    if end != "tracing":
+        job.handle(events.StepsDone(number, own + 1), now)
+    if end in ("hang", "tracing"):
+        now = job.deadline() or now
+        job.expire(now)
+        return now, job.handle(events.WorkerExited(number, signal=6), now)
+    if code is not None:
+        words = events.FailureSaid(number, "words", own + 1, out_of_memory=end == "lacked", go_back=end == "diverged")
+        job.handle(words, now)
+    return now, job.handle(events.WorkerExited(number, code, None if code else 9), now)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 4), st.sampled_from([None, 3.0]), st.lists(st.sampled_from(list(ENDS)), min_size=30, max_size=30))
+def test_each_failure_is_charged_to_its_own_budget_and_the_first_that_is_spent_ends_the_job(
+    startretries: int, hang_floor: float | None, ends: list[str]
+) -> None:
+    fixed = 5.0 if hang_floor is None else None
+    job = Job(Policy("p", is_job=True, startretries=startretries, hang_floor=hang_floor, hang_timeout=fixed))
+    job.handle(events.StartRequested(), 0.0)
+    now, booked = 0.0, dict.fromkeys(ENDS.values(), 0)
+    for end in ends:
+        booked[ENDS[end]] += 1
+        now, effects = attempt_ends(job, end, now)
+
+        assert [each.cause for each in effects if isinstance(each, RecordEnd)] == [ENDS[end]]
+        assert job.facts.failures.by_cause == {cause: count for cause, count in booked.items() if count}
+        spent = any(count > retries(cause, startretries) for cause, count in booked.items())
+        assert (job.state is State.FAILED) == spent
+        if spent:
+            return
+        if job.state is State.BACKOFF:
+            now = job.deadline() or now
+            job.expire(now)
+        assert job.state is State.STARTING
+    raise AssertionError("thirty failures, and six budgets of at most five")
 
 
 @given(st.integers(1, 10_000), st.text(max_size=20))

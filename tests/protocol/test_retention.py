@@ -56,6 +56,13 @@ def test_a_second_look_gives_up_nothing_more(checkpoints: list[Kept], policy: Re
     assert expendable([kept for kept in checkpoints if kept.name not in gone], policy) == []
 
 
+def test_what_an_attempt_that_went_back_has_just_saved_stays_though_older_ones_are_of_later_steps() -> None:
+    passed_over = [Kept(CheckpointName(step, 1), step * HOUR) for step in (20, 30)]
+    saved = [Kept(CheckpointName(step, 2), step * HOUR) for step in (11, 12)]
+
+    assert expendable([*passed_over, *saved], RetentionPolicy(newest=2)) == [CheckpointName(11, 2)]
+
+
 def test_all_but_the_newest_go() -> None:
     assert _steps(expendable(_hourly(3), RetentionPolicy(newest=0))) == [0, 1]
     assert _steps(expendable(_hourly(6), RetentionPolicy(newest=2))) == [0, 1, 2, 3]

@@ -116,6 +116,35 @@ def test_it_is_survived(daemon: Daemon, name: str):
         assert "worker.misspoke" in daemon.events("worker.misspoke")
 
 
+def test_a_checkpoint_that_does_not_fit_is_passed_over_and_set_aside_once_an_older_one_did(tmp_path: Path):
+    program = section("unfit", tmp_path, tmp_path / "c", FAULT="kill", MISFIT="step-0000000010.a1")
+    with Daemon(tmp_path, program.replace("faulty.py", "other_files.py")) as daemon:
+        ends_well(daemon, "unfit")
+
+        found = history(daemon, "unfit")
+        assert [each["cause"] for each in found] == ["crash", "bad-checkpoint", "done"]
+        assert "its layers are others" in found[1]["text"]
+        assert found[2]["restored"] == "step-0000000005.a1"
+        aside = daemon.until(lambda: os.listdir(tmp_path / "c" / "quarantine"), "it is set aside")
+        assert aside == ["step-0000000010.a1"]
+
+
+def test_where_no_checkpoint_fits_it_fails_and_moves_nothing(tmp_path: Path):
+    with Daemon(tmp_path, section("none", tmp_path, tmp_path / "c")) as daemon:
+        ends_well(daemon, "none")
+        before = sorted(os.listdir(tmp_path / "c"))
+    for each in (tmp_path / "c").glob("step-*/state.json"):
+        assert each.is_file()
+    renamed = section("none", tmp_path, tmp_path / "c", MISFIT="all").replace("faulty.py", "other_files.py")
+    with Daemon(tmp_path, renamed) as daemon:
+        daemon.call("start", name="none", wait=False)
+        found = daemon.until_state("none", "FAILED", patience_s=PATIENCE_S)
+
+        assert "a checkpoint of State" in found["reason"]
+        assert {each["cause"] for each in history(daemon, "none")[1:]} <= {"bad-checkpoint", "setup"}
+        assert sorted(set(os.listdir(tmp_path / "c")) - {"worker.lock"}) == sorted(set(before) - {"worker.lock"})
+
+
 def test_a_hang_in_each_section_is_seen_as_that(tmp_path: Path):
     keys = "hang_timeout=auto\nhang_timeout_min=8\nstopwaitsecs=4"
     sections = {"start-up": "in start-up", "tracing": "in tracing", "evaluation": "in section evaluation"}

@@ -51,6 +51,19 @@ def test_a_learned_limit_knows_in_which_section_the_worker_hangs(tmp_path: Path)
         assert any("in section data (hang_timeout = auto) after step 5" in text for text in texts), texts
 
 
+def test_a_save_that_never_ends_beside_training_is_a_hang_with_a_fixed_limit_too(tmp_path: Path):
+    """As with an interval in seconds: the next save is put off for ever, and the steps go on."""
+    keys = "hang_timeout=2\nflush_timeout=1\nstopwaitsecs=4\ncheckpoint_interval=1 seconds"
+    with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=60, EVERY=10, FAIL="save-beside")) as daemon:
+        ends_well(daemon, "count")
+
+        first = attempts(daemon, "count")[0]
+        assert first["cause"] == "hang"
+        assert first["text"].startswith(
+            "a checkpoint is not on the disk within 8 s (4 times the longer of hang_timeout"
+        )
+
+
 BESIDE = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 

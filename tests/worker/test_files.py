@@ -1,7 +1,10 @@
 """A run whose program writes its own files: restored, saved, stopped and refused as any other."""
 
+import errno
 import json
+import os
 import random
+import shutil
 import subprocess
 import threading
 import time
@@ -17,7 +20,7 @@ from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Pro
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker.daemon_end import DaemonEnd
 from worker import conditions, saves
-from worker.files import FilesRun, Unfit
+from worker.files import FilesRun, NotFinite, Unfit
 
 Begin = Callable[[Launch], None]
 
@@ -160,6 +163,73 @@ def test_what_another_program_wrote_leaves_with_65(
 
     assert leaving.value.code == 65
     assert "checkpoint" in daemon.wait_for(Failed).error
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.ETIMEDOUT])
+def test_a_disk_that_fails_at_the_restore_is_a_crash_that_is_tried_again(
+    number: int, tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    class Unlucky(Counting):
+        def read(self, folder: Path) -> None:
+            if fails:
+                raise OSError(number, os.strerror(number), str(folder / "value.npy"))
+            super().read(folder)
+
+    with FilesRun(Unlucky(), total_steps=0, directory=tmp_path):
+        pass
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=str(tmp_path / "step-0000000000.a1")))
+    fails = True
+    with pytest.raises(OSError, match=os.strerror(number)), FilesRun(Unlucky()):
+        pass
+    fails = False
+    daemon.send(Go(1, restore=str(tmp_path / "step-0000000000.a1")))
+
+    with FilesRun(Unlucky()) as again:  # what it held of the directory is free again
+        assert again.step == 0
+
+
+def test_a_checkpoint_without_the_programs_file_is_anothers_and_one_that_is_gone_is_not(
+    tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    class Elsewhere(Counting):
+        def read(self, folder: Path) -> None:
+            if goes:
+                shutil.rmtree(folder)
+            np.load(folder / "weights.npy", allow_pickle=False)
+
+    with FilesRun(Elsewhere(), total_steps=0, directory=tmp_path):
+        pass
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    for goes, expected in ((False, SystemExit), (True, FileNotFoundError)):  # noqa: B007 - read by the class above
+        daemon.send(Go(1, restore=str(tmp_path / "step-0000000000.a1")))
+        with pytest.raises(expected), FilesRun(Elsewhere()):
+            pass
+
+
+def test_a_state_that_is_not_finite_is_no_checkpoint_and_ends_the_attempt_as_diverged(
+    tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    class Watchful(Counting):
+        def write(self, folder: Path) -> None:
+            super().write(folder)
+            if not np.isfinite(self.value).all():
+                raise NotFinite("value is not finite")
+
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, interval=Interval(steps=2), on_nan="rollback"))
+    daemon.send(Go(1, restore=None))
+    files = Watchful()
+    run = FilesRun(files, total_steps=8)
+    with pytest.raises(SystemExit) as leaving, run:
+        while not run.reached:
+            files.value += 1 if run.step < 3 else np.nan
+            run.step_done(epoch=0, batch=run.step + 1, loss=1.0)
+
+    words = daemon.wait_for(Failed)
+    assert leaving.value.code == 80
+    assert (words.step, words.go_back) == (4, True) and "value is not finite" in words.error
+    assert [name.step for name in checkpoints.committed(tmp_path)] == [2]
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_without_a_directory_it_says_what_to_give() -> None:

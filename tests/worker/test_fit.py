@@ -14,6 +14,7 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import checkpoints
 from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.messages import Go, Progress
 from tests.worker import training
 from tests.worker.test_processes import CHILDREN, Start, read_until, start
 from worker.keras import fit
@@ -84,6 +85,29 @@ def test_callbacks_hear_one_training_and_the_batches_of_the_epoch(two_replicas: 
         "begin", "epoch 0", *(f"batch {each}" for each in range(6)),
         "epoch 1", *(f"batch {each}" for each in range(6)), "end",
     ]  # fmt: skip
+
+
+def test_the_daemon_is_told_of_a_validation_and_that_it_is_over(
+    two_replicas: Any, tmp_path: Path, begin: Any, daemon: Any
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=None))
+
+    class Looks(tf.keras.callbacks.Callback):  # type: ignore[misc]
+        def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+            heard.append(daemon.wait_for(Progress, among=lambda said: said.section == "evaluation").step)
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            heard.append(daemon.wait_for(Progress, among=lambda said: said.section is None and said.step >= 1).step)
+
+    heard: list[int] = []
+    held_out = np.zeros([4, 8, 8, 1], np.float32), np.zeros([4], np.int64)
+    fit(
+        compiled(two_replicas), training.data(), epochs=1, callbacks=[Looks()], strategy=two_replicas, verbose=0,
+        validation_data=held_out,
+    )  # fmt: skip
+
+    assert len(heard) == 2
 
 
 class StopsAt(tf.keras.callbacks.Callback):  # type: ignore[misc]

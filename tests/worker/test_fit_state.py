@@ -155,7 +155,11 @@ def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
     )
 
 
-@pytest.mark.parametrize("held", [threading.Lock(), print, Path, lambda: None, SimpleNamespace], ids=str)
+@pytest.mark.parametrize(
+    "held",
+    [threading.Lock(), print, Path, lambda: None, SimpleNamespace],
+    ids=["lock", "function", "class", "lambda", "class of values"],
+)
 def test_what_is_no_state_is_not_named(held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted(tmp_path, Holds(held), epochs=1, strict=True)
 
@@ -314,7 +318,9 @@ def test_bfloat16_comes_back() -> None:
     assert (found.dtype, found.tolist()) == (value.dtype, value.tolist())
 
 
-@pytest.mark.parametrize("value", [object(), iter([]), np.array([object()]), [[iter([])]]], ids=str)
+@pytest.mark.parametrize(
+    "value", [object(), iter([]), np.array([object()]), [[iter([])]]], ids=["object", "iterator", "array", "nested"]
+)
 def test_value_of_another_kind_is_refused(value: Any) -> None:
     with pytest.raises(CannotKeep):
         Kept(value)

@@ -44,14 +44,36 @@ def test_the_steps_of_the_ready_made_loop_stay_the_same_but_for_rounding(two_rep
         for each in (whole, divided):
             each.optimizer.build(each.model.trainable_variables)  # as worker.Run does
     batches = list(Feed(whole.data, two_replicas, Position()).rest_of_epoch())
-    losses = []
+    losses, norms = [], []
     for each, parts in ((whole, 1), (divided, split)):
         step = loop.train_step(each, two_replicas, parts)
-        losses.append([np.mean([float(one) for one in step(*batch).values]) for batch in batches])
+        found = [step(*batch) for batch in batches]
+        losses.append([np.mean([float(one) for one in figures["loss"].values]) for figures in found])
+        norms.append([[float(one) for one in figures["gradient_norm"].values] for figures in found])
 
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    np.testing.assert_allclose(norms[1], norms[0], rtol=1e-4)
     for one, other in zip(whole.model.get_weights(), divided.model.get_weights(), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_the_norm_is_that_of_the_gradient_and_shows_what_the_loss_hides(two_replicas: Any) -> None:
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1, use_bias=False)])
+    model.set_weights([np.zeros([2, 1], np.float32)])
+    optimizer = tf.keras.optimizers.SGD(0.0)
+    optimizer.build(model.trainable_variables)
+    inputs, labels = np.array([[3.0, 4.0]], np.float32), np.zeros([1, 1], np.float32)
+
+    def figures(loss: Any) -> Any:
+        return loop.train_step(loop.Training(model, optimizer, loss, None, 1), strategy)(inputs, labels)
+
+    plain = figures(lambda labels, predictions: predictions - labels)
+    hides = figures(lambda labels, predictions: tf.sqrt(tf.abs(predictions - labels)))  # 0, and its slope is not
+
+    assert float(plain["gradient_norm"]) == pytest.approx(5.0)
+    assert float(hides["loss"]) == 0.0
+    assert not np.isfinite(float(hides["gradient_norm"]))
 
 
 def test_shares_add_up_and_no_example_is_lost() -> None:

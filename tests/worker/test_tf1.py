@@ -139,3 +139,19 @@ def test_manifest_says_whether_operations_are_deterministic_and_on_how_many_thre
 
     assert (found["deterministic"], found["intra_op_threads"]) == (False, 3)
     assert "call prepare() of worker.tf1 before it builds anything" in capsys.readouterr().err
+
+
+def test_a_variable_that_is_not_finite_is_never_saved_unless_it_was_so_from_the_beginning(tmp_path: Path) -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        weight, _mask = tf1.get_variable("weight", [3]), tf1.Variable([float("-inf"), 0.0], name="mask")
+        spoil = weight.assign(weight * float("nan"))
+        session.run(tf1.global_variables_initializer())
+        run = Run(session, total_steps=9, directory=tmp_path, interval="1 steps")
+        with pytest.raises(SystemExit) as leaving, run:
+            for step in run.steps():
+                if step == 2:
+                    session.run(spoil)
+                run.step_done(loss=1.0)
+
+    assert leaving.value.code == 80
+    assert [name.step for name in checkpoints.committed(tmp_path)] == [2, 1]

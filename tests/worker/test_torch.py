@@ -157,3 +157,20 @@ def test_full_disk_has_its_number(found: Found, small_disk: Path) -> None:
     number, _ = found("full", folder=small_disk)
 
     assert number == errno.ENOSPC
+
+
+def test_lack_of_memory_and_device_errors_say_nothing_of_the_checkpoint_and_a_nan_is_never_saved(
+    start: Start, tmp_path: Path
+) -> None:
+    said, errors = start(CHILDREN / "torch_failing.py", tmp_path).communicate(timeout=200)
+
+    assert said.splitlines() == [
+        "device-memory: OutOfMemoryError True",
+        "host-memory: MemoryError True",
+        "in-a-module: MemoryError True",
+        "device: RuntimeError False",
+        "misfit: Leaving 65 False",
+        "nan: Leaving 80 False",
+        "saved [2, 1]",
+    ], errors
+    assert "model.weight, optimizer.state.0.momentum_buffer not finite" in errors

@@ -9,6 +9,7 @@ from supervisor.core.actions.moves import (
     flushing_deadline,
     launch,
     run,
+    select,
     starting_deadline,
     terminate,
 )
@@ -16,7 +17,7 @@ from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
 from supervisor.core.actions.wishes import close, unwant
-from supervisor.core.effects import Identify, RecordEnd, SelectCheckpoint
+from supervisor.core.effects import Identify, RecordEnd
 from supervisor.core.events import (
     AttemptFound,
     AttemptLost,
@@ -178,7 +179,7 @@ def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effect
     facts.start_by = now + facts.policy.startup_timeout
     facts.patience.begin(now)
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [SelectCheckpoint(facts.attempt)] if event.phase is Phase.WAITING else []
+    return [select(facts)] if event.phase is Phase.WAITING else []
 
 
 def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:

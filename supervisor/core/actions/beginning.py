@@ -1,19 +1,44 @@
 """From the spawn to the first step."""
 
 from supervisor.core.actions.base import Effects, leads_to
+from supervisor.core.actions.looping import own_checkpoint
 from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run, starting_deadline, terminate
 from supervisor.core.actions.training import note_step
-from supervisor.core.effects import RecordEnd, SendGo
-from supervisor.core.events import CheckpointSelected, Event, SelectionFailed, SpawnFailed, StepsDone, TrainingRestored
+from supervisor.core.effects import RecordEnd, SendGo, SetAside
+from supervisor.core.events import (
+    CheckpointSelected,
+    Event,
+    SelectionFailed,
+    SpawnDelayed,
+    SpawnFailed,
+    StepsDone,
+    TrainingRestored,
+)
 from supervisor.core.facts import Facts, State
 from supervisor.core.patience import Section
 from supervisor.core.restart import Cause
+
+
+def delayed(facts: Facts, event: SpawnDelayed, now: float) -> Effects:
+    """A job's limits for its start begin when its process exists; until then only the delay has one."""
+    if facts.policy.is_job:
+        _begin_limits(facts, now + max(0.0, event.limit_s))
+    return []
+
+
+def _begin_limits(facts: Facts, at: float) -> None:
+    facts.patience.begin(at)
+    facts.start_by = at + facts.policy.startup_timeout
+    facts.deadline_at = starting_deadline(facts)
 
 
 @leads_to(State.RUNNING)
 def spawned(facts: Facts, event: Event, now: float) -> Effects:
     """With startsecs = 0 a plain program counts as running as soon as it exists."""
     policy = facts.policy
+    if policy.is_job:
+        facts.started_at = facts.progressed_at = now
+        _begin_limits(facts, now)
     if not policy.is_job and policy.notify_timeout is None and policy.startsecs <= 0:
         run(facts, now)
     return []
@@ -66,6 +91,10 @@ def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
     if facts.state is State.STARTING:
         facts.patience.heard(Section.TRACING, now)
         facts.deadline_at = starting_deadline(facts)
+    unfit = facts.suspects.unfit
+    if unfit and facts.restoring and (own := own_checkpoint(facts)) is not None and own not in dict(unfit):
+        facts.suspects.unfit = ()  # the program fits what is older, so it is not to blame
+        return [SetAside(facts.attempt, unfit)]
     return []
 
 
@@ -106,6 +135,6 @@ def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
     if policy.hang_floor is not None and now < facts.start_by:
         limit = f"{patience.limit(patience.section, policy.hang_floor):g} s in {patience.section} (hang_timeout = auto)"
-        patience.hung(facts.step)
+        patience.hung(facts.step, patience.section)
     facts.ending = (Cause.STARTUP_TIMEOUT, f"did not train within {limit}; does the script use worker.Run?")
     return abort(facts, now)

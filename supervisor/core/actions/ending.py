@@ -4,9 +4,9 @@ from signal import SIGTERM
 
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.looping import blame, remember
+from supervisor.core.actions.looping import blame, own_checkpoint, remember
 from supervisor.core.actions.moves import enter, fail, launch, loop_pause, retry
-from supervisor.core.actions.repeating import follow_divergence, follow_out_of_memory
+from supervisor.core.actions.repeating import follow_bad_checkpoint, follow_divergence, follow_out_of_memory
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
 from supervisor.core.events import WorkerExited
@@ -64,6 +64,8 @@ def verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
         return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
     if not facts.policy.is_job:
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
+    if event.code == WorkerExit.CHECKPOINT_UNFIT:
+        return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
     if restart.is_permanent(event.code):
         return Cause.SETUP, text
     if event.code == WorkerExit.LOCKED:
@@ -137,6 +139,8 @@ def _follow_job(facts: Facts, event: WorkerExited, cause: Cause, text: str, now:
         return launch(facts, now)
     if cause is Cause.DIVERGENCE:
         return follow_divergence(facts, text, now)
+    if cause is Cause.BAD_CHECKPOINT:
+        return follow_bad_checkpoint(facts, text, now)
     if cause is Cause.OUT_OF_MEMORY:
         return follow_out_of_memory(facts, text, now)
     if script_is_broken:

@@ -8,7 +8,7 @@ from supervisor.core.events import StacksKept
 from supervisor.core.facts import Facts
 from supervisor.core.restart import Cause
 from supervisor.core.suspects import Death
-from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.layout import CheckpointName, parse_name
 
 _BLAMES = frozenset({Cause.CRASH, Cause.HANG, Cause.STARTUP_TIMEOUT, Cause.LOST})
 """Ends that a checkpoint or a step may be the reason of."""
@@ -34,6 +34,14 @@ def blame(facts: Facts, cause: Cause) -> str | None:
         return None
     step = max(facts.step or 0, origin.step)
     return facts.suspects.died(Death(PurePath(origin.path).name, origin.step, step, place=origin.place))
+
+
+def own_checkpoint(facts: Facts) -> str | None:
+    """The name of the checkpoint that the present attempt begins from; None if it is none, or another program's."""
+    if facts.origin is None or facts.origin.path is None:
+        return None
+    name = PurePath(facts.origin.path).name
+    return name if parse_name(name) is not None else None
 
 
 def remember(facts: Facts) -> Effects:

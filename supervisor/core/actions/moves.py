@@ -4,7 +4,8 @@ from supervisor.core import outlook, restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.effects import Abort, Kill, RequestFlush, SelectCheckpoint, Spawn, Terminate
 from supervisor.core.events import Event
-from supervisor.core.facts import KILL_AGAIN_S, Facts, Flush, State
+from supervisor.core.facts import KILL_AGAIN_S, Facts, Flush, Policy, State
+from supervisor.core.patience import SAFETY, Section
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
 
@@ -28,17 +29,31 @@ def running_deadline(facts: Facts, now: float) -> float | None:
 
 
 def hang_deadline(facts: Facts) -> float | None:
-    """When silence becomes a hang; never for a plain program, whose progress nobody sees."""
-    policy = facts.policy
+    """When silence, or a save that never ends, is a hang; never for a plain program, whose progress nobody sees."""
+    found = hang_due(facts)
+    if found is None:
+        return None
+    return found[0] if facts.still_until is None else max(found[0], facts.still_until)
+
+
+def hang_due(facts: Facts) -> tuple[float, Section] | None:
+    """The same, but for a host that stands still, and in which section."""
+    policy, patience = facts.policy, facts.patience
     if not policy.is_job:
         return None
     if policy.hang_floor is not None:
-        hangs_at = facts.patience.deadline(facts.progressed_at, policy.hang_floor)[0]
-    elif policy.hang_timeout is not None:
-        hangs_at = facts.progressed_at + policy.hang_timeout
-    else:
-        return None
-    return hangs_at if facts.still_until is None else max(hangs_at, facts.still_until)
+        return patience.deadline(facts.progressed_at, policy.hang_floor)
+    if policy.hang_timeout is not None:
+        return patience.fixed_deadline(facts.progressed_at, policy.hang_timeout, fixed_save_limit(policy))
+    return None
+
+
+def fixed_save_limit(policy: Policy) -> float:
+    """How long a save may be written beside training where hang_timeout is fixed.
+
+    It loses nothing but the checkpoint's age while it lasts, and a limit for steps says little of it.
+    """
+    return SAFETY * max(policy.hang_timeout or 0.0, policy.flush_timeout)
 
 
 def starting_deadline(facts: Facts) -> float:
@@ -74,7 +89,12 @@ def launch(facts: Facts, now: float) -> Effects:
         return [Spawn(facts.attempt)]
     facts.start_by = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt, facts.split), SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.before)]
+    return [Spawn(facts.attempt, facts.split), select(facts)]
+
+
+def select(facts: Facts) -> SelectCheckpoint:
+    """What the present attempt may begin from."""
+    return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.before, facts.suspects.unfit)
 
 
 def ask(facts: Facts, reason: str, then: Then, now: float) -> Effects:

@@ -2,10 +2,12 @@
 
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects
+from supervisor.core.actions.looping import own_checkpoint
 from supervisor.core.actions.moves import fail, retry
 from supervisor.core.facts import Facts, OnOom
 from supervisor.core.restart import Cause
 
+MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
 LOOK = "look at the data and the learning rate"
 
 
@@ -21,6 +23,18 @@ def follow_divergence(facts: Facts, text: str, now: float) -> Effects:
         if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.began_at is not None:
             facts.before = min(facts.before, facts.began_at)
     return retry(facts, Cause.DIVERGENCE, f"{text}; {LOOK}", now)
+
+
+def follow_bad_checkpoint(facts: Facts, text: str, now: float) -> Effects:
+    """From the next older one. Which of the two is wrong, checkpoint or program, shows once one is restored: then the
+    others are set aside; where none fits, they stay as they are, for a program that does.
+    """
+    name = own_checkpoint(facts)
+    unfit = dict(facts.suspects.unfit)
+    if name is None or name in unfit:
+        return fail(facts, text)
+    facts.suspects.unfit = ((name, (facts.last_words or text)[:MAX_WHY]), *facts.suspects.unfit)
+    return retry(facts, Cause.BAD_CHECKPOINT, text, now)
 
 
 def follow_out_of_memory(facts: Facts, text: str, now: float) -> Effects:

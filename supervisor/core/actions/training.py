@@ -4,10 +4,18 @@ from dataclasses import replace
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import note_failed_step, remember
-from supervisor.core.actions.moves import abort, run, running_deadline, try_flush_again
+from supervisor.core.actions.moves import (
+    abort,
+    fixed_save_limit,
+    hang_due,
+    run,
+    running_deadline,
+    try_flush_again,
+)
 from supervisor.core.events import CheckpointCommitted, Event, FailureSaid, SaveFailed, StepsDone
 from supervisor.core.facts import Facts, State
 from supervisor.core.flush import RECENT, Pause, with_pause
+from supervisor.core.patience import SAFETY, Section
 from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Then
 
@@ -118,10 +126,16 @@ def failure_said(facts: Facts, event: FailureSaid, now: float) -> Effects:
 def hung(facts: Facts, event: Event, now: float) -> Effects:
     """No step for hang_timeout: stacks first, then the kill."""
     policy, patience = facts.policy, facts.patience
-    limit = f"{policy.hang_timeout or 0:g} s (hang_timeout)"
+    due = hang_due(facts)
+    section = due[1] if due is not None else patience.section
+    silent = f"no step for {policy.hang_timeout or 0:g} s (hang_timeout)"
     if policy.hang_floor is not None:
-        _, section = patience.deadline(facts.progressed_at, policy.hang_floor)
-        limit = f"{patience.limit(section, policy.hang_floor):g} s in section {section} (hang_timeout = auto)"
-        patience.hung(facts.step)
-    facts.ending = (Cause.HANG, f"no step for {limit} after step {facts.step}")
+        silent = (
+            f"no step for {patience.limit(section, policy.hang_floor):g} s in section {section} (hang_timeout = auto)"
+        )
+        patience.hung(facts.step, section)
+    elif section is Section.SAVE and patience.saving_since is not None:
+        limit = f"{fixed_save_limit(policy):g} s ({SAFETY:g} times the longer of hang_timeout and flush_timeout)"
+        silent = f"a checkpoint is not on the disk within {limit}"
+    facts.ending = (Cause.HANG, f"{silent} after step {facts.step}")
     return abort(facts, now)

@@ -49,7 +49,8 @@ def start(facts: Facts, event: StartRequested, now: float) -> Effects:
             return effects
         return effects + launch(facts, now)
     facts.failures.forget()
-    facts.suspects.forgive()
+    facts.suspects.forget()
+    facts.patience.forgive()
     facts.best_step, facts.ever_moved = None, False
     return effects + launch(facts, now)
 

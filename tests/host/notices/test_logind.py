@@ -159,6 +159,7 @@ async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None
 @pytest.mark.parametrize(
     ("usec", "main_pid", "shortest_s"),
     [(60_000_000, os.getpid(), 65.0), ((1 << 64) - 1, os.getpid(), 1805.0), (None, 0, None), (60_000_000, 1, None)],
+    ids=["ours", "ours, without an end", "not asked", "another's"],
 )
 async def test_what_systemd_says_of_our_service_is_added_to_the_delay(
     logind: FakeLogind, heard: Recorder, usec: int | None, main_pid: int, shortest_s: float | None

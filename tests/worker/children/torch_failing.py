@@ -1,0 +1,80 @@
+"""What leaves a run of PyTorch whose restore, or save, fails in each of several ways: a line for each, in FOLDER."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from supervisor.protocol import checkpoints
+from worker import torch as stepkeeper
+from worker.attempt import lacks_memory
+
+FOLDER = Path(sys.argv[1])
+AT_RESTORE: dict[str, Exception] = {
+    "device-memory": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "host-memory": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."),
+    "in-a-module": RuntimeError(
+        'Error(s) in loading state_dict for Net: While copying the parameter named "w", an exception occurred : '
+        "('CUDA out of memory. Tried to allocate 2.00 GiB.',)"
+    ),
+    "device": RuntimeError("CUDA error: an illegal memory access was encountered"),
+    "misfit": RuntimeError("Error(s) in loading state_dict for Net: size mismatch for w"),
+}
+
+
+class Part:
+    """Has a state, and cannot take it back."""
+
+    fails: Exception | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"w": torch.zeros(2)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.fails is not None:
+            raise self.fails
+
+
+class Masked(nn.Module):
+    """Its mask holds infinities, as masks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("mask", torch.full((3,), float("-inf")))
+
+
+def say(what: str, error: BaseException) -> None:
+    code = f" {error.code}" if isinstance(error, SystemExit) else ""
+    print(f"{what}: {type(error).__name__}{code} {lacks_memory(error)}", flush=True)
+
+
+def main() -> None:
+    with stepkeeper.Run(part=Part(), total_steps=0, directory=FOLDER / "restore"):
+        pass
+    for what, error in AT_RESTORE.items():
+        part = Part()
+        part.fails = error
+        try:
+            with stepkeeper.Run(part=part, total_steps=0, directory=FOLDER / "restore"):
+                pass
+        except (Exception, SystemExit) as left:  # noqa: BLE001 - whatever it is, it is said
+            say(what, left)
+    model = Masked()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = stepkeeper.Run(model=model, optimizer=optimizer, directory=FOLDER / "save", interval="1 steps")
+    try:
+        with run:
+            for step in range(4):
+                model.weight.grad = torch.full((3,), float("nan") if step == 2 else 1.0)
+                optimizer.step()
+                run.step_done(loss=1.0)
+    except SystemExit as left:
+        say("nan", left)
+    print("saved", [each.step for each in checkpoints.committed(FOLDER / "save")], flush=True)
+
+
+if __name__ == "__main__":
+    main()
