@@ -1,7 +1,10 @@
 """Limits that the kernel holds processes to: the daemon's own number of open files, and what programs are given."""
 
+import contextlib
+import os
 import resource
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 
 from supervisor.host.spawning import SpawnError
 
@@ -17,9 +20,11 @@ RESOURCES = {
     "limit_memlock": resource.RLIMIT_MEMLOCK,
 }
 MOST_FILES = 1 << 20  # the kernel's own bound for a process (fs.nr_open) unless somebody raised it
+HEADROOM = 32  # files that starting a process, and other threads meanwhile, may open
 
 _given = {resource.RLIMIT_NOFILE: resource.getrlimit(resource.RLIMIT_NOFILE)}
 """What programs get: as this process was started, or as `raise_given` left it."""
+_lending = threading.Lock()  # health checks are started from threads
 
 
 class LimitError(Exception):
@@ -61,10 +66,23 @@ def restore_own() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
 
 
-def restore(pid: int) -> None:
-    """Gives a child what this process was started with, if it is more by now."""
-    if resource.getrlimit(resource.RLIMIT_NOFILE) != _given[resource.RLIMIT_NOFILE]:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
+def can_lend() -> bool:
+    """Whether this process can live with what it was started with for a moment; it may have more files open by now."""
+    probe = os.dup(0)  # the lowest number that is free
+    os.close(probe)
+    return probe + HEADROOM < _given[resource.RLIMIT_NOFILE][0]
+
+
+@contextlib.contextmanager
+def lent() -> Iterator[None]:
+    """What is started inside has from its first instruction what this process was started with. Ask `can_lend`."""
+    with _lending:
+        own = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, own)
 
 
 def setting(program: str, limits: Limits) -> Callable[[], None]:

@@ -100,7 +100,10 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
 
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
     with contextlib.ExitStack() as until_it_runs:
-        return _popen_in(request, command, _entrance(request, until_it_runs))
+        entrance = _entrance(request, until_it_runs)
+        if limits.can_lend():
+            until_it_runs.enter_context(limits.lent())
+        return _popen_in(request, command, entrance)
 
 
 def _entrance(request: SpawnRequest, until_it_runs: contextlib.ExitStack) -> int | None:
@@ -116,7 +119,8 @@ def _entrance(request: SpawnRequest, until_it_runs: contextlib.ExitStack) -> int
 
 
 def _in_child(request: SpawnRequest, entrance: int | None) -> Callable[[], None] | None:
-    set_limits = limits.setting(request.program, request.limits) if request.limits else None
+    is_needed = request.limits or not limits.can_lend()
+    set_limits = limits.setting(request.program, request.limits) if is_needed else None
     if entrance is None:
         return set_limits
 
@@ -132,7 +136,7 @@ def _in_child(request: SpawnRequest, entrance: int | None) -> Callable[[], None]
 def _popen_in(request: SpawnRequest, command: Path, entrance: int | None) -> subprocess.Popen[bytes]:
     in_child = _in_child(request, entrance)
     identity_of = request.credentials if os.geteuid() == 0 else None  # a plain user can't even set what it has
-    child = subprocess.Popen(
+    return subprocess.Popen(
         request.argv,
         executable=command,
         cwd=request.directory,
@@ -148,10 +152,6 @@ def _popen_in(request: SpawnRequest, command: Path, entrance: int | None) -> sub
         # only where it is asked for: it keeps Popen from vfork; all it does is setrlimit(2) and write(2)
         preexec_fn=in_child,  # noqa: PLW1509
     )
-    if not request.limits:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or is another user's by now
-            limits.restore(child.pid)
-    return child
 
 
 def _refuse(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:

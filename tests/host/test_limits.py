@@ -1,6 +1,8 @@
 """Limits that children are held to, by real ones that say what they have."""
 
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +60,26 @@ def test_a_program_has_the_limits_that_are_set(tmp_path: Path, few_files: int):
 
 def test_other_limits_leave_the_files_as_the_daemon_found_them(tmp_path: Path, few_files: int):
     assert told(tmp_path, "limit_core=0\n", "ulimit -Sn; ulimit -c") == [str(SOFT), "0"]
+
+
+def test_a_start_while_many_files_are_open_is_like_any_other(few_files: int, tmp_path: Path):
+    """As a daemon of many programs has them."""
+    script = f"""
+import os, subprocess, sys
+from supervisor.host import limits
+limits.raise_own()
+def tells():
+    how = limits.lent() if limits.can_lend() else None
+    if how is None:
+        return subprocess.check_output(["sh", "-c", "ulimit -Sn"], preexec_fn=limits.setting("x", {{}}), text=True)
+    with how:
+        return subprocess.check_output(["sh", "-c", "ulimit -Sn"], text=True)
+few, held = tells(), [os.open(os.devnull, os.O_RDONLY) for _ in range({SOFT} + 50)]
+print(few.strip(), limits.can_lend(), tells().strip())
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert said.split() == [str(SOFT), "False", str(SOFT)]
 
 
 def test_the_kernel_is_told_whom_to_kill_first(tmp_path: Path):
