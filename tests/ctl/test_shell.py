@@ -18,7 +18,7 @@ COLUMNS = 140
 
 
 def spawn(daemon, *arguments: str) -> pexpect.spawn:
-    environment = {**os.environ, "TERM": "xterm"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS)}
     words = [*CTL[1:], "-s", daemon.url, *arguments]
     return pexpect.spawn(CTL[0], words, env=environment, dimensions=(30, COLUMNS), timeout=15, encoding="utf-8")
 

@@ -12,7 +12,7 @@ from supervisor.host import limits
 from supervisor.host.spawning import SpawnError
 from tests.system.harness import Daemon
 
-SOFT = 256
+SOFT = 2048  # more than the process that runs the tests has open
 TELLS = "[program:teller]\ncommand=/bin/sh -c '{}; exec sleep 1000'\nstdout_logfile={}\nstartsecs=0\n"
 
 

@@ -162,7 +162,7 @@ def test_nothing_is_left_of_an_input_whose_program_ended(daemon: Daemon):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
 def test_another_users_program_reads_and_may_open_its_input(tmp_path: Path):
     tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
+    for parent in tmp_path.parents[:3]:
         parent.chmod(0o755)
     with Daemon(tmp_path, "[program:cat]\ncommand=/bin/cat /dev/stdin\nuser=nobody\ndirectory=/\n") as daemon:
         daemon.until_state("cat", "RUNNING")
