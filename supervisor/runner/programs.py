@@ -294,8 +294,13 @@ class Programs:
         runner = self.runners[name] = Runner(config, self._services)
         runner.on_change = self._changed
         runner.preset(old.wanted if old is not None else config.autostart)
-        self.on_new(runner)
-        await self._take_up(runner, Left(), last_attempt, turn)
+        try:
+            self.on_new(runner)
+            await self._take_up(runner, Left(), last_attempt, turn)
+        finally:  # after an error it can be started by hand: nothing of it runs
+            turn.give_up()
+            runner.looked_back.set()
+            runner.taken_up.set()
         return ["added"] if old is None else ["stopped", "updated"]
 
     async def _take_up(self, runner: Runner, left: Left, last_attempt: int, turn: Turn) -> None:
