@@ -140,7 +140,17 @@ async def _start_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> 
 
 
 async def _start(daemon: Daemon, name: str, wait: bool, turn: Turn | None = None) -> None:
-    runner = daemon.programs.runners[name]
+    try:
+        await _start_in_turn(daemon, name, wait, turn)
+    finally:
+        if turn is not None:
+            turn.give_up()
+
+
+async def _start_in_turn(daemon: Daemon, name: str, wait: bool, turn: Turn | None) -> None:
+    runner = daemon.programs.runners.get(name)
+    if runner is None:
+        raise RpcFault(FaultCode.BAD_NAME, name)
     if runner.state is State.BACKOFF:
         raise RpcFault(FaultCode.ALREADY_STARTED, name)
     try:

@@ -36,6 +36,7 @@ async def _start(daemon: Daemon, arguments: Arguments, turn: Turn | None) -> Res
     if daemon.programs.runners.get(runner.name) is not runner:
         raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
     await _start_needed(daemon, runner)
+    _may_start(daemon)
     daemon.programs.gates.start(runner)
     if wait:
         state = await runner.until(lambda: _settled(daemon, runner))
@@ -51,8 +52,15 @@ async def _start_needed(daemon: Daemon, runner: Runner) -> None:
     for needed in daemon.programs.gates.needed_and_down(runner):
         await needed.taken_up.wait()
         await needed.learn_attempts(0)
+        _may_start(daemon)
         if daemon.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
             daemon.programs.gates.start(needed)
+
+
+def _may_start(daemon: Daemon) -> None:
+    """A start that waited for its turn or its disk while the daemon began to leave is none: it would be remembered."""
+    if daemon.programs.closing:
+        raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
 
 
 def _settled(daemon: Daemon, runner: Runner) -> State | None:

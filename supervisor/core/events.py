@@ -228,7 +228,7 @@ class AttemptLost:
 
     `committed_step`: the highest step of its checkpoints. `host_left`: the host was started anew since it began.
     `step`, `out_of_memory`, `go_back`: as in `FailureSaid`; `code`: the exit status that it was about to leave with.
-    `oom`: as in `WorkerExited`.
+    `oom`: as in `WorkerExited`. `held_back`: what it depends on is not ready, so that what follows waits for a start.
     """
 
     attempt: int
@@ -241,6 +241,7 @@ class AttemptLost:
     go_back: bool = False
     code: int | None = None
     oom: str | None = None
+    held_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)

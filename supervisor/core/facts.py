@@ -108,7 +108,8 @@ class Facts:
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
     split: int = 1  # parts that each batch is divided into
     before: int | None = None  # the next checkpoint to restore is to be of a step below this: training diverged there
-    rests_until: float | None = None  # monotonic; the end of a back-off that an earlier daemon began
+    rests_until: float | None = None  # monotonic; the end of a back-off that the next start is not to cut short
+    held_back: bool = False  # what it depends on is not ready: nothing is launched
 
     # of the present attempt
     started_at: float = 0.0  # monotonic

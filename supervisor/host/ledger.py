@@ -181,11 +181,13 @@ class Ledger:
         self._writer.put("INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at)
 
     def remember_silences(self, program: str, longest: Mapping[str, float]) -> None:
-        """The longest silences (s), by section, that the program's training came back from."""
+        """The longest silences (s), by section, that the program's training came back from; what was told before of a
+        section counts no more.
+        """
         for section, longest_s in longest.items():
             self._writer.put(
                 "INSERT INTO silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
-                " DO UPDATE SET longest_s = max(longest_s, excluded.longest_s)",
+                " DO UPDATE SET longest_s = excluded.longest_s",
                 program,
                 section,
                 longest_s,

@@ -80,12 +80,23 @@ class Turns:
         self._ready_at = asyncio.get_running_loop().time()
 
     async def during(self, works: Iterable[Awaitable[Done]]) -> list[Done]:
-        """Does all of it side by side, and calls the turns meanwhile; what each gave."""
+        """Does all of it side by side, and calls the turns meanwhile; what each gave.
+
+        Raises the first error there was once all are done: one that fails takes no other with it.
+        """
         caller = asyncio.create_task(self.call())
         try:
-            return await asyncio.gather(*works)
+            done = await asyncio.gather(*works, return_exceptions=True)
         finally:
             caller.cancel()
+            for turn in self._turns:
+                turn.go()  # whatever still works waits for nobody
+        results = list[Done]()
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+            results.append(each)
+        return results
 
     async def call(self) -> None:
         """Calls each when it is ready; to be run beside what waits for its turn."""

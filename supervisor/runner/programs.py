@@ -294,8 +294,13 @@ class Programs:
         runner = self.runners[name] = Runner(config, self._services)
         runner.on_change = self._changed
         runner.preset(old.wanted if old is not None else config.autostart)
-        self.on_new(runner)
-        await self._take_up(runner, Left(), last_attempt, turn)
+        try:
+            self.on_new(runner)
+            await self._take_up(runner, Left(), last_attempt, turn)
+        finally:  # after an error it can be started by hand: nothing of it runs
+            turn.give_up()
+            runner.looked_back.set()
+            runner.taken_up.set()
         return ["added"] if old is None else ["stopped", "updated"]
 
     async def _take_up(self, runner: Runner, left: Left, last_attempt: int, turn: Turn) -> None:
@@ -323,11 +328,11 @@ class Programs:
             runner.acts.books.lost(runner.wanted, None, None)
         await turn.comes()
         runner.taken_up.set()
-        if gone and runner.wanted and not (adopted or booked or self.closing):
+        if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self.closing):
             self.gates.start(runner, anew=False)
 
     async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: Turn) -> bool:
-        """Writes the end of an attempt that nobody saw; whether the program goes on from there by itself."""
+        """Writes the end of an attempt that nobody saw; whether the program's job did so, and what follows."""
         if not ended_here and await runner.book_lost(attempt, host_left, turn.comes, lambda: self.gates.holds(runner)):
             return True
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"

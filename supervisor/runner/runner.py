@@ -175,7 +175,8 @@ class Runner:
     ) -> bool:
         """Books an attempt that ended while no daemon was there, and goes on from there when its `turn` has come.
 
-        False if it isn't the last, or what would go on `is_held` back by what it depends on: it has to be started.
+        False if it isn't the last: nothing is booked. What would go on but `is_held` back by what it depends on is then
+        STOPPED and wanted, and goes on with its next start.
         """
         services = self._services
         lost, words, lived_s_ago = await look_back(
@@ -192,13 +193,10 @@ class Runner:
             return False
         self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
         await turn()
-        if not (self.wanted and is_held()):
-            self.post(lost)
-            return True
-        self.preset(False)
-        self.post(lost)
-        self.preset(not lost.done)
-        return self.state is not State.STOPPED
+        held_back = self.wanted and is_held()
+        self.goes_on = self.goes_on or held_back
+        self.post(replace(lost, held_back=held_back))
+        return True
 
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""

@@ -22,6 +22,7 @@ from supervisor.core.events import (
     Hurried,
     NoticeReceived,
     SavesMeasured,
+    StartRequested,
     StepsDone,
     StopRequested,
     WorkerExited,
@@ -331,3 +332,50 @@ def test_lost_attempt_of_what_nobody_wants_is_only_booked():
 
 def test_lost_plain_program_is_started_again():
     assert taken_up(PLAIN).handle(AttemptLost(7), 1000.0)[1:] == [Spawn(8)]
+
+
+def test_lost_attempt_of_what_is_held_back_is_booked_and_followed_once_it_may_start():
+    job = taken_up()
+
+    (record,) = job.handle(AttemptLost(7, committed_step=40, held_back=True), 1000.0)
+
+    assert isinstance(record, RecordEnd) and record.cause == "lost"
+    assert (job.state, job.deadline(), job.facts.wanted, job.facts.attempt) == (State.STOPPED, None, True, 7)
+    assert job.handle(StartRequested(goes_on=True), 1090.0) == [Spawn(8), SelectCheckpoint(8)]
+
+
+def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
+    job = taken_up()
+
+    job.handle(AttemptLost(7, held_back=True), 1000.0)
+
+    assert (job.state, job.facts.wanted) == (State.STOPPED, True)
+    assert job.facts.failures.by_cause == {"crash": 1}
+    assert job.handle(StartRequested(goes_on=True), 1000.1) == []
+    assert (job.state, job.facts.reason) == (
+        State.BACKOFF,
+        "exit status not known, while no daemon was there",
+    )
+
+
+def test_what_is_held_back_goes_back_after_a_divergence_that_nobody_saw():
+    job = taken_up()
+    diverged = AttemptLost(
+        7, error="loss of step 12 is nan", committed_step=10, step=12, go_back=True, code=80, held_back=True
+    )
+
+    job.handle(diverged, 1000.0)
+
+    assert job.handle(StartRequested(goes_on=True), 1090.0) == [Spawn(8), SelectCheckpoint(8, before=11)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "state"),
+    [(JOB, 73, State.FAILED), (Policy(name="once", is_job=True, autorestart=AutoRestart.NEVER), 1, State.EXITED)],
+)
+def test_end_that_nothing_may_follow_is_one_for_what_is_held_back_too(policy: Policy, code: int, state: State):
+    job = taken_up(policy)
+
+    job.handle(AttemptLost(7, error="words", code=code, held_back=True), 1000.0)
+
+    assert job.state is state

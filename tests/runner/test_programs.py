@@ -85,3 +85,25 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
 
     assert [each.cause for each in services.ledger.history("first")] == [cause]
     assert services.ledger.wanted() in ({"first": True}, {}), "it runs again after the boot"
+
+
+async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_itself_to_be_started(
+    tmp_path: Path, services: Services
+):
+    path = tmp_path / "more.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
+    programs = Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+    await programs.begin()
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+    await programs.reread()
+
+    def refuse(runner: Runner) -> None:
+        if runner.name == "first":
+            raise OSError("the disk")
+
+    programs.on_new = refuse
+    with pytest.raises(OSError, match="the disk"):
+        await asyncio.wait_for(programs.update(), PATIENCE_S)
+
+    for name in ("first", "second"):
+        await asyncio.wait_for(programs.runners[name].taken_up.wait(), PATIENCE_S)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.system.harness import TRAINER, Daemon, alive, job
+from tests.system.test_dependencies import said
 from tests.system.test_repeating import memory_cgroup  # noqa: F401 - a fixture
 
 ENDLESS = 100_000
@@ -76,6 +77,43 @@ def test_the_cause_of_an_end_that_nobody_saw_is_found(
             assert b"STEPKEEPER_MICROBATCH=2" in mine
         if how == "diverged":
             diverged_at = int(first["text"].split("loss of step ")[1].split()[0])
+            assert 0 < history(daemon)[1]["from_step"] < diverged_at - 1
+
+
+@pytest.mark.parametrize(
+    ("how", "keys", "cause", "state"),
+    [
+        ("diverged", "on_nan=rollback", "divergence", "RUNNING"),
+        ("unusable", "", "setup", "FAILED"),
+        ("raised", "autorestart=false", "crash", "EXITED"),
+    ],
+)
+def test_the_end_that_nobody_saw_of_one_that_is_held_back_counts_as_any_other(
+    tmp_path: Path, reaper: Callable[[int], int], how: str, keys: str, cause: str, state: str
+):
+    base = "[program:base]\ncommand=/bin/sleep 1000\nstartsecs=2\n"
+    needy = job("t", tmp_path, f"depends_on=base\n{keys}", FAIL="told", STEPS=ENDLESS, EVERY=10)
+    with Daemon(tmp_path, base + needy) as daemon:
+        pid = daemon.until_step("t", 25)["pid"]
+        base_pid = daemon.status("base")["pid"]
+        daemon.stop(signal.SIGKILL)
+        (tmp_path / "how").write_text(how)
+        (tmp_path / "how").rename(tmp_path / "t" / "fail")
+        reaper(pid)
+        os.kill(base_pid, signal.SIGKILL)
+        reaper(base_pid)
+        (tmp_path / "daemon.log").write_text("")
+
+        daemon.start()
+
+        assert daemon.until_state("t", state)["wanted"]
+        ended = history(daemon)[0]
+        assert ended["cause"] == cause and "while no daemon was there" in ended["text"], ended
+        assert len(history(daemon)) == (2 if state == "RUNNING" else 1)
+        if state == "RUNNING":
+            runs = said(daemon, "program.changed", program="base", state="RUNNING")
+            assert runs < said(daemon, "worker.spawned", program="t")
+            diverged_at = int(ended["text"].split("loss of step ")[1].split()[0])
             assert 0 < history(daemon)[1]["from_step"] < diverged_at - 1
 
 

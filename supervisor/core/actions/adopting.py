@@ -127,7 +127,20 @@ def hurry_unidentified(facts: Facts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
 def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
-    """Books the end that nobody saw, from what it left behind, and goes on as if it had been seen."""
+    """Books the end that nobody saw, from what it left behind, and goes on as if it had been seen.
+
+    What is held back goes on so with its next start, and a pause before that holds all the same.
+    """
+    facts.held_back = event.held_back
+    effects = _follow_lost(facts, event, now)
+    facts.held_back = False
+    if event.held_back and facts.state is State.BACKOFF:
+        facts.rests_until = facts.deadline_at
+        enter(facts, State.STOPPED)
+    return effects
+
+
+def _follow_lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
     if event.done:
         enter(facts, State.SUCCEEDED)
         return [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"), *unwant(facts, event, now)]

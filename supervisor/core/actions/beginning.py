@@ -17,6 +17,7 @@ from supervisor.core.events import (
 from supervisor.core.facts import Facts, State
 from supervisor.core.patience import Section
 from supervisor.core.restart import Cause
+from supervisor.protocol.layout import parse_name
 
 
 def delayed(facts: Facts, event: SpawnDelayed, now: float) -> Effects:
@@ -91,11 +92,24 @@ def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
     if facts.state is State.STARTING:
         facts.patience.heard(Section.TRACING, now)
         facts.deadline_at = starting_deadline(facts)
-    unfit = facts.suspects.unfit
-    if unfit and facts.restoring and (own := own_checkpoint(facts)) is not None and own not in dict(unfit):
-        facts.suspects.unfit = ()  # the program fits what is older, so it is not to blame
-        return [SetAside(facts.attempt, unfit)]
-    return []
+    return _set_aside_newer(facts)
+
+
+def _set_aside_newer(facts: Facts) -> Effects:
+    """The program fits what is older, so it is not to blame. Of what is older still, that says nothing."""
+    own = own_checkpoint(facts)
+    if own is None or not facts.restoring:
+        return []
+    newer = tuple((name, why) for name, why in facts.suspects.unfit if _is_older(own, name))
+    if not newer:
+        return []
+    facts.suspects.unfit = tuple(each for each in facts.suspects.unfit if each not in newer)
+    return [SetAside(facts.attempt, newer)]
+
+
+def _is_older(name: str, than: str) -> bool:
+    mine, other = parse_name(name), parse_name(than)
+    return mine is not None and other is not None and (mine.step, mine.attempt) < (other.step, other.attempt)
 
 
 @leads_to(State.RUNNING)

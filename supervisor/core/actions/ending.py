@@ -64,7 +64,8 @@ def verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
         return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
     if not facts.policy.is_job:
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
-    if event.code == WorkerExit.CHECKPOINT_UNFIT:
+    has_begun = facts.moved or facts.began_at is not None  # then the checkpoint did fit, and the status is the script's
+    if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
         return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
     if restart.is_permanent(event.code):
         return Cause.SETUP, text

@@ -68,9 +68,13 @@ def starting_deadline(facts: Facts) -> float:
 def launch(facts: Facts, now: float) -> Effects:
     """A new attempt; what was known of the last one is forgotten. A job's checkpoint is verified while it loads.
 
-    Where the host goes away before a job could save a step, its fate is waited for instead.
+    Where the host goes away before a job could save a step, its fate is waited for instead; where what it depends on is
+    not ready, the next start.
     """
     policy = facts.policy
+    if facts.held_back:
+        enter(facts, State.STOPPED)
+        return []
     if (until := outlook.not_before(facts, now)) is not None:
         return hold(facts, until)
     facts.attempt += 1

@@ -1,0 +1,78 @@
+"""`start` where things change while it waits for its turn."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from supervisor.config import load
+from supervisor.control import rpc_acts, running
+from supervisor.control.asked import Daemon
+from supervisor.control.errors import Code, CommandError
+from supervisor.control.faults import FaultCode, RpcFault
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import Ledger
+from supervisor.host.logs import LogPump
+from supervisor.runner.order import Turns
+from supervisor.runner.programs import Programs
+from supervisor.runner.services import Services
+
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100\nautostart=false\n" for name in ("first", "second"))
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[Daemon]:
+    """What the commands need of a daemon, with programs of its own that are taken up."""
+    logs = LogPump(tmp_path / "state")
+    logs.start()
+    services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}")
+    config = load(path, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: config, services)
+    await programs.begin()
+    yield SimpleNamespace(programs=programs)  # type: ignore[misc]
+    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    logs.close()
+
+
+async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_not_remembered(
+    daemon: Daemon, ledger: Ledger
+):
+    _, turn = Turns(2)
+    starting = asyncio.create_task(running.start_in_turn(daemon, {"name": "second"}, turn))
+    await asyncio.wait_for(turn.wait_ready(PATIENCE_S), PATIENCE_S)
+
+    await asyncio.wait_for(daemon.programs.leave(), PATIENCE_S)
+    turn.go()
+
+    with pytest.raises(CommandError) as refused:
+        await asyncio.wait_for(starting, PATIENCE_S)
+    assert refused.value.code is Code.SHUTDOWN_STATE
+    ledger.close()
+    assert ledger.wanted() == {}
+
+
+async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: Daemon):
+    turns = Turns(2)
+    first, second = turns
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await daemon.programs.remove(["first"]) is None
+        with pytest.raises(RpcFault) as fault:
+            await rpc_acts._start(daemon, "first", wait=False, turn=first)
+
+    assert fault.value.code is FaultCode.BAD_NAME
+    assert first.is_ready and not second.is_ready
