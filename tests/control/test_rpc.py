@@ -18,7 +18,7 @@ from supervisor.control.xmlrpc import MAX_DEPTH, Malformed, fault_response, pars
 from tests.control.test_access import NOBODY, needs_root
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport
-from tests.system.harness import Daemon, alive
+from tests.system.harness import Daemon, alive, let_others_in
 from tests.system.test_daemon import switches
 
 STUBBORN = """[program:stubborn]
@@ -297,10 +297,7 @@ print(answer.status, answer.read().decode())
 
 @needs_root
 def test_another_user_may_look_but_not_change(tmp_path: Path):
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o777 == 0o700:
-            parent.chmod(0o755)
+    let_others_in(tmp_path)
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
         pid = daemon.until_state("sleeper", "RUNNING")["pid"]
         daemon.socket.chmod(0o777)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from supervisor.host import marks
 from supervisor.host.notify import MAX_BYTES, MAX_STATUS, NotifySocket, NotUnderstood, Said, parse
 from tests.fuzzing import cases
+from tests.system.harness import let_others_in
 
 MARK = "/state:web:1"
 SEND = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), sys.argv[1])"
@@ -129,8 +130,7 @@ async def test_one_that_is_gone_already_is_believed_as_its_user(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 async def test_another_user_can_not_even_send(tmp_path: Path):
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(0o755)
+    let_others_in(tmp_path)
     heard = Heard(tmp_path / "a1")
     (tmp_path / "a1").chmod(0o711)
     child = os.fork()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport
-from tests.system.harness import Daemon, Refused, alive, job
+from tests.system.harness import Daemon, Refused, alive, job, let_others_in
 
 PROGRAMS = """[program:cat]
 command=/bin/cat
@@ -161,9 +161,7 @@ def test_nothing_is_left_of_an_input_whose_program_ended(daemon: Daemon):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start programs of other users")
 def test_another_users_program_reads_and_may_open_its_input(tmp_path: Path):
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:3]:
-        parent.chmod(0o755)
+    let_others_in(tmp_path)
     with Daemon(tmp_path, "[program:cat]\ncommand=/bin/cat /dev/stdin\nuser=nobody\ndirectory=/\n") as daemon:
         daemon.until_state("cat", "RUNNING")
         daemon.call("send_stdin", name="cat", chars="hello nobody\n")
