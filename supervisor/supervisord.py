@@ -225,11 +225,8 @@ class Supervisord:
                     "there is no [unix_http_server] and no [inet_http_server]; supervisorctl can't reach this daemon"
                 )
                 log.warning("control.off", reason=reason)
-            server = await serve(doors, daemon)
-            try:
+            async with serve(doors, daemon):
                 yield
-            finally:
-                await server.cleanup()
 
     def _server_url(self) -> str | None:
         for unix in self._config.unix_http_servers:
