@@ -84,8 +84,7 @@ class Supervisord:
         services = await self._services(ledger)
         logs = services.logs
         programs = Programs(self._config, self._read, services)
-        printing = Printing(programs.printed)
-        logs.hearers.heard, logs.hearers.missed = printing.heard, printing.missed
+        self._printing.begin(programs.printed)
         services.saves.learn(ledger)
         memory = NoticeMemory(settings.runtime_dir)
         noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners, memory)
@@ -127,6 +126,8 @@ class Supervisord:
         """What all programs share, the log capture among it begun."""
         settings = self._config.supervisord
         logs, gpus = LogPump(settings.state_dir), Gpus()
+        self._printing = Printing()
+        logs.hearers.heard, logs.hearers.missed = self._printing.heard, self._printing.missed
         logs.start()
         try:
             await gpus.ask(gpus.open)

@@ -61,12 +61,18 @@ def unsupported() -> str:
         ("[supervisord]", foreign.SUPERVISORD),
     )
     rows = [
-        f"| `{key}` in {section} | {f'`{known.harmless[0]}`' if known.harmless else 'none'} | {known.remedy} |"
+        f"| `{key}` in {section} | {_accepted(known.harmless)} | {known.remedy} |"
         for section, keys in sections
         for key, known in keys.items()
     ]
     rows += [f"| section `[{kind}]` | none | {remedy} |" for kind, remedy in foreign.SECTIONS.items()]
     return "\n".join(["| Supervisor's | Accepted value | Instead |", "|---|---|---|", *rows])
+
+
+def _accepted(harmless: tuple[str, ...]) -> str:
+    """Without the other words for true and false."""
+    shown = [each for each in harmless if each in ("true", "false")] or list(harmless[:1])
+    return " or ".join(f"`{each}`" for each in shown) or "none"
 
 
 def blocks() -> dict[str, str]:

@@ -83,7 +83,8 @@ def _text(value: object) -> str:
 
 
 def _quoted(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False) if not value or any(each in value for each in ' "=\n') else value
+    is_plain = value and value.isprintable() and not any(each in value for each in ' "=')
+    return value if is_plain else json.dumps(value, ensure_ascii=not value.isprintable())
 
 
 def _upper(key: str) -> str:

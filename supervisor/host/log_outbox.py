@@ -28,7 +28,7 @@ class Outbox:
         size = sum(len(each.data) for each in packets)
         if self._held_bytes and self._held_bytes + size > HELD_BYTES:
             self._missed += 1
-            self.put("missed", Missed(self._missed))
+            self._waiting["missed"] = Missed(self._missed), None  # where it stands: it is told in the midst of a flood
             return
         for each in packets:
             self._printed += 1

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.host.journal_log import facts_in_words
+from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.protocol.messages import Then
 
 _LEVELS = {"critical": "CRIT", "error": "ERRO", "warning": "WARN", "info": "INFO", "debug": "DEBG"}
 
@@ -34,13 +36,14 @@ class SupervisorLines:
 
     def __call__(self, logger: object, method: str, record: MutableMapping[str, Any]) -> str:
         """One record as one line; a traceback follows on lines of its own."""
-        told = _LINES.get(str(record.get("event")))
-        program = record.get("program")
-        worker = self._workers.setdefault(program, _Worker()) if program is not None else _Worker()
-        level = str(record.get("level", "info"))
-        level, line = (told(record, worker) if told else None) or (level, facts_in_words(record))
+        tell, program = _LINES.get(str(record.get("event"))), record.get("program")
+        told: list[Said] = []
+        if tell is not None:  # else what it calls a program may be any text that a client sent
+            told = tell(record, self._workers.setdefault(program, _Worker()) if program is not None else _Worker())
+        moment = _moment(str(record.get("timestamp", "")))
+        lines = told or [(str(record.get("level", "info")), facts_in_words(record))]
         exception = f"\n{record['exception']}" if record.get("exception") else ""
-        return f"{_moment(str(record.get('timestamp', '')))} {_LEVELS.get(level, 'INFO')} {line}{exception}"
+        return "\n".join(f"{moment} {_LEVELS.get(level, 'INFO')} {line}" for level, line in lines) + exception
 
 
 def _moment(timestamp: str) -> str:
@@ -54,69 +57,76 @@ def _name(record: Mapping[str, Any]) -> str:
     return str(record["program"]).rpartition(":")[2]
 
 
-def _spawned(record: Mapping[str, Any], worker: _Worker) -> Said:
+def _spawned(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
     worker.pid, worker.was_running, worker.told_to_stop, worker.is_done = record["pid"], False, False, False
-    return "info", f"spawned: '{_name(record)}' with pid {record['pid']}"
+    return [("info", f"spawned: '{_name(record)}' with pid {record['pid']}")]
 
 
-def _adopted(record: Mapping[str, Any], worker: _Worker) -> None:
+def _adopted(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
     worker.pid, worker.was_running, worker.told_to_stop, worker.is_done = record["pid"], True, False, False
+    return []
 
 
-def _not_spawned(record: Mapping[str, Any], worker: _Worker) -> Said:
-    return "info", f"spawnerr: {record['error']}"
+def _not_spawned(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    return [("info", f"spawnerr: {record['error']}")]
 
 
-def _told_to_stop(record: Mapping[str, Any], worker: _Worker) -> Said:
+def _told_to_stop(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
     worker.told_to_stop = True
-    return "info", f"waiting for {_name(record)} to stop"
+    return [("info", f"waiting for {_name(record)} to stop")]
 
 
-def _killed(record: Mapping[str, Any], worker: _Worker) -> Said:
-    return "warning", f"killing '{_name(record)}' ({worker.pid}) with SIGKILL"
+def _flush_asked(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    """How a job is told to stop."""
+    return _told_to_stop(record, worker) if record["then"] == Then.STOP else []
 
 
-def _done(record: Mapping[str, Any], worker: _Worker) -> None:
+def _killed(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    return [("warning", f"killing '{_name(record)}' ({worker.pid}) with SIGKILL")]
+
+
+def _done(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
     worker.is_done = True
+    return []
 
 
-def _exited(record: Mapping[str, Any], worker: _Worker) -> Said:
+def _exited(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
     how = str(record["how"]).partition(" (")[0]  # without what our own exit codes mean
     if worker.told_to_stop:
-        is_good = record["expected"] or how == "exit status 0"
-        return "info" if is_good else "warning", f"stopped: {_name(record)} ({how})"
+        is_good = record["expected"] or how in ("exit status 0", f"exit status {WorkerExit.STOPPED}")
+        return [("info" if is_good else "warning", f"stopped: {_name(record)} ({how})")]
     is_expected = worker.was_running and (worker.is_done or bool(record["expected"]))
-    return (
-        ("info", f"exited: {_name(record)} ({how}; expected)")
-        if is_expected
-        else ("warning", f"exited: {_name(record)} ({how}; not expected)")
-    )
+    level, was = ("info", "expected") if is_expected else ("warning", "not expected")
+    return [(level, f"exited: {_name(record)} ({how}; {was})")]
 
 
-def _changed(record: Mapping[str, Any], worker: _Worker) -> Said | None:
+def _changed(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    """Supervisor gives up for one reason; where there are others, our own line says which."""
     match record["was"], record["state"]:
         case "STARTING", "RUNNING":
             worker.was_running = True
             stayed = f"process has stayed up for > than {int(record.get('startsecs') or 0)} seconds (startsecs)"
-            return "info", f"success: {_name(record)} entered RUNNING state, {stayed}"
+            return [("info", f"success: {_name(record)} entered RUNNING state, {stayed}")]
         case _, "FAILED":
-            return "info", f"gave up: {_name(record)} entered FATAL state, too many start retries too quickly"
-    return None
+            gave_up = f"gave up: {_name(record)} entered FATAL state, too many start retries too quickly"
+            return [("info", gave_up), (str(record.get("level", "error")), facts_in_words(record))]
+    return []
 
 
-def _ready(record: Mapping[str, Any], worker: _Worker) -> Said:
-    return "info", f"supervisord started with pid {record['pid']}"
+def _ready(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    return [("info", f"supervisord started with pid {record['pid']}")]
 
 
-def _signalled(record: Mapping[str, Any], worker: _Worker) -> Said:
-    return "warning", f"received {record['signal']} indicating exit request"
+def _signalled(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    return [("warning", f"received {record['signal']} indicating exit request")]
 
 
-_LINES: Mapping[str, Callable[[Mapping[str, Any], _Worker], Said | None]] = {
+_LINES: Mapping[str, Callable[[Mapping[str, Any], _Worker], list[Said]]] = {
     "worker.spawned": _spawned,
     "worker.adopted": _adopted,
     "worker.not_spawned": _not_spawned,
     "worker.told_to_stop": _told_to_stop,
+    "flush.asked": _flush_asked,
     "worker.killed": _killed,
     "training.done": _done,
     "worker.exited": _exited,
@@ -124,4 +134,4 @@ _LINES: Mapping[str, Callable[[Mapping[str, Any], _Worker], Said | None]] = {
     "daemon.ready": _ready,
     "daemon.signalled": _signalled,
 }
-"""By event: what Supervisor would say; None for what it would not."""
+"""By event: what Supervisor would say; nothing for what it would not."""

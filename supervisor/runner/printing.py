@@ -18,23 +18,24 @@ log = structlog.get_logger()
 
 
 class Printing:
-    """`deliver` gets each output in the event loop's thread, in which this is made; `heard` may be called in any."""
+    """Made in the event loop's thread; `heard` and `missed` may be called in any. What comes before `begin` waits."""
 
-    def __init__(self, deliver: Callable[[Output], None]) -> None:
-        self._deliver = deliver
+    def __init__(self) -> None:
+        self._deliver: Callable[[Output], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._waiting: deque[Output] = deque()
         self._held_bytes = 0
         self._missed = 0
         self._is_called = False
-        self._told_at = float("-inf")
+        self._telling: asyncio.TimerHandle | None = None
+        self._told_at = self._loop.time() - TOLD_EVERY_S
 
-    @property
-    def waits(self) -> bool:
-        """Whether something is still to be delivered."""
+    def begin(self, deliver: Callable[[Output], None]) -> None:
+        """From now on `deliver` gets each output, in the event loop's thread."""
         with self._lock:
-            return self._is_called
+            self._deliver = deliver
+            self._call()
 
     def heard(self, output: Output) -> None:
         """Something was printed; what does not fit into memory is dropped, and said so."""
@@ -54,32 +55,32 @@ class Printing:
             self._call()
 
     def _call(self) -> None:
-        if not self._is_called and not self._loop.is_closed():
+        if self._deliver is not None and not self._is_called and not self._loop.is_closed():
             self._is_called = True
-            self._loop.call_soon_threadsafe(self._turn)
+            self._loop.call_soon_threadsafe(self._turn, self._deliver)
 
-    def _turn(self) -> None:
+    def _turn(self, deliver: Callable[[Output], None]) -> None:
         for _ in range(AT_ONCE):
             with self._lock:
                 if not self._waiting:
                     break
                 output = self._waiting.popleft()
                 self._held_bytes -= len(output.data) + OVERHEAD_BYTES
-            self._deliver(output)
-        self._tell_missed()
+            deliver(output)
         with self._lock:
             self._is_called = False
             if self._waiting:
                 self._call()
+            if self._missed and self._telling is None:
+                self._telling = self._loop.call_at(self._told_at + TOLD_EVERY_S, self._tell_missed)
 
     def _tell_missed(self) -> None:
-        now = self._loop.time()
-        if self._missed and now - self._told_at >= TOLD_EVERY_S:
-            with self._lock:
-                missed, self._missed = self._missed, 0
-            self._told_at = now
-            log.error(
-                "listener.output_missed",
-                events=missed,
-                remedy="programs with stdout_events_enabled print more than the daemon can pass on; their logs have it",
-            )
+        """At once, then every few seconds while it goes on."""
+        with self._lock:
+            missed, self._missed, self._telling = self._missed, 0, None
+        self._told_at = self._loop.time()
+        log.error(
+            "listener.output_missed",
+            events=missed,
+            remedy="programs with stdout_events_enabled print more than the daemon can pass on; their logs have it",
+        )

@@ -70,12 +70,42 @@ def test_what_is_adopted_was_running():
 
 
 def test_giving_up_and_failing_to_start():
-    gone = of("program.changed", was="BACKOFF", state="FAILED", level="error")
+    """Supervisor's line is what others look for; ours says why, at the level that asks for a person."""
+    gone = of("program.changed", was="BACKOFF", state="FAILED", level="error", reason="it diverged")
 
-    assert lines(of("worker.not_spawned", error="no such file: x", level="error"), gone) == [
-        "INFO spawnerr: no such file: x",
+    failed, gave_up = lines(of("worker.not_spawned", error="no such file: x", level="error"), gone)
+
+    assert failed == "INFO spawnerr: no such file: x"
+    assert gave_up.splitlines() == [
         "INFO gave up: web_0 entered FATAL state, too many start retries too quickly",
+        "2026-11-22 01:02:03,456 ERRO program.changed program=web:web_0 attempt=1 was=BACKOFF state=FAILED "
+        'reason="it diverged"',
     ]
+
+
+def test_a_job_that_was_told_to_flush_and_stop_is_stopped_well():
+    flush = of("flush.asked", then="stop", reason="stop")
+    going_on = of("flush.asked", then="go-on", reason="asked")
+
+    assert lines(SPAWNED, UP, flush, ended("exit status 143 (stopped)"))[2:] == [
+        "INFO waiting for web_0 to stop",
+        "INFO stopped: web_0 (exit status 143)",
+    ]
+    assert lines(SPAWNED, UP, going_on, ended("exit status 143 (stopped)"))[-1].startswith("WARN exited: ")
+
+
+def test_names_that_clients_invent_are_not_remembered():
+    render = SupervisorLines()
+    for number in range(100):
+        render(None, "", of("change.asked") | {"program": f"no such {number}"})
+
+    assert len(render._workers) == 0
+
+
+def test_what_a_terminal_would_obey_is_quoted():
+    (line,) = lines({"event": "change.asked", "program": "x\r\x1b[2J"})
+
+    assert line.isprintable()
 
 
 def test_the_daemons_own_lines():
