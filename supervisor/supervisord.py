@@ -285,8 +285,11 @@ class Supervisord:
     def _reopen_logs(self, logs: LogPump) -> None:
         logs.reopen()
         self._daemon_log.reopen()
+        log.info("daemon.signalled", signal="SIGUSR2", effect="log files are opened again")
 
     def _start_update(self, programs: Programs) -> None:
+        effect = "none, it is leaving" if programs.closing else "read the configuration again"
+        log.warning("daemon.signalled", signal="SIGHUP", effect=effect)
         self._begin(_update(programs, self._systemd))
 
     def _begin(self, doing: Coroutine[Any, Any, None]) -> None:

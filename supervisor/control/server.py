@@ -111,32 +111,42 @@ async def _command(request: web.Request) -> web.Response:
     command = TABLE.get(name)
     if command is None:
         raise CommandError(Code.UNKNOWN_COMMAND, f"there is no command {name!r:.60}")
-    daemon = request.app[DAEMON]
-    arguments = await _arguments(request)
     # shielded: a client that goes away must not leave a command half done
     if command.changes:
-        change = audit.Change(_caller(request), name, arguments)
-        return web.json_response({"result": await asyncio.shield(_change(daemon, command, change))})
-    return web.json_response({"result": await asyncio.shield(command.act(daemon, arguments))})
+        change = audit.Change(_caller(request), name)
+        return web.json_response({"result": await asyncio.shield(_change(request, command, change))})
+    arguments = await _arguments(request)
+    return web.json_response({"result": await asyncio.shield(command.act(request.app[DAEMON], arguments))})
 
 
-async def _change(daemon: Daemon, command: Command, change: audit.Change) -> Result:
+async def _change(request: web.Request, command: Command, change: audit.Change) -> Result:
+    daemon = request.app[DAEMON]
     with audit.written(change):
-        _require_change(daemon, change.caller)
+        try:
+            change.arguments = await _arguments(request)
+        finally:
+            _require_change(daemon, change.caller)  # who may not is told only that, whatever was sent
         return await command.act(daemon, change.arguments)
 
 
 async def _each(request: web.Request) -> web.StreamResponse:
-    daemon = request.app[DAEMON]
-    order = many.parse(await _arguments(request))
-    change = audit.Change(_caller(request), order.command, order.arguments)
-    try:
-        _require_change(daemon, change.caller)
-    except CommandError as error:
-        whole = {**order.arguments, "names": list(order.names)}
-        audit.Change(change.caller, order.command, whole).ended(error.code.name, str(error))
-        raise
-    return await many.respond(request, daemon, order, change)
+    daemon, caller = request.app[DAEMON], _caller(request)
+    order = await _order(request, daemon, audit.Change(caller, "each"))
+    return await many.respond(request, daemon, order, audit.Change(caller, order.command, order.arguments))
+
+
+async def _order(request: web.Request, daemon: Daemon, whole: audit.Change) -> many.Order:
+    """What is asked of many programs. If that is nothing, there is a line for the whole of it; else for each later."""
+    with audit.written(whole):
+        try:
+            asked = await _arguments(request)
+            whole.arguments = {key: asked[key] for key in ("command", "names") if key in asked}
+            order = many.parse(asked)
+            whole.command, whole.arguments = order.command, {**order.arguments, "names": list(order.names)}
+        finally:
+            _require_change(daemon, whole.caller)
+        whole.is_told = bool(order.names)
+        return order
 
 
 def _require_change(daemon: Daemon, caller: audit.Caller) -> None:
