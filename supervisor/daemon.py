@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import structlog
 
-from supervisor.config import Config, ConfigError, find, load, options
+from supervisor.config import Config, ConfigError, load, options
 from supervisor.config.migrate import Fate, judge
 from supervisor.config.secret import hashed
 from supervisor.control.listening import ListenError
@@ -43,10 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _hash_password()
     if asked.migrate is not None:
         return _migrate(asked.migrate)
-    said = options.entries(asked)
     try:
         refuse_beside_supervisor()
-        path = (asked.configuration or find()).absolute()  # `directory` may move us
+        said, path = options.entries(asked), options.configuration(asked)  # whole: `directory` may move us
         config = load(path, os.environ, said)
         notice_sources(config.supervisord)
     except (ConfigError, NotAlone, UnknownSourceError) as error:
@@ -84,7 +83,7 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()
-    started_in = Path.cwd()
+    started_in = _started_in()
     try:
         limits.raise_given(settings.minfds, settings.minprocs)
         limits.raise_own()
@@ -108,6 +107,15 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
     if status is None:
         _begin_anew(config.path, started_in)
     return status
+
+
+def _started_in() -> Path:
+    """The present folder; if it was deleted, it is the root from now on."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        os.chdir("/")
+        return Path("/")
 
 
 def _become(user: str) -> None:

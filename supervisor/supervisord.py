@@ -226,11 +226,8 @@ class Supervisord:
                     "there is no [unix_http_server] and no [inet_http_server]; supervisorctl can't reach this daemon"
                 )
                 log.warning("control.off", reason=reason)
-            server = await serve(doors, daemon)
-            try:
+            async with serve(doors, daemon):
                 yield
-            finally:
-                await server.cleanup()
 
     def _server_url(self) -> str | None:
         for unix in self._config.unix_http_servers:
@@ -288,8 +285,11 @@ class Supervisord:
     def _reopen_logs(self, logs: LogPump) -> None:
         logs.reopen()
         self._daemon_log.reopen()
+        log.info("daemon.signalled", signal="SIGUSR2", effect="log files are opened again")
 
     def _start_update(self, programs: Programs) -> None:
+        effect = "none, it is leaving" if programs.closing else "read the configuration again"
+        log.warning("daemon.signalled", signal="SIGHUP", effect=effect)
         self._begin(_update(programs, self._systemd))
 
     def _begin(self, doing: Coroutine[Any, Any, None]) -> None:

@@ -52,7 +52,8 @@ class SupervisordConfig(HookKeys):
     loglevel: Annotated[values.LogLevel, from_text(values.log_level)] = key(
         "info",
         "What the log holds: critical, error (a person must act), warn (recovered by itself), info (state changed), "
-        "debug. Supervisor's trace and blather are the same as debug.",
+        "debug. Supervisor's trace and blather are the same as debug. What changes somebody asked for is in it at "
+        "every level.",
     )
     log_format: Annotated[Literal["json", "supervisor"], from_text(values.log_format)] = key(
         "json",

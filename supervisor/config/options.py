@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.ini.problems import Place
+from supervisor.ini.find import find
+from supervisor.ini.problems import ConfigError, Place, Problem
 from supervisor.ini.source import Entry
 
 COMMAND_LINE = Place(Path("command line"))
@@ -34,6 +35,8 @@ _VALUES = (
 )
 """Keys of [supervisord]: short option, key, what stands for the value, help."""
 
+_PATHS = ("directory", "logfile", "pidfile", "childlogdir")
+
 _SWITCHES = (
     ("-n", "nodaemon", "stay in the foreground"),
     ("-s", "silent", "in the foreground: no log to standard error"),
@@ -55,13 +58,35 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return _parser().parse_args(arguments)
 
 
+def configuration(options: argparse.Namespace) -> Path:
+    """The configuration file, by its full path: the one that was named, or found. Raises ConfigError."""
+    named: Path = options.configuration or find()
+    return named if named.is_absolute() else _present_folder() / named
+
+
 def entries(options: argparse.Namespace) -> Mapping[str, Entry]:
-    """What the options say of [supervisord] instead of the file; relative paths start from the present folder."""
+    """What the options say of [supervisord] instead of the file; relative paths start from the present folder.
+
+    Raises ConfigError.
+    """
     given = {key: getattr(options, key) for key in (*(each[1] for each in _VALUES), *(each[1] for each in _SWITCHES))}
     texts = {key: "true" if value is True else value for key, value in given.items() if value is not None}
-    here = Path.cwd()
+    is_needed = any(_is_relative(texts[key]) for key in _PATHS if key in texts)
+    here = _present_folder() if is_needed else Path("/")
     # a percent sign is one: only the file has placeholders
     return {key: Entry(text.replace("%", "%%"), COMMAND_LINE, here) for key, text in texts.items()}
+
+
+def _is_relative(text: str) -> bool:
+    return not text.startswith(("/", "~")) and text.upper() not in ("NONE", "SYSLOG")
+
+
+def _present_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        text = "the present folder was deleted, and a relative path starts there; write full paths, or go elsewhere"
+        raise ConfigError([Problem(COMMAND_LINE, text)]) from error
 
 
 class _Refuse(argparse.Action):

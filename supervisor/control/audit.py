@@ -1,7 +1,7 @@
 """Who asked for what change, and what came of it: one line in the daemon's log for each, refusals among them.
 
-The event is `change.asked`. What goes to a program's standard input, or to event listeners, is not written down, as
-there may be passwords in it; only how long it was.
+It is there whatever `loglevel` is. The event is `change.asked`. What goes to a program's standard input, or to event
+listeners, is not written down, as there may be passwords in it; only how long it was.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,7 @@ import structlog
 
 from supervisor.control.errors import Code, CommandError
 from supervisor.control.faults import RpcFault
+from supervisor.host.daemon_log import CHANGES
 
 OK = "OK"
 UNFINISHED = "UNFINISHED"
@@ -24,7 +25,7 @@ MAX_NAMES = 100  # of one `update`, beyond which they are only counted
 SECRET = frozenset({"chars", "base64", "data", "secret"})
 """What JSON arguments, and kinds of XML-RPC parameters, are called that are not for everybody to read."""
 
-log = structlog.get_logger()
+log = structlog.get_logger(CHANGES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import time
+from dataclasses import dataclass, field
 
 import structlog
 from aiohttp import web
@@ -23,13 +24,38 @@ _ANSWER = (
 )
 
 
-class BoundedSite(web.SockSite):
-    """A listening socket whose clients are turned away while the server has as many as it may."""
+@dataclass(slots=True)
+class Bound:
+    """How many clients several servers may have together."""
 
-    def __init__(self, runner: web.AppRunner, listener: socket.socket, most: int) -> None:
+    most: int
+    _servers: list[web.Server] = field(default_factory=list)
+    _told_at: float = float("-inf")
+
+    def holds(self, server: web.Server) -> None:
+        """Counts the clients of this one too."""
+        self._servers.append(server)
+
+    def is_reached(self) -> bool:
+        """Whether there is no room for one more."""
+        return sum(len(each.connections) for each in self._servers) >= self.most
+
+    def tell(self) -> None:
+        """Writes into the log that somebody was turned away, but not each time."""
+        now = time.monotonic()
+        if now - self._told_at >= REPORTED_EVERY_S:
+            self._told_at = now
+            log.warning("client.refused", reason=f"there are {self.most} connections")
+
+
+class BoundedSite(web.SockSite):
+    """A listening socket whose clients are turned away while there are as many as there may be."""
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, bound: Bound) -> None:
         super().__init__(runner, listener)
-        self._most = most
-        self._told_at = float("-inf")
+        assert runner.server is not None
+        self._bound = bound
+        bound.holds(runner.server)
 
     async def start(self) -> None:
         """Listens."""
@@ -38,16 +64,13 @@ class BoundedSite(web.SockSite):
         self._server = server
 
     def _protocol(self) -> asyncio.BaseProtocol:
+        if self._bound.is_reached():
+            self._bound.tell()
+            return _Refusal()
         server = self._runner.server
         assert server is not None
-        if len(server.connections) < self._most:
-            handler: asyncio.BaseProtocol = server()
-            return handler
-        now = time.monotonic()
-        if now - self._told_at >= REPORTED_EVERY_S:
-            self._told_at = now
-            log.warning("client.refused", reason=f"there are {self._most} connections")
-        return _Refusal()
+        handler: asyncio.BaseProtocol = server()
+        return handler
 
 
 class _Refusal(asyncio.Protocol):

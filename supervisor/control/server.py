@@ -12,7 +12,8 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
@@ -21,7 +22,7 @@ from aiohttp import hdrs, web
 from supervisor.control import access, audit, events, many, sampling, supervisor_http, tail
 from supervisor.control.asked import Daemon, Result
 from supervisor.control.commands import TABLE, Command
-from supervisor.control.connections import MOST_CONNECTIONS, BoundedSite
+from supervisor.control.connections import MOST_CONNECTIONS, Bound, BoundedSite
 from supervisor.control.errors import Code, CommandError
 from supervisor.control.schema import Schema
 
@@ -31,7 +32,6 @@ MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not 
 log = structlog.get_logger()
 
 DAEMON = web.AppKey("daemon", Daemon)
-DOORS = web.AppKey("doors", dict[bool, "Door"])
 BODY_S = web.AppKey("body_s", float)
 
 
@@ -54,6 +54,9 @@ class Door:
         return self.listener.family == socket.AF_UNIX
 
 
+DOOR = web.AppKey("door", Door)
+
+
 @dataclass(frozen=True, slots=True)
 class Patience:
     """What clients may take. `head_s`: seconds until a request's headers are there; `body_s`: for the rest of it.
@@ -66,10 +69,33 @@ class Patience:
     connections: int = MOST_CONNECTIONS
 
 
-async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = Patience()) -> web.AppRunner:
-    """Answers at every door until the runner's `cleanup`; there is at most one of each kind."""
+@asynccontextmanager
+async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = Patience()) -> AsyncIterator[None]:
+    """Answers at every door, each with a server of its own: what it asks of a client no other door decides."""
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # tracebacks for what a client sends are no news
+    bound, runners = Bound(patience.connections), list[web.AppRunner]()
+    try:
+        for door in doors:
+            runner = web.AppRunner(
+                _application(door, daemon, patience),
+                access_log=None,
+                handle_signals=False,
+                keepalive_timeout=patience.head_s,
+                lingering_time=LINGER_S,
+                shutdown_timeout=1.0,
+                handler_cancellation=True,
+            )
+            runners.append(runner)
+            await runner.setup()
+            await BoundedSite(runner, door.listener, bound).start()
+        yield
+    finally:
+        await asyncio.gather(*(each.cleanup() for each in runners))
+
+
+def _application(door: Door, daemon: Daemon, patience: Patience) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _admit, _whole])
-    app[DAEMON], app[DOORS], app[BODY_S] = daemon, {door.is_unix: door for door in doors}, patience.body_s
+    app[DAEMON], app[DOOR], app[BODY_S] = daemon, door, patience.body_s
     app.router.add_post("/api/v1/each", _each)
     app.router.add_post("/api/v1/{command}", _command)
     app.router.add_get("/api/v1/tail", _tail)
@@ -77,20 +103,7 @@ async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = Pati
     app.router.add_get("/metrics", _metrics)
     app.router.add_get("/openapi.json", _openapi)
     supervisor_http.add_routes(app, daemon, _caller)
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # tracebacks for what a client sends are no news
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handle_signals=False,
-        keepalive_timeout=patience.head_s,
-        lingering_time=LINGER_S,
-        shutdown_timeout=1.0,
-        handler_cancellation=True,
-    )
-    await runner.setup()
-    for door in doors:
-        await BoundedSite(runner, door.listener, patience.connections).start()
-    return runner
+    return app
 
 
 async def _command(request: web.Request) -> web.Response:
@@ -98,32 +111,42 @@ async def _command(request: web.Request) -> web.Response:
     command = TABLE.get(name)
     if command is None:
         raise CommandError(Code.UNKNOWN_COMMAND, f"there is no command {name!r:.60}")
-    daemon = request.app[DAEMON]
-    arguments = await _arguments(request)
     # shielded: a client that goes away must not leave a command half done
     if command.changes:
-        change = audit.Change(_caller(request), name, arguments)
-        return web.json_response({"result": await asyncio.shield(_change(daemon, command, change))})
-    return web.json_response({"result": await asyncio.shield(command.act(daemon, arguments))})
+        change = audit.Change(_caller(request), name)
+        return web.json_response({"result": await asyncio.shield(_change(request, command, change))})
+    arguments = await _arguments(request)
+    return web.json_response({"result": await asyncio.shield(command.act(request.app[DAEMON], arguments))})
 
 
-async def _change(daemon: Daemon, command: Command, change: audit.Change) -> Result:
+async def _change(request: web.Request, command: Command, change: audit.Change) -> Result:
+    daemon = request.app[DAEMON]
     with audit.written(change):
-        _require_change(daemon, change.caller)
+        try:
+            change.arguments = await _arguments(request)
+        finally:
+            _require_change(daemon, change.caller)  # who may not is told only that, whatever was sent
         return await command.act(daemon, change.arguments)
 
 
 async def _each(request: web.Request) -> web.StreamResponse:
-    daemon = request.app[DAEMON]
-    order = many.parse(await _arguments(request))
-    change = audit.Change(_caller(request), order.command, order.arguments)
-    try:
-        _require_change(daemon, change.caller)
-    except CommandError as error:
-        whole = {**order.arguments, "names": list(order.names)}
-        audit.Change(change.caller, order.command, whole).ended(error.code.name, str(error))
-        raise
-    return await many.respond(request, daemon, order, change)
+    daemon, caller = request.app[DAEMON], _caller(request)
+    order = await _order(request, daemon, audit.Change(caller, "each"))
+    return await many.respond(request, daemon, order, audit.Change(caller, order.command, order.arguments))
+
+
+async def _order(request: web.Request, daemon: Daemon, whole: audit.Change) -> many.Order:
+    """What is asked of many programs. If that is nothing, there is a line for the whole of it; else for each later."""
+    with audit.written(whole):
+        try:
+            asked = await _arguments(request)
+            whole.arguments = {key: asked[key] for key in ("command", "names") if key in asked}
+            order = many.parse(asked)
+            whole.command, whole.arguments = order.command, {**order.arguments, "names": list(order.names)}
+        finally:
+            _require_change(daemon, whole.caller)
+        whole.is_told = bool(order.names)
+        return order
 
 
 def _require_change(daemon: Daemon, caller: audit.Caller) -> None:
@@ -133,12 +156,11 @@ def _require_change(daemon: Daemon, caller: audit.Caller) -> None:
 
 
 def _caller(request: web.Request) -> audit.Caller:
-    connection = _connection(request)
-    door = request.app[DOORS][connection.family == socket.AF_UNIX]
+    door = request.app[DOOR]
     user = door.login.username if door.login is not None else None
     if not door.is_unix:
         return audit.Caller(address=request.remote, user=user)
-    peer, refusal = access.peer_of(connection), None
+    peer, refusal = access.peer_of(_connection(request)), None
     if door.login is None and not access.may_change(peer, door.owner):
         refusal = f"uid {peer.uid} may look but not change things; use root or the socket's owner"
     return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)
@@ -199,7 +221,7 @@ async def _admit(
     """No web pages, and nobody without the login where there is one."""
     if "Origin" in request.headers:
         raise _refused(request, "requests from web pages are refused")
-    door = request.app[DOORS][_connection(request).family == socket.AF_UNIX]
+    door = request.app[DOOR]
     if door.hosts is not None and _host_of(request) not in door.hosts:
         raise _refused(request, f"this server is not called {_host_of(request)!r:.80}")
     if door.login is None:

@@ -5,6 +5,8 @@ from typing import Any
 
 ALL = "all"
 
+PRIORITY = 999  # Supervisor's default, for programs of a daemon of before, which does not tell
+
 Program = dict[str, Any]
 
 
@@ -47,8 +49,11 @@ def _meant(name: str, programs: list[Program]) -> list[Program]:
 
 def by_priority(programs: Iterable[Program]) -> list[Program]:
     """In the order of start: by priority of the group, then of the program."""
-    keys = ("group_priority", "group", "priority", "process")
-    return sorted(programs, key=lambda each: [each[key] for key in keys])
+
+    def place(each: Program) -> tuple[int, str, int, str]:
+        return each.get("group_priority", PRIORITY), each["group"], each.get("priority", PRIORITY), each["process"]
+
+    return sorted(programs, key=place)
 
 
 def completions(programs: Iterable[Program]) -> list[str]:

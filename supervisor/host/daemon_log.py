@@ -25,6 +25,9 @@ LEVELS = {
 }
 """Supervisor's names; its two below debug are debug here."""
 
+CHANGES = "changes"
+"""The logger of what people asked for, which is written whatever the level is."""
+
 
 class DaemonLog:
     """Until `stop`, what structlog is told goes to the file and, in the foreground, to standard error.
@@ -32,7 +35,7 @@ class DaemonLog:
     A terminal gets the console form, the journal entries with fields, everything else JSON lines. The event loop only
     queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
     `syslog_tag`: with it, the system's log gets it too, under that name. `in_supervisors_words`: lines as
-    Supervisor's, but for the journal.
+    Supervisor's, but for the journal. Below `level` only CHANGES are written.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class DaemonLog:
         root = logging.getLogger()
         root.handlers[:] = [_RawQueueHandler(waiting)]
         root.setLevel(LEVELS[level])
+        logging.getLogger(CHANGES).setLevel(logging.INFO)
         logging.getLogger("asyncio").setLevel(logging.WARNING)
         _configure_structlog()
         self._listener.start()

@@ -118,6 +118,11 @@ def _ready(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
 
 
 def _signalled(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
+    match record["signal"]:
+        case "SIGHUP":  # at which Supervisor restarts
+            return [("warning", facts_in_words(record))]
+        case "SIGUSR2":
+            return [("info", "received SIGUSR2 indicating log reopen request")]
     return [("warning", f"received {record['signal']} indicating exit request")]
 
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,11 +28,17 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user"
 
 
 def ask_as(
-    uid: int, daemon: Daemon, command: str, headers: dict[str, str] | None = None, /, **arguments: object
-) -> dict[str, object]:
+    uid: int,
+    daemon: Daemon,
+    command: str,
+    headers: dict[str, str] | None = None,
+    /,
+    body: str | None = None,
+    **arguments: object,
+) -> dict[str, Any]:
     script = ASK.format(uid=uid, path=str(daemon.socket), headers=headers or {})
-    body = json.dumps(arguments or {"name": "sleeper"})
-    asked = subprocess.run([sys.executable, "-c", script, command, body], capture_output=True, text=True, check=True)
+    given = json.dumps(arguments or {"name": "sleeper"}) if body is None else body
+    asked = subprocess.run([sys.executable, "-c", script, command, given], capture_output=True, text=True, check=True)
     return dict(json.loads(asked.stdout))
 
 

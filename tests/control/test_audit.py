@@ -1,7 +1,10 @@
 """Who asked for what change, and what came of it, in the log of a real daemon."""
 
+import http.client
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import xmlrpc.client
@@ -80,6 +83,71 @@ def test_who_may_not_is_written_too(daemon: Daemon):
     assert (refused["command"], refused["program"], refused["result"]) == ("stop", "sleeper", "FORBIDDEN")
     assert refused["uid"] == NOBODY
     assert refused["peer_pid"] not in (os.getpid(), None)
+
+
+def each(daemon: Daemon, **asked: object) -> None:
+    connection = http.client.HTTPConnection("localhost", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(daemon.socket))
+    connection.request("POST", "/api/v1/each", json.dumps(asked))
+    connection.getresponse().read()
+
+
+@needs_root
+def test_who_may_not_is_told_so_and_written_whatever_was_sent(daemon: Daemon):
+    daemon.socket.chmod(0o777)
+
+    answers = [
+        ask_as(NOBODY, daemon, "stop", body="{"),
+        ask_as(NOBODY, daemon, "each", body="[]"),
+        ask_as(NOBODY, daemon, "each", command="send_stdin", names=["cat"], arguments={"chars": "hunter2"}),
+        ask_as(NOBODY, daemon, "each", command="stop", names=[]),
+    ]
+
+    written = records(daemon, 4)
+    assert [each["error"]["code"] for each in answers] == ["FORBIDDEN"] * 4
+    assert [(each["command"], each["result"], each["uid"]) for each in written] == [
+        ("stop", "FORBIDDEN", NOBODY),
+        ("each", "FORBIDDEN", NOBODY),
+        ("each", "FORBIDDEN", NOBODY),
+        ("stop", "FORBIDDEN", NOBODY),
+    ]
+    assert (written[2]["programs"], written[2]["arguments"]) == (["cat"], {"command": "send_stdin"})
+
+
+def test_what_is_not_understood_and_what_is_for_nobody_is_written(daemon: Daemon):
+    with pytest.raises(Refused):
+        daemon.call("stop")
+    each(daemon, command="nope", names=["cat"])
+    each(daemon, command="stop", names=[])
+
+    assert [(each["command"], each.get("programs"), each["result"]) for each in records(daemon, 3)] == [
+        ("stop", None, "BAD_ARGUMENTS"),
+        ("each", ["cat"], "UNKNOWN_COMMAND"),
+        ("stop", [], "OK"),
+    ]
+
+
+def test_changes_are_written_whatever_the_log_is_to_hold(tmp_path: Path):
+    with Daemon(tmp_path, PROGRAMS, settings="loglevel=critical") as daemon:
+        daemon.call("reread")
+
+        assert [(each["command"], each["result"]) for each in records(daemon, 1)] == [("reread", "OK")]
+    others = [json.loads(line)["event"] for line in (tmp_path / "daemon.log").read_text().splitlines()]
+    assert set(others) == {"change.asked"}
+
+
+def test_signals_to_the_daemon_are_written(daemon: Daemon):
+    assert daemon.process is not None
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        daemon.process.send_signal(number)
+
+    def look() -> list[str] | None:
+        lines = map(json.loads, (daemon.folder / "daemon.log").read_text().splitlines())
+        found = [line["signal"] for line in lines if line["event"] == "daemon.signalled"]
+        return found if len(found) == 2 else None
+
+    assert sorted(daemon.until(look, "both signals are written")) == ["SIGHUP", "SIGUSR2"]
 
 
 def test_a_web_page_that_tried_is_written(daemon: Daemon):

@@ -18,15 +18,13 @@ TIME_S = 10.0
 
 
 @asynccontextmanager
-async def serving(path: Path, **limits: Any) -> AsyncIterator[None]:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
+async def serving(*paths: Path, **limits: Any) -> AsyncIterator[None]:
+    doors = [Door(socket.socket(socket.AF_UNIX), os.geteuid()) for _ in paths]
+    for door, path in zip(doors, paths, strict=True):
+        door.listener.bind(str(path))
     no_daemon = cast(Any, None)
-    runner = await serve([Door(listener, os.geteuid())], no_daemon, Patience(**limits))
-    try:
+    async with serve(doors, no_daemon, Patience(**limits)):
         yield
-    finally:
-        await runner.cleanup()
 
 
 async def until_closed(path: Path, *pieces: bytes) -> bytes:
@@ -93,3 +91,15 @@ async def test_one_client_too_many_is_told_so_and_the_others_are_served(tmp_path
     assert refused.startswith(b"HTTP/1.1 503") and b"as many connections as it takes" in refused
     assert served.startswith(b"HTTP/1.1 200")
     assert again.startswith(b"HTTP/1.1 200")
+
+
+async def test_clients_of_all_doors_are_counted_together(tmp_path: Path):
+    doors = tmp_path / "a", tmp_path / "b"
+
+    async with serving(*doors, connections=2):
+        idle = [await asyncio.open_unix_connection(each) for each in doors]
+        answers = [await until_closed(each) for each in doors]
+        for _, writer in idle:
+            writer.close()
+
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 2

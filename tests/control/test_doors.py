@@ -132,6 +132,40 @@ def test_without_a_login_only_names_of_this_host_are_served(tmp_path: Path):
     assert statuses == [200, 200, 200, 403]
 
 
+LOGIN = "username=ann\npassword=secret\n"
+
+
+def status_of(door: Path | int, path: str, **headers: str) -> int:
+    """What a request is answered with; `door`: a socket's file or a port."""
+    connection = http.client.HTTPConnection("127.0.0.1", door if isinstance(door, int) else None, timeout=20)
+    if isinstance(door, Path):
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(str(door))
+    connection.request("POST", path, b"{}", headers)
+    return connection.getresponse().status
+
+
+@pytest.mark.parametrize("locked_first", [True, False])
+def test_each_of_several_doors_asks_for_its_own_login_only(tmp_path: Path, locked_first: bool):
+    files = {"open": tmp_path / "open.sock", "locked": tmp_path / "locked.sock"}
+    ports = {"open": free_port(), "locked": free_port()}
+    order = ("locked", "open") if locked_first else ("open", "locked")
+    logins = {"open": "", "locked": LOGIN}
+    sections = [f"[unix_http_server:{each}]\nfile={files[each]}\n{logins[each]}" for each in order]
+    sections += [f"[inet_http_server:{each}]\nport=127.0.0.1:{ports[each]}\n{logins[each]}" for each in order]
+
+    with Daemon(tmp_path, SLEEPER + "".join(sections)):
+        for kind in (files, ports):
+            for path in ("/api/v1/status", "/api/v1/reread", "/RPC2"):
+                refused = status_of(kind["locked"], path)
+                assert refused == 401, f"{kind['locked']}{path} needs no login"
+                assert status_of(kind["locked"], path, Authorization=basic("ann", "secret")) != 401
+                assert status_of(kind["open"], path) != 401, f"{kind['open']}{path} needs the other's login"
+        by_name = {each: status_of(ports[each], "/openapi.json", Host="rebound.example") for each in order}
+
+    assert by_name == {"open": 403, "locked": 401}
+
+
 def test_an_address_that_is_taken_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

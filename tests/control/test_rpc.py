@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from supervisor.control.rpc import METHODS, MULTICALL
 from supervisor.control.xmlrpc import MAX_DEPTH, Malformed, fault_response, parse_call, response
 from tests.control.test_access import NOBODY, needs_root
+from tests.control.test_access import folder as folder
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport
-from tests.system.harness import Daemon, alive, let_others_in
+from tests.system.harness import Daemon, alive
 from tests.system.test_daemon import switches
 
 STUBBORN = """[program:stubborn]
@@ -296,9 +297,8 @@ print(answer.status, answer.read().decode())
 
 
 @needs_root
-def test_another_user_may_look_but_not_change(tmp_path: Path):
-    let_others_in(tmp_path)
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+def test_another_user_may_look_but_not_change(folder: Path):
+    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
         pid = daemon.until_state("sleeper", "RUNNING")["pid"]
         daemon.socket.chmod(0o777)
 

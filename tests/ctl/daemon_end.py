@@ -87,6 +87,8 @@ class DaemonEnd:
 
     async def _each(self, request: web.Request) -> web.StreamResponse:
         """Each name is asked of `answers` as if it came alone, all side by side."""
+        if isinstance(whole := self.answers.get("each"), Fault):
+            return _refused(whole)
         body = await request.json()
         command, names = body["command"], body["names"]
         asked = [{**body["arguments"], "name": name} for name in names]

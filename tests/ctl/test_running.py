@@ -212,6 +212,43 @@ def test_what_is_not_permitted_says_so_with_4(daemon, ctl):
     assert (result.out, result.status) == ("ERROR: uid 33 may look but not change things\n", 4)
 
 
+UNKNOWN = Fault("UNKNOWN_COMMAND", "there is no command 'each'", 404, is_whole=True)
+
+
+def test_a_daemon_that_knows_no_request_for_many_is_asked_one_by_one(daemon, ctl):
+    def stop(arguments):
+        if arguments["name"] == "b":
+            raise Fault("NOT_RUNNING", "b")
+        return {"name": arguments["name"]}
+
+    programs = [program("a"), program("b")]
+    for each in programs:
+        del each["group_priority"]
+    daemon.answers |= {"each": UNKNOWN, "stop": stop, "status": {"programs": programs}}
+
+    one, many = ctl("stop", "a"), ctl("stop", "all")
+
+    assert (one.out, one.status) == ("a: stopped\n", 0)
+    assert (many.out, many.status) == ("b: ERROR (not running)\na: stopped\n", 0)
+
+
+def test_a_daemon_that_does_not_know_the_command_says_so_once(daemon, ctl):
+    daemon.answers |= {"each": UNKNOWN}
+
+    result = ctl("checkpoint", "a", "b")
+
+    assert (result.out, result.status) == ("ERROR: UNKNOWN_COMMAND: checkpoint\n", 1)
+
+
+def test_a_daemon_that_begins_to_leave_meanwhile_says_so_of_each(daemon, ctl):
+    daemon.answers["start"] = Fault("SHUTDOWN_STATE", "supervisord is shutting down")
+
+    result = ctl("start", "a", "b")
+
+    assert sorted(result.out.splitlines()) == [f"{name}: ERROR (supervisor shutting down)" for name in "ab"]
+    assert result.status == 1
+
+
 def test_what_ends_before_all_outcomes_came_is_no_success(daemon, ctl):
     daemon.answers["stop"] = lambda arguments: {"name": arguments["name"]}
     daemon.loses = "b"

@@ -83,6 +83,17 @@ def test_giving_up_and_failing_to_start():
     ]
 
 
+def test_only_signals_that_ask_for_an_exit_are_said_to():
+    """Supervisor restarts at a SIGHUP, which is why its words for that are not ours."""
+
+    def signalled(name: str) -> str:
+        return lines({"event": "daemon.signalled", "signal": name, "effect": "what it does", "level": "warning"})[0]
+
+    assert signalled("SIGTERM") == "WARN received SIGTERM indicating exit request"
+    assert signalled("SIGUSR2") == "INFO received SIGUSR2 indicating log reopen request"
+    assert signalled("SIGHUP") == 'WARN daemon.signalled signal=SIGHUP effect="what it does"'
+
+
 def test_a_job_that_was_told_to_flush_and_stop_is_stopped_well():
     flush = of("flush.asked", then="stop", reason="stop")
     going_on = of("flush.asked", then="go-on", reason="asked")

@@ -48,6 +48,47 @@ def test_options_hold_also_after_a_reload_from_another_folder(tmp_path: Path):
     assert daemon.errors() == ""  # silent
 
 
+class Homeless(Daemon):
+    """A daemon whose present folder is gone before it begins."""
+
+    def launch(self) -> None:
+        gone = self.folder / "gone"
+        gone.mkdir()
+        moved = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, sys.argv[1:])"
+        command = [sys.executable, "-c", moved, *SUPERVISORD, "-n", "-c", str(self.conf)]
+        with (self.folder / "daemon.err").open("ab") as errors:
+            self.process = subprocess.Popen(command, cwd=gone, env=self.environment, stdout=errors, stderr=errors)
+
+
+def test_the_folder_it_was_started_in_need_not_be_there(tmp_path: Path):
+    relative = SLEEPER.replace("/bin/", "")
+
+    with Homeless(tmp_path, relative) as daemon:
+        assert daemon.process is not None
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        daemon.call("reload")
+        daemon.until(lambda: daemon.folder.joinpath("daemon.log").read_text().count("daemon.ready") > 1, "it is new")
+
+        assert daemon.until_state("sleeper", "RUNNING")["pid"] == pid
+        assert daemon.process.poll() is None
+
+
+@pytest.mark.parametrize("options", [["-c", "test.conf"], ["-c", "/nowhere.conf", "-l", "d.log"]])
+def test_what_is_relative_to_a_folder_that_is_gone_is_refused(tmp_path: Path, options: list[str]):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    moved = "import os, sys; os.rmdir(os.getcwd()); os.execv(sys.executable, sys.argv[1:])"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", moved, *SUPERVISORD, "-n", *options],
+        cwd=gone, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+    assert ended.returncode == 78
+    assert "the present folder was deleted" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 def test_an_old_script_with_t_is_told_and_starts_nothing(tmp_path: Path):
     daemon = Daemon(tmp_path, SLEEPER)
 

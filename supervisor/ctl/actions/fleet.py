@@ -23,6 +23,9 @@ FAULTS: dict[str, tuple[str, Status]] = {
 }
 """What a refusal is called on a program's line, and the exit status it makes."""
 
+_OF_ALL = frozenset({"FORBIDDEN", "UNKNOWN_COMMAND"})
+"""Refusals that hold for every program."""
+
 _EXPLAINED = frozenset({"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "FAILED", "NOT_A_JOB"})
 """Refusals whose message says more than their name."""
 
@@ -88,13 +91,30 @@ def _as_json(outcome: Outcome) -> dict[str, Any]:
 
 
 def _outcomes(client: Client, command: str, names: list[str], arguments: dict[str, object]) -> Iterator[Outcome]:
-    """Outcomes in the order they come: one request, whatever the number of programs."""
+    """Outcomes in the order they come: one request, whatever the number of programs.
+
+    A daemon of before that request was known is asked for one after the other.
+    """
     written = {naming.program_of(name): name for name in names}
     if not written:
         return
-    for answer in client.each(command, list(written), **arguments):
-        name, error = str(answer["name"]), answer["error"]
-        if error is None:
-            yield Outcome(name, answer["result"])
-        else:
-            yield Outcome(written.get(name, name), {}, Refusal(str(error["code"]), str(error["message"])))
+    try:
+        for answer in client.each(command, list(written), **arguments):
+            name, error = str(answer["name"]), answer["error"]
+            if error is None:
+                yield Outcome(name, answer["result"])
+            else:
+                yield Outcome(written.get(name, name), {}, Refusal(str(error["code"]), str(error["message"])))
+    except Refusal as refusal:
+        if refusal.code != "UNKNOWN_COMMAND":
+            raise
+        yield from (_outcome(client, command, name, written[name], arguments) for name in written)
+
+
+def _outcome(client: Client, command: str, name: str, written: str, arguments: dict[str, object]) -> Outcome:
+    try:
+        return Outcome(name, client.call(command, name=name, **arguments))
+    except Refusal as refusal:
+        if refusal.code in _OF_ALL:
+            raise
+        return Outcome(written, {}, refusal)
