@@ -181,6 +181,17 @@ def _by_rows(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
+def prove_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
+    """Raises ValueError where so many workers would each read a dataset of its own: its rows are no one's position."""
+    policy = _policy(_by_rows(dataset))
+    if workers > 1 and policy is not _Sharding.DATA:
+        raise ValueError(
+            f"cannot fit on {workers} workers with auto_shard_policy {policy.name}: each would read a dataset of its "
+            f"own, so nobody knows which examples are left in the middle of an epoch; leave the policy out, or give "
+            f"the dataset to run.batches of worker.Run, which goes on with as many workers"
+        )
+
+
 def source_of(given: Any, strategy: tf.distribute.Strategy | None = None, together: gang.Gang | None = None) -> Source:
     """What `run.batches` was given, as a source. Raises TypeError for what can't be resumed."""
     if isinstance(given, Examples):

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from worker import completeness, gang
-from worker.data import Examples, source_of
+from worker.data import Examples, prove_shared_by_rows, source_of
 from worker.ending import Ending
 from worker.keras_run import Counter, FitRun
 from worker.keras_state import FitState
@@ -116,11 +116,12 @@ def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[completeness
 def _train_epoch(model: Any, data: Any, inner: "_OneEpoch", options: Mapping[str, Any]) -> None:
     """One call of `model.fit`, for what is left of the epoch."""
     epoch = inner.begun.epoch
-    dataset = _rest_of_epoch(data, inner.begun)
+    workers = gang.size_of(model.distribute_strategy)
+    dataset = _rest_of_epoch(data, inner.begun, workers)
     if inner.begun.batch > 0:
         _build_metrics(model, dataset)
     inner.batches = _batches_in(dataset)
-    if inner.batches is None and gang.size_of(model.distribute_strategy) == 1:
+    if inner.batches is None and workers == 1:
         inner.ending = Ending(dataset)
         dataset = inner.ending.dataset
     elif inner.batches is None and model.steps_per_execution > 1:
@@ -206,7 +207,7 @@ def _batches_in(dataset: Any) -> int | None:
     return count if count >= 0 else None
 
 
-def _rest_of_epoch(data: Any, position: Position) -> Any:
+def _rest_of_epoch(data: Any, position: Position, workers: int) -> Any:
     """A dataset that ends with the epoch.
 
     Without tuning in the background, which `Examples` has no use for: the end of each iterator would wait for it.
@@ -215,6 +216,7 @@ def _rest_of_epoch(data: Any, position: Position) -> Any:
     if not isinstance(data, Examples):
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(_DISTRIBUTED)
+        prove_shared_by_rows(dataset, workers)
         return dataset
     untuned = tf.data.Options()
     untuned.autotune.enabled = False

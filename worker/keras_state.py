@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from worker.attempt import one_line
 from worker.values import CannotGiveBack, CannotKeep, Kept, Returned, copies_of, fill, identities
 
 _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
@@ -15,6 +16,8 @@ _DERIVED = ("min_delta",)
 """What Keras' callbacks that watch a figure work out at their first epoch's end, in each process anew: it is given
 another sign there, and restored it would be given it twice."""
 _FIGURES = (bool, int, float, str, type(None), np.generic, np.ndarray)
+_OF_ODD_OBJECTS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What objects of every kind raise when they are looked at, or filled with what another version of them held."""
 
 
 class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
@@ -137,9 +140,10 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 continue
             try:
                 yield name, Kept(value, known)
-            except CannotKeep as error:
+            except (CannotKeep, *_OF_ODD_OBJECTS) as error:
                 if not_kept is not None:
-                    not_kept.append(f"{type(callback).__name__}.{name}{error}")
+                    why = str(error) if isinstance(error, CannotKeep) else f" ({one_line(error)})"
+                    not_kept.append(f"{type(callback).__name__}.{name}{why}")
 
     def _known(self) -> frozenset[int]:
         """What the checkpoint holds without this, or need not."""
@@ -156,6 +160,8 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 value = Returned(arrays, self._known()).value(found, vars(callback).get(name))
             except CannotGiveBack as error:
                 yield f"{type(callback).__name__}.{name}: {error}"
+            except _OF_ODD_OBJECTS as error:
+                yield f"{type(callback).__name__}.{name}: what was kept no longer fits ({one_line(error)})"
             else:
                 vars(callback)[name] = value
 

@@ -71,9 +71,14 @@ def _can_be_cut(dataset: tf.data.Dataset) -> bool:
             return False
         if isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             sizes.add(spec.shape[0] if spec.shape.rank else None)
-        elif type(spec).__name__ != "NoneTensorSpec":  # a part that is None, whose type has no public name
+        elif not is_none(spec):
             return False
     return len(sizes - {None}) <= 1
+
+
+def is_none(spec: Any) -> bool:
+    """Whether it stands for a part that is None, whose type has no public name."""
+    return type(spec).__name__ == "NoneTensorSpec"
 
 
 def _behind(part: Any, drop: tf.Tensor) -> Any:
@@ -99,10 +104,13 @@ def rows_in(batch: Any) -> tf.Tensor:
 
 
 def rows_of(batch: Batch) -> int:
-    """How many examples a batch holds, over all replicas; 1 for what has no dimension."""
-    first: Any = next(iter(tf.nest.flatten(batch)), None)
-    parts = first.values if isinstance(first, tf.distribute.DistributedValues) else (first,)
-    return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in parts)
+    """How many examples a batch holds, over all replicas: the rows of its first part that is not None; 1 for what has
+    no dimension."""
+    of_replicas: list[tuple[Any, ...]] = [
+        part.values if isinstance(part, tf.distribute.DistributedValues) else (part,) for part in tf.nest.flatten(batch)
+    ]
+    first: tuple[Any, ...] = next((parts for parts in of_replicas if any(part is not None for part in parts)), (None,))
+    return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in first)
 
 
 def taken_off(dataset: Any, position: Position, together: gang.Gang | None) -> Iterator[Batch]:

@@ -72,7 +72,7 @@ class Kept:
         if type(value) in _PLAIN:
             return value
         if id(value) in self._known or (isinstance(value, _STATELESS) and not _holds_variables(value)):
-            return {"kind": "same"}
+            return {"kind": "same", "class": type(value).__qualname__}
         if id(value) in self._inside:
             raise CannotKeep(f"{path} (holds itself)")
         self._inside.append(id(value))
@@ -83,12 +83,14 @@ class Kept:
 
     def _container(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping) and isinstance(value, dict):
-            pairs = [[self._taken(key, path), self._taken(each, f"{path}[{key!r}]")] for key, each in value.items()]
-            return {"kind": "dict", "pairs": pairs}
+            entries = list(value.items())
+            pairs = [[self._taken(key, path), self._taken(each, f"{path}[{key!r}]")] for key, each in entries]
+            return {"kind": "dict", "pairs": pairs, **_class_of(value, dict)}
         if isinstance(value, deque):
-            return {"kind": "deque", "items": self._items(value, path), "most": value.maxlen}
+            items = self._items(value, path)
+            return {"kind": "deque", "items": items, "most": value.maxlen, **_class_of(value, deque)}
         if isinstance(value, list):
-            return {"kind": "list", "items": self._items(value, path)}
+            return {"kind": "list", "items": self._items(value, path), **_class_of(value, list)}
         for kind, made in _SETS.items():
             if type(value) is made:
                 return {"kind": kind, "items": self._items(value, path)}
@@ -97,7 +99,8 @@ class Kept:
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
 
     def _items(self, values: Iterable[Any], path: str) -> list[Any]:
-        return [self._taken(each, f"{path}[{number}]") for number, each in enumerate(values)]
+        found = list(values)  # a thread may change it meanwhile, as it may change dicts and attributes
+        return [self._taken(each, f"{path}[{number}]") for number, each in enumerate(found)]
 
     def _array(self, value: Any, path: str) -> Any:
         if isinstance(value, bytes):
@@ -113,6 +116,8 @@ class Kept:
     def _stored(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         if array.dtype.hasobject:
             raise CannotKeep(f"{path} (an array of objects)")
+        if array.dtype.type is np.void:
+            raise CannotKeep(f"{path} (an array of {array.dtype})")
         name = str(len(self.arrays))
         self.arrays[name] = np.frombuffer(array.tobytes(), np.uint8)  # bfloat16 and its like have no form in .npz
         return {"array": name, "dtype": array.dtype.name if array.dtype.kind == "V" else array.dtype.str,
@@ -133,16 +138,22 @@ class Kept:
             return {"kind": "variables", "values": self._variables(variables, value, path)}
         if type(value).__module__.partition(".")[0] in FOREIGN or not hasattr(value, "__dict__"):
             raise CannotKeep(f"{path} (a {type(value).__name__})")
+        held = list(vars(value).items())
         return {
             "kind": "object",
             "class": type(value).__qualname__,
-            "attributes": {name: self._taken(each, f"{path}.{name}") for name, each in vars(value).items()},
+            "attributes": {name: self._taken(each, f"{path}.{name}") for name, each in held},
         }
 
     def _variables(self, variables: list[Any], holder: Any, path: str) -> list[Any]:
         own = [each for each in variables if not self._known.intersection(identities(each))]
         self.live.extend([holder, *own])
         return [[self._stored(np.asarray(copy.numpy()), path) for copy in copies_of(each)] for each in own]
+
+
+def _class_of(value: Any, plain: type) -> dict[str, str]:
+    """Of which class a container is, where that is not the plain one: only the script can make it."""
+    return {} if type(value) is plain else {"class": type(value).__qualname__}
 
 
 def variables_of(value: Any) -> list[Any] | None:
@@ -194,6 +205,8 @@ class Returned:
             return found
         kind = found["kind"]
         if kind == "same":
+            if present is None:
+                raise CannotGiveBack(f"a {found.get('class', 'thing')}, which this process has to make")
             return present
         if kind in ("list", "deque", "dict", *_SETS):
             return self._container(kind, found, present)
@@ -206,6 +219,8 @@ class Returned:
         return self._alive(kind, found, present)
 
     def _container(self, kind: str, found: dict[str, Any], present: Any) -> Any:
+        if found.get("class", type(present).__qualname__) != type(present).__qualname__:
+            raise CannotGiveBack(f"a {found['class']}, where now is {_named(present)}")
         if kind == "dict":
             held = dict(present) if isinstance(present, dict) else {}
             pairs = [(self._key(key), value) for key, value in found["pairs"]]
@@ -237,7 +252,8 @@ class Returned:
             return array[()]
         if kind == "tensor":
             return tf.constant(array)
-        if isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype):
+        fits = isinstance(present, np.ndarray) and (present.shape, present.dtype) == (array.shape, array.dtype)
+        if fits and present.flags.writeable:
             np.copyto(present, array)
             return present
         return array.copy()
@@ -261,7 +277,7 @@ class Returned:
             return present
         if kind == "object" and type(present).__qualname__ == found["class"] and hasattr(present, "__dict__"):
             for name, each in found["attributes"].items():
-                setattr(present, name, self.value(each, vars(present).get(name)))
+                vars(present)[name] = self.value(each, vars(present).get(name))  # its class may not let it be set
             return present
         raise CannotGiveBack(f"a {found.get('class', kind)}, where now is {_named(present)}")
 
@@ -269,8 +285,10 @@ class Returned:
         holds_seed = isinstance(present, tf.keras.random.SeedGenerator | tf.random.Generator)
         variables = [present.state] if holds_seed else variables_of(present)
         own = [each for each in variables or () if not self._known.intersection(identities(each))]
-        if len(own) != len(values) or any(
-            list(each.shape) != copies[0]["shape"] for each, copies in zip(own, values, strict=True)
+        if (
+            variables is None
+            or len(own) != len(values)
+            or any(list(each.shape) != copies[0]["shape"] for each, copies in zip(own, values, strict=True))
         ):
             raise CannotGiveBack(f"{len(values)} variables, where now is {_named(present)} with {len(own)} like them")
         for variable, copies in zip(own, values, strict=True):

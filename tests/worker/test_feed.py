@@ -18,7 +18,7 @@ import tensorflow as tf
 import worker
 from tests.worker import training
 from worker.data import Feed
-from worker.skipping import skipped
+from worker.skipping import rows_in, rows_of, skipped
 from worker.state import Position
 
 pytestmark = pytest.mark.tensorflow
@@ -421,3 +421,14 @@ def test_files_are_loaded_as_pairs(tmp_path: Path) -> None:
 def test_examples_of_both_or_neither_are_an_error(arrays: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         worker.Examples(*arrays, batch_size=1, **settings)
+
+
+@pytest.mark.parametrize("parts", ["none first", "none last"])
+def test_part_that_is_none_has_no_examples(parts: str, two_replicas: Any) -> None:
+    single = tf.data.Dataset.range(10).batch(4)
+    dataset = single.map(lambda row: (None, row) if parts == "none first" else (row, None))
+    spread = two_replicas.experimental_distribute_dataset(dataset)
+
+    assert [rows_of(batch) for batch in dataset] == [4, 4, 2]
+    assert [int(rows_in(batch)) for batch in dataset] == [4, 4, 2]
+    assert [rows_of(batch) for batch in spread] == [4, 4, 2]

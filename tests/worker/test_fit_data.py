@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.worker import training
 from tests.worker.test_fit import StopsAt, compiled, same_weights, untuned
+from worker.ending import Ending
 from worker.keras import fit
 
 pytestmark = pytest.mark.tensorflow
@@ -34,10 +35,15 @@ def of_unknown_length(batch: int) -> tf.data.Dataset:
     return pairs(batch).filter(lambda inputs, labels: True)
 
 
+def with_none(batch: int) -> tf.data.Dataset:
+    return of_unknown_length(batch).map(lambda inputs, labels: (inputs, labels, None))
+
+
 SOURCES: dict[str, Callable[[int], Any]] = {
     "dataset": pairs,
     "of fixed batches": lambda batch: pairs(batch, drop=True),
     "of unknown length": of_unknown_length,
+    "of unknown length, with None": with_none,
     "function of the epoch": lambda batch: lambda epoch: pairs(batch),
 }
 
@@ -137,3 +143,25 @@ def test_dataset_of_unknown_length_ends_as_if_nothing_had_happened(stop: Any, tm
     assert disturbed.history.history == undisturbed.history.history
     assert disturbed.history.epoch == [0, 1]
     assert same_weights(disturbed, undisturbed)
+
+
+SHAPES: dict[str, Callable[[tf.Tensor], Any]] = {
+    "one part": lambda row: row,
+    "none first": lambda row: (None, row),
+    "none last": lambda row: (row, None),
+    "none within": lambda row: ({"a": row, "b": None}, (row, None)),
+    "a dict": lambda row: {"a": None, "b": row},
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+def test_end_is_known_with_the_last_batch_also_where_parts_are_none(shape: Callable[[tf.Tensor], Any]) -> None:
+    dataset = tf.data.Dataset.range(5).batch(2).filter(lambda row: True).map(shape)
+    ending = Ending(dataset)
+    found = list(ending.dataset)
+
+    assert ending.batches == 3
+    assert ending.dataset.element_spec == dataset.element_spec
+    for one, other in zip(found, dataset, strict=True):
+        tf.nest.assert_same_structure(one, other)
+        assert str(one) == str(other)

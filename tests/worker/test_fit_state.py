@@ -1,9 +1,11 @@
 """What callbacks of `fit` hold comes back; what no checkpoint would hold is named."""
 
+import enum
 import random
 import threading
-from collections import defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ import worker
 from supervisor.protocol.launch import Launch
 from tests.worker.test_fit import StopsAt, same_weights
 from worker.keras import fit
-from worker.values import CannotKeep, Kept, Returned, copies_of, fill
+from worker.values import CannotGiveBack, CannotKeep, Kept, Returned, copies_of, fill
 
 pytestmark = pytest.mark.tensorflow
 
@@ -173,6 +175,106 @@ def test_state_that_finds_no_callback_is_said(tmp_path: Path, capsys: pytest.Cap
     assert "state of callbacks is lost: callback 0, which was a Keeps and is a Holds" in capsys.readouterr().err
 
 
+@dataclass(frozen=True)
+class Best:
+    """A value of the script's own."""
+
+    loss: float
+
+
+class Phase(enum.Enum):
+    """As the script has them at its first start."""
+
+    WARM = 1
+    COLD = 2
+
+
+class OtherPhase(enum.Enum):
+    """As it has them at its second."""
+
+    WARM = 1
+
+
+OtherPhase.__name__ = OtherPhase.__qualname__ = "Phase"
+
+
+class Changes(Holds):
+    """A callback whose attribute is another one from the first batch on."""
+
+    def __init__(self, held: Any, later: Any = None) -> None:
+        super().__init__(held)
+        self.batches = 0
+        self._later = lambda: later
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+        if self._later() is not None:
+            self.held = self._later()
+
+
+def test_frozen_object_of_the_script_comes_back(tmp_path: Path) -> None:
+    fitted(tmp_path, Changes(Best(9.0), Best(1.0)), epochs=1)
+    second = Changes(Best(9.0))
+    fitted(tmp_path, second, epochs=1)
+
+    assert second.held == Best(1.0)
+
+
+def test_array_comes_back_in_the_place_of_one_that_can_not_be_written(tmp_path: Path) -> None:
+    fixed = np.zeros(3)
+    fixed.flags.writeable = False
+    fitted(tmp_path, Changes(fixed, np.ones(3)), epochs=1)
+    second = Changes(fixed)
+    fitted(tmp_path, second, epochs=1)
+
+    assert second.held.tolist() == [1.0, 1.0, 1.0]
+    assert fixed.tolist() == [0.0, 0.0, 0.0]
+
+
+LOST: dict[str, tuple[Any, Any, Any, str]] = {
+    "a member that is gone": (Phase.WARM, Phase.COLD, OtherPhase.WARM, "no longer fits (KeyError: 'COLD')"),
+    "another generator": (
+        None, np.random.Generator(np.random.PCG64(1)), np.random.Generator(np.random.MT19937(1)), "ValueError"
+    ),
+    "a counter": (None, Counter("aab"), None, "a Counter, where now is nothing"),
+    "a dict with a default": (None, defaultdict(int, a=1), {}, "a defaultdict, where now is a dict"),
+    "a function": (None, [print], None, "a builtin_function_or_method, which this process has to make"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "later", "now", "words"), LOST.values(), ids=LOST.keys())
+def test_state_that_no_longer_fits_is_said_and_training_goes_on(
+    before: Any, later: Any, now: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted(tmp_path, Changes(before, later), epochs=1)
+    second = Changes(now)
+    fitted(tmp_path, second, epochs=2)
+
+    said = capsys.readouterr().err
+    assert "state of callbacks is lost: Changes.held: " in said
+    assert words in said
+    assert second.batches == 12
+    assert second.held is now
+
+
+class Unseen:
+    """As libraries make them: an object that fails when it is looked at outside of some context."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("working outside of a context")
+
+
+def test_attribute_that_can_not_be_looked_at_is_named_and_does_not_end_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = fitted(tmp_path, Holds(Unseen()), epochs=1, interval="2 steps")
+
+    assert int(model.optimizer.iterations.numpy()) == 6
+    said = capsys.readouterr().err
+    assert said.count("don't hold Holds.held (RuntimeError: working outside of a context)") == 1
+
+
 # --- what no checkpoint would hold ----------------------------------------------------------------------------------
 
 GLOBAL = None
@@ -318,11 +420,83 @@ def test_bfloat16_comes_back() -> None:
     assert (found.dtype, found.tolist()) == (value.dtype, value.tolist())
 
 
-@pytest.mark.parametrize(
-    "value", [object(), iter([]), np.array([object()]), [[iter([])]]], ids=["object", "iterator", "array", "nested"]
-)
+REFUSED = {
+    "object": object(),
+    "iterator": iter([]),
+    "array": np.array([object()]),
+    "nested": [[iter([])]],
+    "array of fields": np.zeros(2, [("a", "f4"), ("b", "i8")]),
+    "one of its entries": np.zeros(2, [("a", "f4")])[0],
+    "array of raw bytes": np.zeros(2, "V3"),
+}
+
+
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED.keys())
 def test_value_of_another_kind_is_refused(value: Any) -> None:
     with pytest.raises(CannotKeep):
+        Kept(value)
+
+
+class Lists(list[int]):
+    """A list of the script's own."""
+
+
+WITHOUT_PLACE: dict[str, Callable[[], Any]] = {
+    "function": lambda: print,
+    "counter": lambda: Counter("aab"),
+    "ordered": lambda: OrderedDict(a=1),
+    "dict with a default": lambda: defaultdict(list, a=[1]),
+    "own list": lambda: Lists([1]),
+    "layer with nothing": tf.keras.layers.Flatten,
+    "nested": lambda: {"a": [Counter("a")]},
+}
+
+
+@pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
+def test_what_only_the_script_can_make_is_refused_where_nothing_is(make: Callable[[], Any]) -> None:
+    kept = Kept(make())
+
+    with pytest.raises(CannotGiveBack):
+        Returned(kept.arrays).value(kept.json, None)
+
+
+def test_dict_with_functions_as_keys_is_refused() -> None:
+    kept = Kept({print: 1})
+
+    with pytest.raises(CannotGiveBack):
+        Returned(kept.arrays).value(kept.json, {print: 0})
+
+
+@pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
+def test_what_only_the_script_can_make_is_filled_where_it_is(make: Callable[[], Any]) -> None:
+    kept, present = Kept(make()), make()
+    found = Returned(kept.arrays).value(kept.json, present)
+
+    assert found is present
+
+
+def test_containers_that_a_thread_changes_meanwhile_are_taken_apart() -> None:
+    """Each as it was at some moment: taking a value apart takes longer than a thread needs to add another."""
+
+    class Adds:
+        """Looking at it changes what holds it."""
+
+        def __init__(self, add: Callable[[], None]) -> None:
+            self.add = add
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":
+                object.__getattribute__(self, "add")()
+            return object.__getattribute__(self, name)
+
+    table: dict[str, Any] = {}
+    table["first"] = Adds(lambda: table.update(second=2))
+    last: deque[Any] = deque()
+    last.append(Adds(lambda: last.append(2)))
+    group: set[Any] = set()
+    group.add(Adds(lambda: group.add(2)))
+
+    for value in (table, last, group):
         Kept(value)
 
 

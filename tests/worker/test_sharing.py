@@ -13,7 +13,7 @@ from supervisor.protocol.launch import Launch, without_launch
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "tests" / "worker" / "children" / "sharing.py"
+CHILDREN = ROOT / "tests" / "worker" / "children"
 COUNT = 38
 ANY = ("examples", "dataset", "uneven batches", "files")
 FIXED = "files of its own"
@@ -21,9 +21,13 @@ FIXED = "files of its own"
 
 def shared(folder: Path, workers: int, batch: int, stop: int, *kinds: str) -> str:
     """Goes on with so many processes; what they printed."""
+    return ran("sharing.py", workers, str(folder), str(batch), str(stop), *kinds)
+
+
+def ran(script: str, workers: int, *arguments: str) -> str:
     told = Launch(strategy="multiworker", workers=workers) if workers > 1 else Launch(strategy="one-device")
     environment = {**without_launch(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(SCRIPT), str(folder), str(batch), str(stop), *kinds]
+    command = [sys.executable, str(CHILDREN / script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -70,3 +74,15 @@ def test_other_processes_can_not_go_on_amid_files_of_each_process(two_one_two: t
     assert two_one_two[1].startswith(
         f"{FIXED}: cannot go on in the middle of epoch 0 with 1 processes: 2 shared it out"
     )
+
+
+@pytest.mark.parametrize("policy", ["FILE", "OFF"])
+def test_fit_refuses_data_of_each_process_before_a_step_is_made(policy: str) -> None:
+    """Where they would go on in the middle of an epoch, nobody could say."""
+    said = ran("fit_sharing.py", 2, policy)
+
+    assert said.startswith(f"refused after 0 steps: cannot fit on 2 workers with auto_shard_policy {policy}")
+
+
+def test_fit_of_one_process_takes_any_policy() -> None:
+    assert ran("fit_sharing.py", 1, "OFF") == "trained 2 steps\n"
