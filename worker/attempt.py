@@ -128,6 +128,10 @@ _OUT_OF_MEMORY = frozenset({"MemoryError", "ResourceExhaustedError", "OutOfMemor
 """Python's (and NumPy's), TensorFlow's, PyTorch's; by name, as none of them is imported for this."""
 
 
+_DISK_FULL = ("no space left", "quota exceeded")
+"""As strerror(3) says ENOSPC and EDQUOT, inside TensorFlow's messages."""
+
+
 def lacks_memory(error: BaseException) -> bool:
     """Whether an exception, or what it was raised from, says that there was no memory left.
 
@@ -135,10 +139,15 @@ def lacks_memory(error: BaseException) -> bool:
     """
     one: BaseException | None = error
     while one is not None:
-        if _OUT_OF_MEMORY & {kind.__name__ for kind in type(one).__mro__} and "No space left" not in str(one):
+        if _OUT_OF_MEMORY & {kind.__name__ for kind in type(one).__mro__} and not says_disk_full(str(one)):
             return True
         one = one.__cause__
     return False
+
+
+def says_disk_full(text: str) -> bool:
+    """Whether an error's text says that there is no space, or no quota, left on a disk."""
+    return any(each in text.lower() for each in _DISK_FULL)
 
 
 def one_line(error: BaseException) -> str:

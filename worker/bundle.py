@@ -7,11 +7,10 @@ TensorFlow's own writer copies every byte through a buffer, begins with the disk
 import struct
 from collections.abc import Iterable
 
-import google_crc32c
 import numpy as np
 import tensorflow as tf
 
-from supervisor.protocol import bundle_entry, sstable, tensorbundle
+from supervisor.protocol import bundle_entry, crc32c, sstable, tensorbundle
 from supervisor.protocol.appending import PIECE_BYTES
 from supervisor.protocol.filling import NewFile, NewFolder
 from supervisor.protocol.protowire import encoded
@@ -40,11 +39,11 @@ def _plain(data: NewFile, tensor: tf.Tensor) -> int:
     """Writes the elements as they lie in memory; gives their checksum."""
     values = np.asarray(tensor.__array__())  # the tensor's own memory; `numpy()` would copy it
     content = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    content.flags.writeable = False  # what google_crc32c asks for
+    content.flags.writeable = False  # what the checksum's library asks for
     crc: int = 0
     for at in range(0, content.size, PIECE_BYTES):
         piece = content[at : at + PIECE_BYTES]
-        crc = google_crc32c.extend(crc, piece)
+        crc = crc32c.extend(crc, piece)  # type: ignore[arg-type]  # a buffer: NumPy's types say so from Python 3.12 on
         data.write(piece.data)
     return crc
 
@@ -54,11 +53,11 @@ def _strings(data: NewFile, tensor: tf.Tensor) -> int:
     # as objects: NumPy's own type for bytes drops zeros at the end of a text
     texts: list[bytes] = np.asarray(tensor.numpy(), dtype=object).reshape(-1).tolist()
     fixed = b"".join(struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text)) for text in texts)
-    crc: int = google_crc32c.value(fixed)
+    crc = crc32c.value(fixed)
     of_lengths = struct.pack("<I", sstable.mask(crc))
     data.write(b"".join(encoded(len(text)) for text in texts) + of_lengths)
-    crc = google_crc32c.extend(crc, of_lengths)
+    crc = crc32c.extend(crc, of_lengths)
     for text in texts:
-        crc = google_crc32c.extend(crc, text)
+        crc = crc32c.extend(crc, text)
         data.write(text)
     return crc

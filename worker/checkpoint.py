@@ -22,6 +22,7 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import FileRecord, Manifest
 from supervisor.protocol.retention import RetentionPolicy
 from worker import exact, finite, snapshot
+from worker.attempt import says_disk_full
 from worker.lock import Overtaken
 from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
@@ -209,7 +210,9 @@ class CheckpointWriter:
 
 def _is_full(error: BaseException | None) -> bool:
     """Whether an error of a save says that there is no space, or no quota, left."""
-    return is_full(error) or isinstance(error, tf.errors.ResourceExhaustedError)
+    if isinstance(error, tf.errors.ResourceExhaustedError):  # of memory too: no checkpoint's end would help there
+        return says_disk_full(str(error.message))
+    return is_full(error)
 
 
 def _cause(error: OSError | tf.errors.OpError) -> str:

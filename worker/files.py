@@ -180,9 +180,15 @@ class FilesRun(Steps):
 class _FilesSaves(Saves[Boundary, FilesTaken]):
     """Those of one run."""
 
+    _is_over = False
+
+    def release(self) -> None:
+        self._is_over = True  # one way or another
+        super().release()
+
     def _failed(self, step: int, error: SaveError) -> None:
         on_nan = self._attempt.launch.on_nan
-        if isinstance(error, NotFinite) and on_nan != "off":
+        if isinstance(error, NotFinite) and on_nan != "off" and not self._is_over:
             self._attempt.diverged(str(error), step, on_nan in ("rollback", "skip"))
 
     def begin(self, opened: Opened, writer: FilesWriter, step: int, last: Last | None) -> None:

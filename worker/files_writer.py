@@ -17,7 +17,6 @@ from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import FileRecord, Manifest
 from worker import generators
 from worker.attempt import one_line
-from worker.lock import Overtaken
 from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
 
@@ -62,7 +61,8 @@ class Copying(Protocol):
     def copied(self) -> Callable[[Path], None] | None:
         """A copy of the present state, as what writes it: given an empty folder, on another thread, as `write` does.
 
-        None where that can't be. Called between two steps. Raises MemoryError; NotFinite.
+        None where that can't be. Called between two steps. Raises MemoryError, upon which the state is written by
+        `write`, while training waits; OSError, which ends this save; NotFinite.
         """
 
 
@@ -101,11 +101,12 @@ class FilesWriter:
         self._origin = origin
         self._shelf = shelf
         self._check = check
+        self._has_remarked = False
 
     def take(self, figures: Boundary, copied: bool) -> FilesTaken:
         """The present state. `copied`: training is to go on while it is written, which not every program can.
 
-        Raises SaveError if there is no memory for a copy; NotFinite.
+        Where there is no memory for a copy, training waits. Raises SaveError; NotFinite.
         """
         name = CheckpointName(figures.step, self._origin.attempt)
         state = {
@@ -115,12 +116,26 @@ class FilesWriter:
         }  # fmt: skip
         host = (json.dumps(state, allow_nan=False) + "\n").encode()
         try:
-            write = self._files.copied() if copied and isinstance(self._files, Copying) else None
-        except MemoryError as error:
-            raise SaveError(_refusal(name, one_line(error))) from error
+            write = self._copied() if copied else None
+        except OSError as error:
+            raise SaveError(_refusal(name, _cause(error))) from error
         except NotFinite as error:
             raise NotFinite(_refusal(name, str(error))) from error
         return FilesTaken(name, host, figures.metrics, write or self._files.write, is_apart=write is not None)
+
+    def _copied(self) -> Callable[[Path], None] | None:
+        if not isinstance(self._files, Copying):
+            return None
+        try:
+            return self._files.copied()
+        except MemoryError as error:
+            if not self._has_remarked:
+                self._has_remarked = True
+                sys.stderr.write(
+                    "stepkeeper: training stands still while checkpoints are written, as long as there is no memory "
+                    f"for a copy: {one_line(error)}\n"
+                )
+            return None
 
     def write(self, taken: FilesTaken) -> Manifest:
         """Commits it; where the disk is full, older checkpoints give way if they may. Raises SaveError; Overtaken."""
@@ -142,16 +157,15 @@ class FilesWriter:
                 folder.add(layout.MANIFEST, proof.to_bytes())
                 folder.commit(self._directory / str(taken.name), self._check)
             return proof
-        except Overtaken:
-            self._shelf.take_back(taken.name)
-            raise
         except NotFinite as error:
             self._shelf.take_back(taken.name)
             raise NotFinite(_refusal(taken.name, str(error))) from error
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             self._shelf.take_back(taken.name)
-            cause = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-            raise SaveError(_refusal(taken.name, cause)) from error
+            raise SaveError(_refusal(taken.name, _cause(error))) from error
+        except BaseException:  # Overtaken, or a defect of the program's
+            self._shelf.take_back(taken.name)
+            raise
 
     def _fill(self, folder: NewFolder, taken: FilesTaken) -> None:
         """The program's own files. Raises OSError, with a number where the disk is full: NumPy's has none."""
@@ -186,6 +200,12 @@ class FilesWriter:
 
 def _refusal(name: CheckpointName, cause: str) -> str:
     return f"cannot save {name}: {cause}; earlier checkpoints are untouched"
+
+
+def _cause(error: OSError | MemoryError) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return one_line(error)
 
 
 def _has_room(folder: Path) -> bool:

@@ -9,7 +9,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import Manifest
 from supervisor.protocol.messages import Committed, SaveFailed
-from worker.attempt import Reporter
+from worker.attempt import Reporter, one_line
+from worker.lock import Overtaken
 
 
 class SaveError(Exception):
@@ -103,13 +104,19 @@ class Save(Generic[T]):
         self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
 
     def run(self) -> Last | SaveError:
-        """Writes, answers, tidies up. An error that is no SaveError is a defect here and passes through."""
+        """Writes, answers, tidies up. An error that is no SaveError, a defect of the program's, is answered and passes
+        through; so does Overtaken, which ends all of this."""
         taken = self._taken.pop()
         try:
             committed = self._writer.write(taken)
         except SaveError as error:
             self._answer(error)
             return error
+        except Overtaken:
+            raise
+        except Exception as error:
+            self._answer(SaveError(f"cannot save {taken.name}: {one_line(error)}; earlier checkpoints are untouched"))
+            raise
         del taken  # the copy of the state: retention may take long
         last = Last(committed.step, str(committed.name), committed.size_bytes)
         self._answer(last)

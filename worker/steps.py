@@ -39,9 +39,21 @@ class Steps:
                 self._finish()
             elif not isinstance(error, Leaving):
                 self._failed(error)
-        finally:
+        except BaseException as later:
+            self._let_go(later)
+            raise
+        self._let_go(error)
+
+    def _let_go(self, why: BaseException | None) -> None:
+        """`why`: what ends the run, which nothing that fails here may hide."""
+        try:
             self._stop.remove()
             self._release()
+        except (Exception, Leaving) as error:
+            if why is None:
+                raise
+            self._attempt.reporter.remark(f"besides, the end of the run failed: {attempt.one_line(error)}")
+        finally:
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._close_board()
 

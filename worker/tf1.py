@@ -6,6 +6,7 @@ their kernels is in no checkpoint: give them seeds made of the step, or draw in 
 
 import contextlib
 import errno
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -20,6 +21,7 @@ from worker.files import FilesRun, NotFinite, Unfit
 from worker.tensorboard import EVERY
 
 MAX_NAMED = 10  # variables in a message
+_WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL | re.MULTILINE)
 _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
@@ -62,8 +64,8 @@ class Run(FilesRun):
                          summaries=summaries, summary_every=summary_every)  # fmt: skip
 
     def __enter__(self) -> Self:
-        super().__enter__()
         self._saver_files.look()
+        super().__enter__()
         return self
 
     def steps(self) -> Iterator[int]:
@@ -98,13 +100,14 @@ class _SaverFiles:
         return tensorflow_conditions.topology(None, self._session)
 
     def write(self, folder: Path) -> None:
-        with _as_oserror():
+        with _in_pythons_words():
             self._check_finite()
             self._saver.save(self._session, str(folder / layout.PREFIX), write_meta_graph=False, write_state=False)
 
     def copied(self) -> Callable[[Path], None] | None:
-        self._check_finite()
-        return self._beside.copied()
+        with _in_pythons_words():
+            self._check_finite()
+            return self._beside.copied()
 
     def look(self) -> None:
         """Notes which variables are not finite on purpose, before the first step."""
@@ -179,18 +182,17 @@ class _Beside:
             )
 
     def copied(self) -> Callable[[Path], None] | None:
-        """See `Copying`; None for partitioned variables, tables and the like, which their Saver alone can write."""
+        """See `Copying`; None for partitioned variables, tables and the like, which their Saver alone can write.
+
+        Raises what TensorFlow raises.
+        """
         if not self._can:
             return None
-        try:
-            fetched = self._session.run(self._variables)
-        except tf.errors.ResourceExhaustedError as error:
-            raise MemoryError(_in_short(error)) from error
-        values = [_own(each) for each in fetched]
+        values = [_own(each) for each in self._session.run(self._variables)]
         fed = dict(zip(self._given, values, strict=True))
 
         def write(folder: Path) -> None:
-            with _as_oserror(), tf.compat.v1.Session(graph=self._graph, config=_NO_GPU) as session:
+            with _in_pythons_words(), tf.compat.v1.Session(graph=self._graph, config=_NO_GPU) as session:
                 session.run(self._write, {**fed, self._prefix: str(folder / layout.PREFIX)})
 
         return write
@@ -202,14 +204,19 @@ def _own(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _as_oserror() -> Iterator[None]:
+def _in_pythons_words() -> Iterator[None]:
+    """Raises MemoryError and OSError for what TensorFlow says of memory, disks and devices. For a full disk and for a
+    lack of memory it has one class; only the former has a number here, as only there a deleted checkpoint helps."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
-        raise OSError(errno.ENOSPC, _in_short(error)) from error
+        if attempt.says_disk_full(str(error.message)):
+            raise OSError(errno.ENOSPC, _in_short(error)) from error
+        raise MemoryError(_in_short(error)) from error
     except tf.errors.OpError as error:
         raise OSError(_in_short(error)) from error
 
 
 def _in_short(error: tf.errors.OpError) -> str:
-    return " ".join(str(error.message).split())[:300]
+    """Without where in the script the operation was made, which comes first and takes pages."""
+    return " ".join(_WHERE_MADE.sub("", str(error.message)).split())[:300]

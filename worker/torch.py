@@ -3,11 +3,12 @@
 Needs no TensorFlow. What is loaded are tensors and plain values (`weights_only`), never objects of any class.
 """
 
+import contextlib
 import copy
 import os
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, BinaryIO
@@ -155,6 +156,7 @@ class _TorchFiles:
                 raise TypeError(f"cannot keep {name}: a {type(part).__name__} has no state_dict")
         self._parts = parts
         self._generators = generators
+        self._can_copy = True
         self._looks = attempt.this().launch.on_nan != "off"
         self._on_purpose: frozenset[str] = frozenset()
         """Not finite before there was a step, as a mask may be."""
@@ -170,21 +172,37 @@ class _TorchFiles:
         return _topology()
 
     def write(self, folder: Path) -> None:
-        self._write(self._state(), folder)
+        with _lack_of_memory_told():
+            state = self._state()
+        self._write(state, folder)
 
-    def copied(self) -> Callable[[Path], None]:
+    def copied(self) -> Callable[[Path], None] | None:
+        """See `Copying`; None where it holds tensors that can't be copied, such as those without memory."""
+        if not self._can_copy:
+            return None
         try:
-            state = _on_host(self._state())
-        except RuntimeError as error:  # how its allocator says that there is no memory
-            raise MemoryError(attempt.one_line(error)) from error
+            with _lack_of_memory_told():
+                state = _on_host(self._state())
+        except RuntimeError as error:
+            if _says_nothing_of_it(error):  # the device failed, for good
+                raise
+            self._can_copy = False
+            attempt.this().reporter.remark(
+                f"training stands still while checkpoints are written: {attempt.one_line(error)}"
+            )
+            return None
         return lambda folder: self._write(state, folder)
 
     def _write(self, state: Mapping[str, Any], folder: Path) -> None:
-        bad = [each for each in self._not_finite(state["parts"]) if each not in self._on_purpose] if self._looks else []
+        with _lack_of_memory_told():
+            self._check_finite(state["parts"])
+            _save(state, folder)
+
+    def _check_finite(self, parts: Mapping[str, Any]) -> None:
+        bad = [each for each in self._not_finite(parts) if each not in self._on_purpose] if self._looks else []
         if bad:
             more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
             raise NotFinite(f"{', '.join(bad[:MAX_NAMED])}{more} not finite")
-        _save(state, folder)
 
     def _state_of_parts(self) -> dict[str, Any]:
         return {name: part.state_dict() for name, part in self._parts.items()}
@@ -219,17 +237,27 @@ class _TorchFiles:
                 part.load_state_dict(state["parts"][name])
             for name, each in self._generators.items():
                 each.set_state(state["generators"][name])
+            _set_global_generators(state["cpu"], state["cuda"])
         except (RuntimeError, KeyError, ValueError, AttributeError) as error:
             if isinstance(error, RuntimeError) and _says_nothing_of_it(error):
                 _raise_lack_of_memory(error)
                 raise
             raise Unfit(attempt.one_line(error)) from error
-        torch.set_rng_state(state["cpu"])
-        if state["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda"])
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, and this program is one of PyTorch")
+
+
+def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) -> None:
+    """Those of the GPUs that are here, in their order."""
+    torch.set_rng_state(host)
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count and devices:
+        torch.cuda.set_rng_state_all(devices[:count])
+    if len(devices) > count:
+        attempt.this().reporter.remark(
+            f"the checkpoint has the random state of {len(devices)} GPUs and {count} are here: the others' is not used"
+        )
 
 
 class _Sink:
@@ -261,7 +289,7 @@ def _save(state: Mapping[str, Any], folder: Path) -> None:
             raise sink.error
 
 
-def _on_host(value: Any, known: dict[tuple[str, int], Any] | None = None) -> Any:
+def _on_host(value: Any, known: dict[tuple[str, int, int], Any] | None = None) -> Any:
     """A copy in host memory of tensors, inside whatever holds them. Tensors that share memory go on doing so, as
     torch.save writes that once."""
     known = {} if known is None else known
@@ -277,12 +305,12 @@ def _on_host(value: Any, known: dict[tuple[str, int], Any] | None = None) -> Any
     return copy.deepcopy(value)
 
 
-def _tensor_on_host(tensor: torch.Tensor, known: dict[tuple[str, int], Any]) -> torch.Tensor:
+def _tensor_on_host(tensor: torch.Tensor, known: dict[tuple[str, int, int], Any]) -> torch.Tensor:
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
     if not is_plain or tensor.is_conj() or tensor.is_neg():
         return tensor.to("cpu", copy=True)
     memory = tensor.untyped_storage()
-    key = str(tensor.device), memory.data_ptr()
+    key = str(tensor.device), memory.data_ptr(), memory.nbytes()  # one array's memory may be in several, cut otherwise
     if key not in known:
         known[key] = memory.clone() if tensor.device.type == "cpu" else memory.cpu()
     place = tensor.storage_offset(), tensor.size(), tensor.stride()
@@ -298,6 +326,17 @@ def _lacks_memory(error: RuntimeError) -> bool:
 def _says_nothing_of_it(error: RuntimeError) -> bool:
     """Whether it was memory or the device that failed, and not what a checkpoint holds."""
     return _lacks_memory(error) or any(each in str(error) for each in _DEVICE)
+
+
+@contextlib.contextmanager
+def _lack_of_memory_told() -> Iterator[None]:
+    """Raises MemoryError for every RuntimeError that says so: a save can't be made now, and training goes on."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _lacks_memory(error):
+            raise MemoryError(attempt.one_line(error)) from error
+        raise
 
 
 def _raise_lack_of_memory(error: RuntimeError) -> None:

@@ -92,7 +92,8 @@ class JobConfig(Section):
     checkpoint_make_room: Boolean = key(
         False,
         "Whether a save that finds the disk full may delete older checkpoints before their time, oldest first and "
-        "never the newest whole one, and try again. Off, as checkpoint_keep then doesn't hold what it promises.",
+        "never the newest whole one nor the newest attempt's, and try again. Off, as checkpoint_keep then doesn't hold "
+        "what it promises.",
     )
     checkpoint_keep: Positive = key(
         5, "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged."

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 PIECE_BYTES = 4 << 20  # at a time: 1 MiB and 32 MiB were slower, 2 to 16 equal
 BLOCK_BYTES = 4096  # what place, length and address of a direct write are multiples of, whatever the disk
+REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)  # open(2) names the former; file systems in user space answer the latter
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h: begin to write these pages, wait for nothing
 
 
@@ -49,7 +50,7 @@ class Direct:
         self._descriptor = descriptor
         self._buffer = mmap.mmap(-1, PIECE_BYTES)
         self._filled = self._written = 0
-        self._cached: Cached | None = None if _set_direct(descriptor, True) else Cached(descriptor)
+        self._cached: Cached | None = None if _made_direct(descriptor) else Cached(descriptor)
 
     def put(self, content: memoryview) -> None:
         """Writes, or keeps for the next write. Raises OSError."""
@@ -78,7 +79,7 @@ class Direct:
                 try:
                     done += os.pwrite(self._descriptor, view[done:count], self._written + done)
                 except OSError as error:
-                    if error.errno != errno.EINVAL:  # it is refused only now
+                    if error.errno not in REFUSALS:  # it is refused only now
                         raise
                     break
             self._written += done
@@ -90,20 +91,24 @@ class Direct:
 
     def _go_cached(self) -> None:
         if self._cached is None:
-            _set_direct(self._descriptor, False)
+            _set_direct(self._descriptor, False)  # raises: what follows is not aligned
             self._cached = Cached(self._descriptor, self._written)
             with memoryview(self._buffer) as view:
                 self._cached.put(view[: self._filled])
             self._buffer.close()
 
 
-def _set_direct(descriptor: int, wanted: bool) -> bool:
+def _made_direct(descriptor: int) -> bool:
     """Whether it is so now; file systems that can't refuse here or at the first write."""
     with contextlib.suppress(OSError):
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
+        _set_direct(descriptor, True)
         return True
     return False
+
+
+def _set_direct(descriptor: int, wanted: bool) -> None:
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_DIRECT if wanted else flags & ~os.O_DIRECT)
 
 
 def _make_begin_writeback() -> Callable[[int, int, int], None]:

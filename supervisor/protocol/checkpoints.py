@@ -258,14 +258,16 @@ def delete(directory: Path, name: CheckpointName) -> None:
 
 
 def make_room(directory: Path) -> CheckpointName | None:
-    """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole.
+    """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
+    newest whole one of the newest attempt, which may have begun from an older one.
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
-    whole = (name for name in committed(directory) if _is_whole(directory / str(name)))
-    if next(whole, None) is None:
+    whole = [name for name in committed(directory) if _is_whole(directory / str(name))]
+    if not whole:
         return None
-    oldest = next(iter([*whole][::-1]), None)
+    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)))
+    oldest = next((name for name in reversed(whole) if name not in kept), None)
     if oldest is not None:
         delete(directory, oldest)
     return oldest

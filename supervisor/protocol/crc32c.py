@@ -5,6 +5,10 @@ The library is loaded with the first checksum: it brings C++'s own, 1 MiB that a
 
 from functools import cache
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def value(content: bytes) -> int:
@@ -12,8 +16,8 @@ def value(content: bytes) -> int:
     return extend(0, content)
 
 
-def extend(crc: int, content: bytes) -> int:
-    """The crc32c of what `crc` is that of, and then these bytes."""
+def extend(crc: int, content: "ReadableBuffer") -> int:
+    """The crc32c of what `crc` is that of, and then these bytes, which must be read-only."""
     extended: int = _library().extend(crc, content)
     return extended
 

@@ -31,6 +31,7 @@ class NewFile:
         self._gathered = bytearray()
         self._way: Direct | Cached | None = None  # none yet: it may be small
         self._has_ended = False
+        self._failure: OSError | None = None
         self.size = 0
         """Bytes written so far."""
 
@@ -57,13 +58,16 @@ class NewFile:
             way.put(piece)
 
     def end(self) -> tuple[int, str]:
-        """Nothing follows. Size and hash, as `durable.hash_file` would give them."""
+        """Nothing follows. Size and hash, as `durable.hash_file` would give them. Raises OSError, also for a write that
+        failed before."""
+        if self._failure is not None:  # bytes are missing
+            raise self._failure
         if not self._has_ended:
-            self._has_ended = True
             way = self._way or Cached(self._descriptor)
             self._put_gathered(way)
             with self._named():
                 way.end()
+            self._has_ended = True
         return self.size, f"xxh3_128:{self._digest.hexdigest()}"
 
     @contextlib.contextmanager
@@ -72,7 +76,8 @@ class NewFile:
         try:
             yield
         except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._path)) from error
+            self._failure = OSError(error.errno, error.strerror, str(self._path))
+            raise self._failure from error
 
     def sync(self) -> None:
         """Waits until it is on the disk."""

@@ -29,7 +29,7 @@ def is_direct(descriptor: int) -> bool:
     return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
 
 
-def refused_at(nth: int) -> Write:
+def refused_at(nth: int, number: int = errno.EINVAL) -> Write:
     """A file system that refuses at the n-th direct write."""
     left = [nth]
 
@@ -38,7 +38,7 @@ def refused_at(nth: int) -> Write:
             assert len(content) % BLOCK_BYTES == at % BLOCK_BYTES == 0
             left[0] -= 1
             if left[0] <= 0:
-                raise OSError(errno.EINVAL, "Invalid argument")
+                raise OSError(number, os.strerror(number))
         return PWRITE(descriptor, content, at)
 
     return write
@@ -53,6 +53,7 @@ WAYS: dict[str, Callable[[], Write]] = {
     "as it is": lambda: PWRITE,
     "refused at once": lambda: refused_at(1),
     "refused later": lambda: refused_at(2),
+    "not supported": lambda: refused_at(1, errno.EOPNOTSUPP),
     "short, whole blocks": lambda: short(10 * BLOCK_BYTES),
     "short, no whole blocks": lambda: short(3 * BLOCK_BYTES + 5),
 }
@@ -79,7 +80,7 @@ def test_the_file_has_what_was_given(
 
 
 def test_where_there_is_no_such_way_the_cache_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appending, "_set_direct", lambda descriptor, wanted: False)
+    monkeypatch.setattr(appending, "_made_direct", lambda descriptor: False)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     direct = Direct(descriptor)
     direct.put(memoryview(b"x" * (PIECE_BYTES + 10)))
@@ -123,3 +124,23 @@ def test_the_cache_stays_as_it_was() -> None:
             pytest.skip(f"nothing can be asked here: {error}")
         finally:
             os.close(descriptor)
+
+
+def test_a_file_that_can_not_go_back_to_the_cache_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes that are not aligned would be refused, or worse, there."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        descriptor = os.open(Path(folder) / "file", os.O_WRONLY | os.O_CREAT)
+        direct = Direct(descriptor)
+        direct.put(memoryview(bytes(700)))
+
+        def refuse(descriptor: int, command: int, *value: int) -> int:
+            if command == fcntl.F_SETFL:
+                raise OSError(errno.EPERM, "Operation not permitted")
+            return real(descriptor, command, *value)
+
+        real = fcntl.fcntl
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "fcntl", refuse)
+            with pytest.raises(OSError, match="not permitted"):
+                direct.end()
+        os.close(descriptor)

@@ -247,3 +247,13 @@ def test_what_is_to_be_avoided_is_passed_over_and_stays_where_it_is(tmp_path: Pa
     assert checkpoints.select(tmp_path, avoid={newer.name}).path == older
     assert newer.is_dir()
     assert checkpoints.select(tmp_path, avoid={newer.name, older.name}).path == newer
+
+
+def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: Path, checkpoint: Commit) -> None:
+    """The newest attempt began from an older checkpoint: what it saved has a lower step."""
+    for step, attempt in ((10, 1), (20, 3), (30, 1), (40, 2)):
+        checkpoint(step, attempt)
+    gone = [checkpoints.make_room(tmp_path) for _ in range(3)]
+
+    assert gone == [CheckpointName(10, 1), CheckpointName(30, 1), None]
+    assert checkpoints.committed(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]

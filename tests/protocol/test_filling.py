@@ -115,3 +115,21 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
         folder.adopt("three")
 
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_whose_end_failed_never_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its last bytes are missing: a second try would give the hash of a file that is not there."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with NewFolder(tmp_path / "new.partial") as folder:
+        folder.add("data", b"abc")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", fail)
+            with pytest.raises(OSError, match="No space left"):
+                folder.end()
+        with pytest.raises(OSError, match="No space left"):
+            folder.commit(tmp_path / "new")
+
+    assert not (tmp_path / "new").exists()

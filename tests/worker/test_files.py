@@ -431,3 +431,109 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
     assert 2 <= len(steps) < 8
     assert steps == (list(range(8, 8 - len(steps), -1)) if allowed else list(range(len(steps), 0, -1)))
     assert not list((small_disk / "c").glob("*.partial"))
+
+
+def test_a_lack_of_memory_for_a_copy_has_training_wait_and_is_said_once(
+    tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Tight(Counting):
+        def copied(self) -> Callable[[Path], None]:
+            raise MemoryError("cannot allocate 2 GiB")
+
+    begin(Launch(checkpoint_dir=tmp_path, interval=Interval(steps=1)))
+    files = Tight()
+    with FilesRun(files, total_steps=3) as run:
+        train(run, files)
+
+    assert [name.step for name in checkpoints.committed(tmp_path)] == [3, 2, 1]
+    assert capsys.readouterr().err.count("cannot allocate 2 GiB") == 1
+
+
+def test_an_error_while_the_copy_is_made_is_trained_through(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    class Failing(Counting):
+        def copied(self) -> Callable[[Path], None]:
+            raise OSError("device is busy")
+
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    daemon.send(Go(1, restore=None))
+    files = Failing()
+    with FilesRun(files, total_steps=3) as run:
+        train(run, files)
+
+    assert "cannot save step-0000000002.a1: device is busy" in daemon.wait_for(SaveFailed).error
+    assert [name.step for name in checkpoints.committed(tmp_path / "c")] == [3]
+
+
+@pytest.mark.parametrize("kind", [MemoryError, ValueError])
+def test_an_error_of_the_programs_own_on_the_saves_thread_is_answered_and_leaves_nothing(
+    kind: type[Exception], tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    class Failing(Counting):
+        def copied(self) -> Callable[[Path], None]:
+            def write(folder: Path) -> None:
+                (folder / "value.npy").write_bytes(b"half")
+                assert asked.wait(30)
+                raise kind("it went wrong")
+
+            return write
+
+    asked = threading.Event()
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    daemon.send(Go(1, restore=None))
+    run = FilesRun(Failing())
+    with pytest.raises(ZeroDivisionError if kind is MemoryError else kind, match=r"on purpose|wrong"), run:
+        run.step_done(epoch=0, batch=1)
+        daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
+        while not run._attempt.requests.is_asked:
+            time.sleep(0.001)
+        run._saves.serve(1, run._boundary)
+        asked.set()
+        answered = daemon.wait_for(SaveFailed)
+        assert not list((tmp_path / "c").glob("step-*"))
+        run._saves._settle()
+        raise ZeroDivisionError("on purpose")
+
+    assert answered.flushes == (4,)
+    assert "cannot save step-0000000001.a1" in answered.error and "it went wrong" in answered.error
+
+
+def test_a_state_that_is_not_finite_does_not_hide_the_scripts_own_error(tmp_path: Path, begin: Begin) -> None:
+    class Diverging(Copied):
+        def copied(self) -> Callable[[Path], None]:
+            def write(folder: Path) -> None:
+                assert self.may.wait(30)
+                raise NotFinite("value is not finite")
+
+            return write
+
+    begin(Launch(checkpoint_dir=tmp_path, interval=Interval(steps=1), on_nan="rollback"))
+    files = Diverging()
+    with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
+        run.step_done(epoch=0, batch=1)
+        files.may.set()
+        raise ZeroDivisionError
+
+
+def test_an_end_that_fails_hides_no_error_of_the_script_and_lets_go_of_all(
+    tmp_path: Path, begin: Begin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Failing(Copied):
+        def copied(self) -> Callable[[Path], None]:
+            def write(folder: Path) -> None:
+                assert self.may.wait(30)
+                raise ValueError("it went wrong")
+
+            return write
+
+    begin(Launch(checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    files = Failing()
+    run = FilesRun(files, summaries=tmp_path / "summaries")
+    with pytest.raises(ZeroDivisionError), run:
+        run.step_done(epoch=0, batch=1)
+        files.may.set()
+        raise ZeroDivisionError
+
+    assert "besides, the end of the run failed: ValueError: it went wrong" in capsys.readouterr().err
+    assert run._board is None
+    with FilesRun(Counting(), directory=tmp_path / "c"):
+        """The directory is free again."""

@@ -27,7 +27,7 @@ from supervisor.protocol.messages import (
 from supervisor.protocol.retention import RetentionPolicy
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import saves, state
+from worker import checkpoint, saves, state
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -420,3 +420,12 @@ def test_flush_without_a_directory_is_answered_with_the_reason(
 
     assert daemon.wait_for(SaveFailed).flushes == (6,)
     assert daemon.wait_for(Done).step == 1
+
+
+def test_only_a_full_disk_counts_as_one() -> None:
+    """TensorFlow has one class for it and for a lack of memory."""
+    said = tf.errors.ResourceExhaustedError
+
+    assert not checkpoint._is_full(said(None, None, "OOM when allocating tensor with shape[4096,4096]"))
+    assert checkpoint._is_full(said(None, None, "/runs/a/ckpt.data-00000-of-00001; No space left on device"))
+    assert checkpoint._is_full(said(None, None, "/runs/a/ckpt.data-00000-of-00001; Disk quota exceeded"))

@@ -1,6 +1,8 @@
 """A TF1-style loop goes on with its counter and the same bits, also from a folder that only TF1's Saver wrote."""
 
+import errno
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +157,52 @@ def test_a_variable_that_is_not_finite_is_never_saved_unless_it_was_so_from_the_
 
     assert leaving.value.code == 80
     assert [name.step for name in checkpoints.committed(tmp_path)] == [2, 1]
+
+
+@pytest.fixture
+def failing() -> Iterator[tuple[Any, Any, dict[str, Any]]]:
+    """A session, its files, and operations of which each fails in its own way."""
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        size = tf1.get_variable("size", [], tf.int64, tf1.constant_initializer(1 << 48, tf.int64))
+        unset = tf1.get_variable("unset", [3], use_resource=True)
+        session.run(size.initializer)
+        yield session, _SaverFiles(session), {"memory": tf1.fill([size], 1.0), "other": unset.read_value()}
+
+
+@pytest.mark.parametrize("of", ["check", "copy"])
+@pytest.mark.parametrize(("what", "expected"), [("memory", MemoryError), ("other", OSError)])
+def test_only_a_full_disk_is_told_as_one(
+    what: str, expected: type[Exception], of: str, failing: Any, tmp_path: Path
+) -> None:
+    _, files, ways = failing
+    files._finite = {"weight": ways[what]} if of == "check" else {}
+    files._beside._variables = [ways[what]]
+
+    with pytest.raises(expected) as refused:
+        files.copied()
+    assert getattr(refused.value, "errno", None) is None
+    if of == "check":
+        with pytest.raises(expected) as refused:
+            files.write(tmp_path)
+        assert getattr(refused.value, "errno", None) is None
+
+
+def test_a_full_disk_is_told_as_one(small_disk: Path) -> None:
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("large", [1 << 18])
+        session.run(tf1.global_variables_initializer())
+        with pytest.raises(OSError, match="No space left") as refused:
+            _SaverFiles(session).write(small_disk)
+
+    assert refused.value.errno == errno.ENOSPC
+
+
+def test_a_run_that_can_not_begin_leaves_the_directory_free(failing: Any, tmp_path: Path) -> None:
+    session, _, _ = failing
+    run = Run(session, total_steps=1, directory=tmp_path)
+    with pytest.raises(tf.errors.FailedPreconditionError), run:
+        pass
+    session.run(tf1.global_variables_initializer())
+
+    with Run(session, total_steps=1, directory=tmp_path) as run:
+        run.step_done()

@@ -153,6 +153,22 @@ def test_copy_for_a_save_beside_training_is_what_a_save_would_have_written(found
     assert copies["sizes"][0] == copies["sizes"][1]
 
 
+def test_copies_of_odd_states(found: Found) -> None:
+    odd, _ = found("odd")
+
+    assert (odd["few"], odd["all"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [float(each) for each in range(10)])
+    assert odd["without_memory"], "written in place"
+    assert odd["failed"] == {"CUDA error": ["RuntimeError"] * 2, "DefaultCPUAllocator": ["MemoryError"] * 2}
+
+
+def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> None:
+    was_set, said = found("fewer")
+
+    assert was_set == [[], [0], [0, 1, 2]]
+    assert "the random state of 3 GPUs and 0 are here" in said
+    assert "the random state of 3 GPUs and 1 are here" in said
+
+
 def test_full_disk_has_its_number(found: Found, small_disk: Path) -> None:
     number, _ = found("full", folder=small_disk)
 

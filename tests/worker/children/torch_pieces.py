@@ -5,12 +5,29 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from worker import torch as stepkeeper
 
 FOLDER, PIECE = Path(sys.argv[1]), sys.argv[2]
+
+
+class Part:
+    """Has this state, or says why it has none."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.state = state
+        self.fails: Exception | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.fails is not None:
+            raise self.fails
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = state
 
 
 def batches() -> Any:
@@ -103,5 +120,56 @@ def full() -> Any:
     return None
 
 
+def odd() -> Any:
+    """States of other kinds: in arrays that share memory, that can't be copied, that fail."""
+    whole = np.arange(10.0)
+    shared = stepkeeper._TorchFiles(
+        {"part": Part({"few": torch.from_numpy(whole[:5]), "all": torch.from_numpy(whole)})}, {}
+    )
+    later = shared.copied()
+    later(FOLDER)
+    kept = torch.load(FOLDER / "torch.pt", weights_only=True)["parts"]["part"]
+    without_memory = stepkeeper._TorchFiles({"part": Part({"w": torch.empty(3, device="meta")})}, {})
+    failed = {}
+    for text in ("CUDA error: device-side assert triggered", "DefaultCPUAllocator: can't allocate memory: 4096 bytes."):
+        part = Part({})
+        files = stepkeeper._TorchFiles({"part": part}, {})
+        part.fails = RuntimeError(text)
+        for act in (files.copied, lambda files=files: files.write(FOLDER)):
+            try:
+                act()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is said
+                failed.setdefault(text.split(":")[0], []).append(type(error).__name__)
+    return {
+        "all": kept["all"].tolist(),
+        "few": kept["few"].tolist(),
+        "without_memory": without_memory.copied() is None,
+        "failed": failed,
+    }
+
+
+def fewer() -> Any:
+    """The generators that are set where a checkpoint of three GPUs comes to a host with fewer. There is a GPU only as
+    far as `torch.cuda` is asked."""
+    files = stepkeeper._TorchFiles({}, {})
+    state = {"parts": {}, "generators": {}, "cpu": torch.get_rng_state(), "cuda": [torch.get_rng_state()] * 3}
+    stepkeeper._save(state, FOLDER)
+    found = []
+    for count in (0, 1, 3):
+        was_set: list[int] = []
+        present = range(count)
+
+        def set_one(state: Any, device: int, present: range = present, was_set: list[int] = was_set) -> None:
+            was_set.append(present[device])
+
+        torch.cuda.is_available = lambda present=present: bool(present)
+        torch.cuda.device_count = lambda present=present: len(present)
+        torch.cuda.random.set_rng_state = set_one
+        files.read(FOLDER)
+        found.append(was_set)
+    return found
+
+
 if __name__ == "__main__":
-    print(json.dumps({"batches": batches, "conditions": conditions, "copies": copies, "full": full}[PIECE]()))
+    pieces = {each.__name__: each for each in (batches, conditions, copies, full, odd, fewer)}
+    print(json.dumps(pieces[PIECE]()))
