@@ -7,9 +7,7 @@ at most one save is in flight.
 """
 
 import re
-import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +17,11 @@ import tensorflow as tf
 from supervisor.protocol import durable, layout
 from supervisor.protocol.filling import NewFolder
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.manifest import FileRecord, Manifest
+from supervisor.protocol.manifest import Manifest
 from supervisor.protocol.retention import RetentionPolicy
 from worker import exact, finite, snapshot
-from worker.attempt import says_disk_full
-from worker.lock import Overtaken
+from worker.attempt import one_line, says_disk_full
+from worker.committing import Committing, cause_of, refusal
 from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
 from worker.snapshot import CannotSnapshot, Snapshot
@@ -84,10 +82,10 @@ class CheckpointWriter:
         `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now.
         `parts`: called between steps, for more files of each checkpoint: their names and contents."""
         self._shelf = Shelf(directory, policy, make_room)
+        self._committing = Committing(directory, origin, self._shelf, check, _cause, _is_full)
         self._directory = directory
-        self._origin = origin
+        self._attempt = origin.attempt
         self._replicas = replicas
-        self._check = check
         self._own = own
         self._parts = parts
         self._hidden = exact.hidden_variables(tracked)
@@ -103,7 +101,7 @@ class CheckpointWriter:
         `copied`: training goes on while it is written; otherwise it must be written at once. Where a copy can't be
         made, `bundles` of the result is None. Raises SaveError if there is no memory for one.
         """
-        name = CheckpointName(figures.step, self._origin.attempt)
+        name = CheckpointName(figures.step, self._attempt)
         host = State(
             step=figures.step,
             position=figures.position,
@@ -125,7 +123,7 @@ class CheckpointWriter:
             sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {error}\n")
             return Taken(name, host, None, parts)
         except tf.errors.OpError as error:
-            raise SaveError(f"cannot save {name}: {_cause(error)}; earlier checkpoints are untouched") from error
+            raise SaveError(refusal(name, _cause(error) or one_line(error))) from error
 
     def write(self, taken: Taken) -> Manifest:
         """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken.
@@ -133,12 +131,7 @@ class CheckpointWriter:
         With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite.
         """
         self._prove_finite(taken)
-        while True:
-            try:
-                return self._write(taken)
-            except SaveError as error:
-                if not (_is_full(error.__cause__) and self._shelf.gave_room(taken.name)):
-                    raise
+        return self._committing.commit(taken.name, taken.host.metrics, lambda folder: self._fill(folder, taken))
 
     def _prove_finite(self, taken: Taken) -> None:
         if self._exempt is None or taken.bundles is None:
@@ -147,23 +140,6 @@ class CheckpointWriter:
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise NotFinite(f"cannot save {taken.name}: {finite.named(bad[0])}{more} is not finite; training diverged")
-
-    def _write(self, taken: Taken) -> Manifest:
-        partial = self._directory / taken.name.partial
-        try:
-            shutil.rmtree(partial, ignore_errors=True)
-            with NewFolder(partial) as folder:
-                self._fill(folder, taken)
-                proof = self._proof(folder, taken)
-                folder.add(layout.MANIFEST, proof.to_bytes())
-                folder.commit(self._directory / str(taken.name), self._check)
-            return proof
-        except Overtaken:
-            self._shelf.take_back(taken.name)
-            raise
-        except (OSError, tf.errors.OpError) as error:
-            self._shelf.take_back(taken.name)
-            raise SaveError(f"cannot save {taken.name}: {_cause(error)}; earlier checkpoints are untouched") from error
 
     def _fill(self, folder: NewFolder, taken: Taken) -> None:
         for prefix, bundle in self._bundles.items():
@@ -175,18 +151,6 @@ class CheckpointWriter:
         for name, content in taken.parts.items():
             folder.add(name, content)
         folder.add(layout.STATE, taken.host.to_bytes())
-
-    def _proof(self, folder: NewFolder, taken: Taken) -> Manifest:
-        return Manifest(
-            job=self._origin.job,
-            attempt=taken.name.attempt,
-            step=taken.name.step,
-            created_wall_at=time.time(),
-            files=tuple(FileRecord(name, size, digest) for name, (size, digest) in folder.end().items()),
-            versions=self._origin.versions,
-            topology=self._origin.topology,
-            metrics=taken.host.metrics,
-        )
 
     def tidy(self, newest: CheckpointName) -> None:
         """Retention, and the pointer for other people's tools. The checkpoint exists: nothing here may undo that.
@@ -215,8 +179,8 @@ def _is_full(error: BaseException | None) -> bool:
     return is_full(error)
 
 
-def _cause(error: OSError | tf.errors.OpError) -> str:
-    """An error in a few words: TensorFlow's carry a whole graph location."""
-    if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]
+def _cause(error: BaseException) -> str | None:
+    """An error of a save in a few words, None if it is no such: TensorFlow's carry a whole graph location."""
+    if isinstance(error, tf.errors.OpError):
+        return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]
+    return cause_of(error) if isinstance(error, OSError) else None

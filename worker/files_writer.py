@@ -3,9 +3,7 @@
 import errno
 import json
 import os
-import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +12,10 @@ from typing import Protocol, runtime_checkable
 from supervisor.protocol import layout
 from supervisor.protocol.filling import NewFolder
 from supervisor.protocol.layout import CheckpointName
-from supervisor.protocol.manifest import FileRecord, Manifest
+from supervisor.protocol.manifest import Manifest
 from worker import generators
 from worker.attempt import one_line
+from worker.committing import Committing, cause_of, refusal
 from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
 
@@ -98,9 +97,9 @@ class FilesWriter:
         """`check` is called before each commit; what it raises passes through `write`."""
         self._files = files
         self._directory = directory
-        self._origin = origin
+        self._attempt = origin.attempt
         self._shelf = shelf
-        self._check = check
+        self._committing = Committing(directory, origin, shelf, check, _cause)
         self._has_remarked = False
 
     def take(self, figures: Boundary, copied: bool) -> FilesTaken:
@@ -108,7 +107,7 @@ class FilesWriter:
 
         Where there is no memory for a copy, training waits. Raises SaveError; NotFinite.
         """
-        name = CheckpointName(figures.step, self._origin.attempt)
+        name = CheckpointName(figures.step, self._attempt)
         state = {
             "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step, "epoch": figures.epoch,
             "batch": figures.batch, "examples": figures.examples, "metrics": dict(figures.metrics),
@@ -118,9 +117,9 @@ class FilesWriter:
         try:
             write = self._copied() if copied else None
         except OSError as error:
-            raise SaveError(_refusal(name, _cause(error))) from error
+            raise SaveError(refusal(name, cause_of(error))) from error
         except NotFinite as error:
-            raise NotFinite(_refusal(name, str(error))) from error
+            raise NotFinite(refusal(name, str(error))) from error
         return FilesTaken(name, host, figures.metrics, write or self._files.write, is_apart=write is not None)
 
     def _copied(self) -> Callable[[Path], None] | None:
@@ -139,36 +138,10 @@ class FilesWriter:
 
     def write(self, taken: FilesTaken) -> Manifest:
         """Commits it; where the disk is full, older checkpoints give way if they may. Raises SaveError; Overtaken."""
-        while True:
-            try:
-                return self._write(taken)
-            except SaveError as error:
-                if not (is_full(error.__cause__) and self._shelf.gave_room(taken.name)):
-                    raise
-
-    def _write(self, taken: FilesTaken) -> Manifest:
-        partial = self._directory / taken.name.partial
-        try:
-            shutil.rmtree(partial, ignore_errors=True)
-            with NewFolder(partial) as folder:
-                self._fill(folder, taken)
-                folder.add(layout.STATE, taken.host)
-                proof = self._proof(folder, taken)
-                folder.add(layout.MANIFEST, proof.to_bytes())
-                folder.commit(self._directory / str(taken.name), self._check)
-            return proof
-        except NotFinite as error:
-            self._shelf.take_back(taken.name)
-            raise NotFinite(_refusal(taken.name, str(error))) from error
-        except (OSError, MemoryError) as error:
-            self._shelf.take_back(taken.name)
-            raise SaveError(_refusal(taken.name, _cause(error))) from error
-        except BaseException:  # Overtaken, or a defect of the program's
-            self._shelf.take_back(taken.name)
-            raise
+        return self._committing.commit(taken.name, taken.metrics, lambda folder: self._fill(folder, taken))
 
     def _fill(self, folder: NewFolder, taken: FilesTaken) -> None:
-        """The program's own files. Raises OSError, with a number where the disk is full: NumPy's has none."""
+        """The program's own files, and ours. Raises OSError, with a number where the disk is full: NumPy's has none."""
         try:
             taken.write(folder.path)
         except OSError as error:
@@ -177,18 +150,7 @@ class FilesWriter:
             raise
         for each in sorted(folder.path.iterdir()):
             folder.adopt(each.name)
-
-    def _proof(self, folder: NewFolder, taken: FilesTaken) -> Manifest:
-        return Manifest(
-            job=self._origin.job,
-            attempt=taken.name.attempt,
-            step=taken.name.step,
-            created_wall_at=time.time(),
-            files=tuple(FileRecord(name, size, digest) for name, (size, digest) in folder.end().items()),
-            versions=self._origin.versions,
-            topology=self._origin.topology,
-            metrics=taken.metrics,
-        )
+        folder.add(layout.STATE, taken.host)
 
     def tidy(self, newest: CheckpointName) -> None:
         """Retention. The checkpoint exists: nothing here may undo that."""
@@ -198,14 +160,11 @@ class FilesWriter:
             sys.stderr.write(f"stepkeeper: cannot delete old checkpoints in {self._directory}: {error}\n")
 
 
-def _refusal(name: CheckpointName, cause: str) -> str:
-    return f"cannot save {name}: {cause}; earlier checkpoints are untouched"
-
-
-def _cause(error: OSError | MemoryError) -> str:
+def _cause(error: BaseException) -> str | None:
+    """An error of a save in a few words; None if it is no such, but a defect of the program's."""
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    return one_line(error)
+        return cause_of(error)
+    return one_line(error) if isinstance(error, MemoryError) else None
 
 
 def _has_room(folder: Path) -> bool:
