@@ -1,6 +1,9 @@
 """What holds for all tests."""
 
 import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -25,3 +28,17 @@ def _interruptible_children() -> None:
     """Children inherit an ignored SIGINT, which is what a shell gives to what it starts in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own of 256 KiB, which few checkpoints fit into."""
+    folder = tmp_path / "small-disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "stepkeeper-test", folder], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)

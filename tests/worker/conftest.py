@@ -1,6 +1,5 @@
 """Pipes as a daemon makes them, and one TensorFlow for all tests here."""
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,17 +53,3 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]
         channel.close()
     monkeypatch.undo()
     attempt.begin()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own that a checkpoint does not fit into."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "stepkeeper-test", folder], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"needs to mount a tmpfs: {mounted.stderr.decode().strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
