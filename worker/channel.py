@@ -88,6 +88,8 @@ class Channel:
         if self._closed:
             return
         self._note(message)
+        if isinstance(message, Done | Failed) and (latest := self._take_latest()) is not None:
+            self._waiting.append(codec.encode(latest))  # nothing is heard of it after these
         self._waiting.append(codec.encode(message))
         self._rouse()
 
@@ -219,11 +221,14 @@ class Channel:
                 self._unsent = following
                 return True
             following.set()
-        with self._taking:
-            latest, self._latest = self._latest, None
-        if latest is not None:
+        if (latest := self._take_latest()) is not None:
             self._unsent = codec.encode(latest)
         return latest is not None
+
+    def _take_latest(self) -> Progress | None:
+        with self._taking:
+            latest, self._latest = self._latest, None
+        return latest
 
     def _hear(self, message: Message | codec.ProtocolError) -> None:
         if isinstance(message, codec.ProtocolError):

@@ -308,6 +308,7 @@ class Run(Steps):
             )
 
     def _finish(self) -> None:
+        self._tell_section(None)  # what was waited for since the last steps told
         self._keeper.save_last(self._figures())
         self._export()
         self._export_asked()

@@ -113,6 +113,18 @@ def test_full_pipe_keeps_the_latest_progress_and_all_that_must_arrive(daemon: Da
     assert daemon.all_of(Committed)
 
 
+def test_the_last_progress_comes_before_the_last_word(daemon: DaemonEnd, channel: Channel) -> None:
+    for _ in range(20):  # more than the pipe takes: what follows waits
+        channel.say(SaveFailed(1, 0, "x" * 8000))
+    last = Progress(1, 7, data_s=0.5), Done(1, 7, {})
+    channel.progress(last[0])
+    channel.say(last[1])
+    daemon.wait_for(Progress)
+    daemon.wait_for(Done)
+
+    assert tuple(daemon.heard[-2:]) == last
+
+
 def test_talking_never_waits_for_a_daemon_that_does_not_read(channel: Channel) -> None:
     began_at = time.monotonic()
     for step in range(3000):
