@@ -9,7 +9,7 @@ at most one save is in flight.
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -45,17 +45,14 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The state of one step boundary. `bundles`: by prefix; None if it can be written only before the next step."""
+    """The state of one step boundary. `bundles`: by prefix; None where only TensorFlow can write them, from variables.
+    `is_apart`: whether the next step leaves it as it is."""
 
     name: CheckpointName
     host: State
     bundles: Mapping[str, Snapshot] | None
-    parts: Mapping[str, bytes] = field(default_factory=dict)
-
-    @property
-    def is_apart(self) -> bool:
-        """Whether the next step leaves it as it is."""
-        return self.bundles is not None
+    parts: Mapping[str, bytes]
+    is_apart: bool
 
 
 class CheckpointWriter:
@@ -92,14 +89,14 @@ class CheckpointWriter:
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
-        self._can_snapshot = True
+        self._can_snapshot, self._has_remarked = True, False
         self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
 
     def take(self, figures: Figures, copied: bool) -> Taken:
         """The present state. Call it between steps, on the thread that trains.
 
-        `copied`: training goes on while it is written; otherwise it must be written at once. Where a copy can't be
-        made, `bundles` of the result is None. Raises SaveError if there is no memory for one.
+        `copied`: training goes on while it is written, which `is_apart` of the result says; not where no copy can be
+        made, or there is no memory for one. Raises SaveError if there is too little for anything.
         """
         name = CheckpointName(figures.step, self._attempt)
         host = State(
@@ -113,17 +110,27 @@ class CheckpointWriter:
             copies=len(self._hidden.copies),
         )
         parts = self._parts()
-        if not self._can_snapshot:
-            return Taken(name, host, None, parts)
         try:
-            bundles = {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()}
-            return Taken(name, host, bundles, parts)
+            bundles = self._snapshots(copied) if self._can_snapshot else None
+            return Taken(name, host, bundles, parts, is_apart=copied and bundles is not None)
+        except MemoryError as error:
+            self._remark(f"as long as there is no memory for a copy: {one_line(error)}")
+            return Taken(name, host, self._snapshots(copied=False), parts, is_apart=False)
         except CannotSnapshot as error:
             self._can_snapshot = False
-            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {error}\n")
-            return Taken(name, host, None, parts)
+            self._remark(str(error))
+            return Taken(name, host, None, parts, is_apart=False)
         except tf.errors.OpError as error:
             raise SaveError(refusal(name, _cause(error) or one_line(error))) from error
+
+    def _snapshots(self, copied: bool) -> dict[str, Snapshot]:
+        return {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()}
+
+    def _remark(self, why: str) -> None:
+        """Once: what it says does not change often."""
+        if not self._has_remarked:
+            self._has_remarked = True
+            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {why}\n")
 
     def write(self, taken: Taken) -> Manifest:
         """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken.

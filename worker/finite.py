@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from worker import bundle
 from worker.snapshot import Snapshot
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -18,14 +19,13 @@ def not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
 
 
 def _of(bundle: Snapshot) -> Iterable[str]:
-    for name, tensor in zip(bundle.names, bundle.tensors, strict=True):
-        if tensor.dtype.name in _FLOATS and not _is_finite(tensor):
-            yield name
+    return (
+        name for name, elements in bundle.elements() if elements.dtype.name in _FLOATS and not _are_finite(elements)
+    )
 
 
-def _is_finite(tensor: Any) -> bool:
+def _are_finite(values: np.ndarray) -> bool:
     """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
-    values = np.asarray(tensor.__array__())  # `numpy()` would copy it
     wide = np.float64 if values.dtype == np.float64 else np.float32
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values, dtype=wide)):
@@ -43,7 +43,11 @@ def variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
                 continue
             paths[id(child)] = path = f"{paths[id(parent)]}/{name}".lstrip("/")
             waiting.append(child)
-            if isinstance(child, (tf.Variable, tf.keras.Variable)) and _is_float(child) and not _is_finite(child):
+            if (
+                isinstance(child, (tf.Variable, tf.keras.Variable))
+                and _is_float(child)
+                and not _are_finite(bundle.elements_of(child))
+            ):
                 found.add(f"{path}{_VALUE}")
     return frozenset(found)
 

@@ -4,12 +4,14 @@ Which tensors, under which keys, and the description of the objects that a resto
 saver; the files are then those that `Checkpoint.write` makes, byte for byte.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import tensorflow as tf
 
+from supervisor.protocol import bundle_entry
 from supervisor.protocol.filling import NewFolder
 from worker import bundle
 from worker.tpu import host_memory
@@ -19,17 +21,31 @@ class CannotSnapshot(Exception):
     """These objects can only be written while nothing changes them; the text says what stands in the way."""
 
 
+class Snapshot(Protocol):
+    """What one bundle of files is to hold."""
+
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises OSError or tf.errors.OpError."""
+
+    def elements(self) -> Iterable[tuple[str, np.ndarray]]:
+        """Names and elements of the tensors that have numbers."""
+
+
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One bundle of tensors in host memory. `slices`: which part of a larger tensor each is; mostly empty."""
+class Tensors:
+    """`slices`: which part of a larger tensor each is; mostly empty."""
 
     names: tuple[str, ...]
     slices: tuple[str, ...]
     tensors: tuple[tf.Tensor, ...]
 
+    @property
+    def are_plain(self) -> bool:
+        """Whether their files can be written without TensorFlow."""
+        return not any(self.slices) and all(bundle.writable(tensor.dtype) for tensor in self.tensors)
+
     def write(self, folder: NewFolder, prefix: str) -> None:
-        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises OSError or tf.errors.OpError."""
-        if not any(self.slices) and all(bundle.writable(tensor.dtype) for tensor in self.tensors):
+        if self.are_plain:
             bundle.write(folder, prefix, zip(self.names, self.tensors, strict=True))
             return
         with tf.device(host_memory()):
@@ -40,6 +56,11 @@ class Snapshot:
                 tensors=self.tensors,
             )
         adopt(folder, prefix)
+
+    def elements(self) -> Iterator[tuple[str, np.ndarray]]:
+        for name, tensor in zip(self.names, self.tensors, strict=True):
+            if tensor.dtype.as_datatype_enum in bundle_entry.WIDTHS:
+                yield name, bundle.elements_of(tensor)
 
 
 def adopt(folder: NewFolder, prefix: str) -> None:
@@ -53,14 +74,15 @@ def take(tracked: tf.train.Checkpoint, copied: bool) -> Snapshot:
 
     `copied`: into memory of its own, as much as the tensors and no more, so that training may go on. Otherwise
     the tensors may share the variables' memory, and have to be written before the next step.
-    Raises CannotSnapshot; tf.errors.OpError if there is no memory.
+    Raises CannotSnapshot; MemoryError or tf.errors.OpError if there is no memory.
     """
-    names, slices, tensors = [], [], []
-    for name, part, tensor in _serialized(tracked):
-        names.append(name)
-        slices.append(part)
-        tensors.append(_apart(name, tensor) if copied else tensor)
-    return Snapshot(tuple(names), tuple(slices), tuple(tensors))
+    names, slices, tensors = zip(*_serialized(tracked), strict=True)
+    taken = Tensors(names, slices, tensors)
+    if not copied:
+        return taken
+    if taken.are_plain:
+        return bundle.Copy(tuple(zip(names, tensors, strict=True)))
+    return Tensors(names, slices, tuple(map(_apart, names, tensors)))
 
 
 def _apart(name: str, tensor: tf.Tensor) -> tf.Tensor:

@@ -44,7 +44,11 @@ class Cached:
 
 
 class Direct:
-    """Past the page cache, by way of an aligned buffer of PIECE_BYTES; goes on as `Cached` where that is refused."""
+    """Past the page cache; goes on as `Cached` where that is refused.
+
+    From the caller's memory, where the next block of the file begins with a page there; else by way of an aligned
+    buffer of PIECE_BYTES.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -55,11 +59,10 @@ class Direct:
     def put(self, content: memoryview) -> None:
         """Writes, or keeps for the next write. Raises OSError."""
         while content and self._cached is None:
-            taken = min(len(content), PIECE_BYTES - self._filled)
-            self._buffer[self._filled : self._filled + taken] = content[:taken]
-            content, self._filled = content[taken:], self._filled + taken
-            if self._filled == PIECE_BYTES:
-                self._flush(PIECE_BYTES)
+            if self._filled == 0 and len(content) >= BLOCK_BYTES and _begins_a_page(content):
+                content = content[self._write(content[: len(content) - len(content) % BLOCK_BYTES]) :]
+            else:
+                content = content[self._keep(content) :]
         if self._cached is not None:
             self._cached.put(content)
 
@@ -71,23 +74,43 @@ class Direct:
         assert self._cached is not None
         self._cached.end()
 
+    def _keep(self, content: memoryview) -> int:
+        """Takes as much as there is room for, and writes all if there is none left; how many bytes that was."""
+        taken = min(len(content), PIECE_BYTES - self._filled)
+        self._buffer[self._filled : self._filled + taken] = content[:taken]
+        self._filled += taken
+        if self._filled == PIECE_BYTES:
+            self._flush(PIECE_BYTES)
+        return taken
+
     def _flush(self, count: int) -> None:
         """Writes the first `count` bytes of the buffer, and all of it if there has to be another way from here on."""
-        done = 0
         with memoryview(self._buffer) as view:
-            while done < count and done % BLOCK_BYTES == 0:
-                try:
-                    done += os.pwrite(self._descriptor, view[done:count], self._written + done)
-                except OSError as error:
-                    if error.errno not in REFUSALS:  # it is refused only now
-                        raise
-                    break
-            self._written += done
-            is_refused = done < count
-            self._buffer.move(0, done, self._filled - done)
-            self._filled -= done
-        if is_refused:
+            done = self._write_blocks(view[:count])
+        self._buffer.move(0, done, self._filled - done)
+        self._filled -= done
+        if done < count:
             self._go_cached()
+
+    def _write(self, blocks: memoryview) -> int:
+        """Writes these, as nothing is kept; how many bytes: fewer if there has to be another way from here on."""
+        done = self._write_blocks(blocks)
+        if done < len(blocks):
+            self._go_cached()
+        return done
+
+    def _write_blocks(self, blocks: memoryview) -> int:
+        """How many bytes were written; fewer than these if the rest is refused."""
+        done = 0
+        while done < len(blocks) and done % BLOCK_BYTES == 0:
+            try:
+                done += os.pwrite(self._descriptor, blocks[done:], self._written + done)
+            except OSError as error:
+                if error.errno not in REFUSALS:  # it is refused only now
+                    raise
+                break
+        self._written += done
+        return done
 
     def _go_cached(self) -> None:
         if self._cached is None:
@@ -104,6 +127,11 @@ def _made_direct(descriptor: int) -> bool:
         _set_direct(descriptor, True)
         return True
     return False
+
+
+def _begins_a_page(content: memoryview) -> bool:
+    """Whether a direct write can take it from where it is. What can't be written to doesn't say where that is."""
+    return not content.readonly and ctypes.addressof(ctypes.c_char.from_buffer(content)) % BLOCK_BYTES == 0
 
 
 def _set_direct(descriptor: int, wanted: bool) -> None:

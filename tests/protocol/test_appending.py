@@ -1,7 +1,9 @@
 """Bytes written past the page cache are those that were given, whatever the file system says to it and when."""
 
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import tempfile
 from collections.abc import Callable
@@ -16,17 +18,24 @@ from supervisor.protocol.appending import BLOCK_BYTES, PIECE_BYTES, Direct
 from tests.fuzzing import cases
 
 Write = Callable[[int, memoryview, int], int]
-SIZES = some.lists(
-    some.sampled_from(
-        [0, 1, 700, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, PIECE_BYTES - 1, PIECE_BYTES, 5 << 20]
-    ),
-    max_size=5,
+SIZES = some.sampled_from(
+    [0, 1, 700, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, PIECE_BYTES - 1, PIECE_BYTES, 5 << 20]
 )
 PWRITE: Write = os.pwrite
 
 
 def is_direct(descriptor: int) -> bool:
     return bool(fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT)
+
+
+def content(size: int, begins_a_page: bool) -> memoryview:
+    """Bytes that can be written to, as memory is that a direct write can take them from; or such as it can't."""
+    content = os.urandom(1024) * (size // 1024) + os.urandom(size % 1024)
+    if not begins_a_page:
+        return memoryview(content)
+    page = memoryview(mmap.mmap(-1, max(size, 1)))[:size]
+    page[:] = content
+    return page
 
 
 def refused_at(nth: int, number: int = errno.EINVAL) -> Write:
@@ -61,22 +70,44 @@ WAYS: dict[str, Callable[[], Write]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @cases(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(sizes=SIZES)
+@given(sizes=some.lists(some.tuples(SIZES, some.booleans()), max_size=5))
 def test_the_file_has_what_was_given(
-    sizes: list[int], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sizes: list[tuple[int, bool]], way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = [os.urandom(1024) * (size // 1024) + os.urandom(size % 1024) for size in sizes]
+    parts = [content(size, begins_a_page) for size, begins_a_page in sizes]
     path = tmp_path / os.urandom(8).hex()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", WAYS[way]())
         direct = Direct(descriptor)
         for part in parts:
-            direct.put(memoryview(part))
+            direct.put(part)
         direct.end()
     os.close(descriptor)
 
     assert path.read_bytes() == b"".join(parts)
+
+
+def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, written = content(2 * PIECE_BYTES + 5, begins_a_page=True), []
+    place = ctypes.addressof(ctypes.c_char.from_buffer(given))
+
+    def write(descriptor: int, blocks: memoryview, at: int) -> int:
+        if is_direct(descriptor):
+            written.append((ctypes.addressof(ctypes.c_char.from_buffer(blocks)) - place, len(blocks)))
+        return PWRITE(descriptor, blocks, at)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    monkeypatch.setattr(appending, "_made_direct", lambda descriptor: True)
+    descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    appending._set_direct(descriptor, True)
+    direct = Direct(descriptor)
+    direct.put(given)
+    direct.end()
+    os.close(descriptor)
+
+    assert written == [(0, 2 * PIECE_BYTES)]
+    assert (tmp_path / "file").read_bytes() == given
 
 
 def test_where_there_is_no_such_way_the_cache_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 """Saves beside training: what they hold, whom they answer, and when training waits for them."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import snapshot
+from worker import image, snapshot
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -117,7 +118,9 @@ def test_copy_shares_no_memory_with_a_variable() -> None:
     taken = snapshot.take(tracked, copied=True)
 
     inside = np.asarray(count.read_value_no_copy())
-    assert not any(np.shares_memory(inside, np.asarray(tensor)) for tensor in taken.tensors)
+    copied = dict(taken.elements())
+    assert not any(np.shares_memory(inside, elements) for elements in copied.values())
+    assert copied["count/.ATTRIBUTES/VARIABLE_VALUE"] == inside
 
 
 def test_other_trackables_are_taken_as_a_plain_write_takes_them(tmp_path: Path) -> None:
@@ -149,6 +152,32 @@ def test_what_cannot_be_copied_is_saved_while_training_waits(
     assert all(said.save_s == pytest.approx(said.stall_s, abs=1e-3) for said in daemon.all_of(Committed))
     (remark,) = [line for line in capsys.readouterr().err.splitlines() if "stands still" in line]
     assert "iterator/.ATTRIBUTES/ITERATOR_STATE is of type variant" in remark
+
+
+def test_where_there_is_no_memory_for_a_copy_training_waits_while_there_is_none(
+    daemon: DaemonEnd,
+    start: Callable[..., None],
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    start(interval=Interval(steps=1))
+    count, tracked = counting()
+    with worker.Run(tracked) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(image.mmap, "mmap", refuse)
+            stepped(run, count, 2)
+        stepped(run, count)
+    daemon.wait_for(Committed, among=lambda committed: committed.step == 3)
+
+    assert [saved_count(directory, step) for step in (1, 2, 3)] == [1, 2, 3]
+    first, second = daemon.all_of(Committed)[:2]
+    assert (first.save_s, second.save_s) == pytest.approx((first.stall_s, second.stall_s), abs=1e-3)
+    (remark,) = [line for line in capsys.readouterr().err.splitlines() if "stands still" in line]
+    assert "as long as there is no memory for a copy" in remark
 
 
 def test_training_goes_on_while_a_save_is_written(

@@ -32,7 +32,7 @@ def some(kind: tf.DType, shape: tuple[int, ...]) -> Any:
 
 
 def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
-    """Writes them in both ways and compares; gives the hashes that were taken while writing."""
+    """Writes them as TensorFlow does and in both of our ways, and compares; gives the hashes taken while writing."""
     theirs, names = folder / "theirs", list(tensors)
     tf.raw_ops.SaveV2(
         prefix=str(theirs / "ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=[*tensors.values()]
@@ -40,10 +40,14 @@ def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
     with NewFolder(folder / "ours") as ours:
         bundle.write(ours, "ckpt", tensors.items())
         hashes = ours.end()
+    with NewFolder(folder / "copied") as ours:
+        bundle.Copy(tuple(tensors.items())).write(ours, "ckpt")
+        assert ours.end() == hashes
 
     assert {each.name for each in theirs.iterdir()} == set(hashes)
     for name, of_content in hashes.items():
         assert (folder / "ours" / name).read_bytes() == (theirs / name).read_bytes()
+        assert (folder / "copied" / name).read_bytes() == (theirs / name).read_bytes()
         assert of_content == durable.hash_file(theirs / name)
     return hashes
 

@@ -100,7 +100,7 @@ def test_checkpoints_are_of_this_process_where_variables_are_anothers(tmp_path: 
     found = json.loads((tmp_path / "here" / "found.json").read_text())
 
     assert found["owner"].startswith("/job:worker/")
-    assert all(device.startswith("/job:localhost/") for device in found["copies"]), found["copies"]
+    assert [1.0] * 3 in found["copies"]
     assert found["begun"] == {"copied": [[1.0] * 3, [2.0] * 3], "written": [[1.0] * 3, [2.0] * 3]}
     assert found["foreign"] == [5.0] * 3
     assert list((tmp_path / "there").iterdir()) == []
