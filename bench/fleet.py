@@ -6,8 +6,9 @@ bench/results/fleet.json. Every program is `sleep`, so that what is measured is 
 start     seconds from the daemon's start to the existence of the last program's process
 stop      seconds from SIGTERM to the daemon's end, with all programs gone
 respawn   milliseconds from SIGKILL of one program to its next process, median of the kills
-list      milliseconds for one answer with every program's state: XML-RPC getAllProcessInfo (circus: its `stats` command
-          has no such call; its command line is what is compared)
+answer    milliseconds to the last byte of one answer with every program's state: XML-RPC getAllProcessInfo (circus has
+          no such call; its command line is what is compared)
+list      the same with Python's xmlrpc.client reading it, which takes as long whoever answers
 status    milliseconds of the command line's `status`, start of its interpreter included
 memory    MiB of the daemon and its own helpers, programs not counted (PSS, so shared pages are counted once)
 files     open descriptors of the same processes
@@ -41,6 +42,7 @@ from bench import peer
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 300.0
 PROGRAM = "/bin/sleep 100000"
+ASK = xmlrpc.client.dumps((), "supervisor.getAllProcessInfo")
 OURS = """[supervisord]
 nodaemon = true
 minfds = 1024
@@ -88,6 +90,7 @@ class Figures:
     start_s: list[float] = field(default_factory=list)
     stop_s: list[float] = field(default_factory=list)
     respawn_ms: list[float] = field(default_factory=list)
+    answer_ms: list[float] = field(default_factory=list)
     list_ms: list[float] = field(default_factory=list)
     status_ms: list[float] = field(default_factory=list)
     memory_mib: list[float] = field(default_factory=list)
@@ -193,6 +196,7 @@ def _measure_idle(daemon: psutil.Process, figures: Figures, idle_s: float) -> No
 def _measure_answers(system: System, conf: Path, figures: Figures, repeats: int) -> None:
     for _ in range(repeats):
         if system.has_rpc:
+            figures.answer_ms.append(1000 * _answer(conf.parent / "s.sock"))
             began = time.perf_counter()
             with xmlrpc.client.ServerProxy("http://localhost/RPC2", _Unix(conf.parent / "s.sock")) as server:
                 server.supervisor.getAllProcessInfo()
@@ -200,6 +204,18 @@ def _measure_answers(system: System, conf: Path, figures: Figures, repeats: int)
         began = time.perf_counter()
         subprocess.run(system.status(conf), cwd=conf.parent, capture_output=True, timeout=PATIENCE_S, check=False)
         figures.status_ms.append(1000 * (time.perf_counter() - began))
+
+
+def _answer(path: Path) -> float:
+    """Seconds."""
+    connection = _Unix(path).make_connection(None)
+    began = time.perf_counter()
+    connection.request("POST", "/RPC2", ASK, {"Content-Type": "text/xml"})
+    content = connection.getresponse().read()
+    took_s = time.perf_counter() - began
+    connection.close()
+    assert b"<fault>" not in content
+    return took_s
 
 
 class _Unix(xmlrpc.client.Transport):
@@ -226,6 +242,7 @@ LABELS = {
     "start_s": "start all, s",
     "stop_s": "stop all, s",
     "respawn_ms": "respawn, ms",
+    "answer_ms": "answer, ms",
     "list_ms": "list, ms",
     "status_ms": "status, ms",
     "memory_mib": "memory, MiB",

@@ -7,6 +7,7 @@ from typing import Any
 from supervisor.config import ProgramConfig
 from supervisor.control import wire
 from supervisor.core.facts import State
+from supervisor.host.exit_status import Exit
 from supervisor.host.process import SpawnError, credentials
 from supervisor.runner.runner import Runner
 
@@ -15,24 +16,31 @@ NONE = "none"  # how a value that is not set is written
 
 def process_info(runner: Runner) -> dict[str, Any]:
     """Where the program stands. Times are whole seconds of Unix time, 0: never."""
-    said = wire.standing(runner, {})
+    config, acts, (word, code) = runner.config, runner.acts, wire.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
+    stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
     return {
-        "name": runner.config.process,
-        "group": runner.config.group,
-        "start": int(said["started_wall_at"] or 0),
-        "stop": int(said["ended_wall_at"] or 0),
+        "name": config.process,
+        "group": config.group,
+        "start": int(acts.started_wall_at or 0),
+        "stop": int(acts.ended_wall_at or 0),
         "now": int(time.time()),
-        "state": said["wire_code"],
-        "statename": said["wire_state"],
+        "state": code,
+        "statename": word,
         "spawnerr": (runner.reason or "") if failed else "",
-        "exitstatus": -1 if said["signal"] is not None else said["exit_code"] or 0,
-        "logfile": said["stdout_logfile"] or "",
-        "stdout_logfile": said["stdout_logfile"] or "",
-        "stderr_logfile": said["stderr_logfile"] or "",
-        "pid": said["pid"] or 0,
-        "description": said["description"],
+        "exitstatus": _exit_status(acts.last_exit),
+        "logfile": stdout,
+        "stdout_logfile": stdout,
+        "stderr_logfile": stderr,
+        "pid": acts.pid or 0,
+        "description": wire.described(runner),
     }
+
+
+def _exit_status(last: Exit | None) -> int:
+    if last is None:
+        return 0
+    return -1 if last.signal is not None else last.code or 0
 
 
 def config_info(config: ProgramConfig, in_use: bool) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,
-        "description": ", ".join(filter(None, [describe(runner), str(listener or ""), log_error, warning])),
+        "description": described(runner, log_error, warning),
         "pid": runner.acts.pid,
         "started_wall_at": runner.acts.started_wall_at,
         "ended_wall_at": runner.acts.ended_wall_at,
@@ -49,6 +49,11 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "stderr_logfile": _text(runner.config.stderr_logfile),
         "job": _job(runner),
     }
+
+
+def described(runner: Runner, *more: str | None) -> str:
+    """Where it stands in a line, with `more` that is to be known."""
+    return ", ".join(filter(None, [describe(runner), str(runner.listener_standing or ""), *more]))
 
 
 def _logs(config: ProgramConfig) -> list[Path]:
