@@ -133,7 +133,10 @@ def measure(system: System, count: int, figures: Figures, options: argparse.Name
         conf.write_text(system.configuration.format(folder=folder, program=PROGRAM, count=count, extra=extra))
         with _running(system.command(conf), folder) as daemon:
             began = time.perf_counter()
-            _until(lambda: len(programs(daemon)) >= count, f"{system.name} runs {count} programs")
+            _until(
+                lambda: len(_children(daemon)) >= count and len(programs(daemon)) >= count,
+                f"{system.name} runs {count} programs",
+            )
             figures.start_s.append(time.perf_counter() - began)
             time.sleep(options.settle)
             _measure_idle(daemon, figures, options.idle)
@@ -164,12 +167,17 @@ def _running(command: list[str], folder: Path) -> Iterator[psutil.Popen]:
 def programs(daemon: psutil.Process) -> set[int]:
     """Pids of the supervised processes: the daemon's children that have become `sleep`."""
     found = set()
-    for thread in Path(f"/proc/{daemon.pid}/task").iterdir():
-        for pid in (thread / "children").read_text().split():
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
-                    found.add(int(pid))
+    for pid in _children(daemon):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text() == "sleep\n":
+                found.add(pid)
     return found
+
+
+def _children(daemon: psutil.Process) -> set[int]:
+    """All of them; cheap, as who looks takes a core from the daemon."""
+    threads = Path(f"/proc/{daemon.pid}/task").iterdir()
+    return {int(pid) for thread in threads for pid in (thread / "children").read_text().split()}
 
 
 def _respawn(daemon: psutil.Process, count: int) -> float:
@@ -179,9 +187,8 @@ def _respawn(daemon: psutil.Process, count: int) -> float:
     began = time.perf_counter()
     os.kill(victim, signal.SIGKILL)
     while True:
-        for thread in Path(f"/proc/{daemon.pid}/task").iterdir():
-            if set(map(int, (thread / "children").read_text().split())) - before:
-                return time.perf_counter() - began
+        if _children(daemon) - before:
+            return time.perf_counter() - began
 
 
 def _measure_idle(daemon: psutil.Process, figures: Figures, idle_s: float) -> None:

@@ -20,16 +20,23 @@ class Pulse:
         self._runners = runners
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
 
     def changed(self) -> None:
-        """A program's state is another one."""
-        if self._timer is None and any(_is_watched(each) for each in self._runners().values()):
-            self._timer = self._loop.call_later(EVERY_S, self._look)
+        """A program's state is another one. Looks at them all soon, once for many changes."""
+        if self._timer is None and self._soon is None:
+            self._soon = self._loop.call_soon(self._begin)
 
     def end(self) -> None:
         """Looks no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for each in (self._timer, self._soon):
+            if each is not None:
+                each.cancel()
+
+    def _begin(self) -> None:
+        self._soon = None
+        if any(_is_watched(each) for each in self._runners().values()):
+            self._timer = self._loop.call_later(EVERY_S, self._look)
 
     def _look(self) -> None:
         timer, self._timer = self._timer, None
