@@ -26,6 +26,7 @@ from supervisor.runner.gates import Gates
 from supervisor.runner.order import Turn, Turns, last_first, of_start
 from supervisor.runner.runner import Runner
 from supervisor.runner.services import Services
+from supervisor.runner.strays import Strays
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
 LAST_EVENTS_S = 2.0  # for listeners to hear of the last ends, while a daemon leaves
@@ -64,6 +65,7 @@ class Programs:
         self._read = read
         self._services = services
         self._updating = asyncio.Lock()
+        self._strays = Strays()
         self._begun = False
 
     @property
@@ -202,7 +204,7 @@ class Programs:
     async def leave(self) -> None:
         """Flushes and stops all programs side by side, but those that others depend on after these.
 
-        They are told in the reverse order of their start. Returns when no process is left.
+        They are told in the reverse order of their start. Returns when no process is left, old or new.
         """
         self._close()
         for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
@@ -220,8 +222,10 @@ class Programs:
             *(
                 self._retire(runner, [gone[each] for each in needed_by[runner.name] if each in gone], gone[runner.name])
                 for runner in last_first(self.runners.values())
-            )
+            ),
+            self._or_hurry(asyncio.ensure_future(self._strays.gone())),
         )
+        self._strays.kill()  # the rest, once somebody is in a hurry
 
     def _close(self) -> None:
         self.closing = True
@@ -319,7 +323,7 @@ class Programs:
             runner.taken_up.set()
         else:
             left = left.without_worker()
-        gone = await self._end_left(runner.name, left, runner.patience_s, runner.config.stopsignal)
+        gone = await self._strays.end(runner.name, left.strays, runner.patience_s, runner.config.stopsignal)
         booked = False
         for attempt in left.open_attempts if gone else ():
             if not (adopted and attempt == runner.attempt):
@@ -354,25 +358,11 @@ class Programs:
             told = adopting.tell_to_leave(
                 self._services.runtime_dir, name, left.worker.attempt, FORGOTTEN_PATIENCE_S
             ) and await leftover.leaves(left.worker.pid, left.worker.start_time, FORGOTTEN_PATIENCE_S)
-        if await self._end_left(name, left.without_worker(), FORGOTTEN_PATIENCE_S, signal.SIGTERM):
+        if await self._strays.end(name, left.without_worker().strays, FORGOTTEN_PATIENCE_S, signal.SIGTERM):
             text = "configured no more; flushed and left" if told else "configured no more; ended"
             cause = Cause.STOPPED if told else Cause.LOST
             for attempt in left.open_attempts:
                 await self._forget_attempt(name, attempt, text, attempt in left.cut_off, cause)
-
-    async def _end_left(self, name: str, left: Left, patience_s: float, stop_signal: signal.Signals) -> bool:
-        """Whether nothing else of an earlier daemon runs any more: two workers for one job must never be."""
-        try:
-            text = await leftover.end(left.strays, patience_s, stop_signal)
-        except OSError as error:
-            pids = [each.pid for each in left.strays]
-            log.error(
-                "worker.left_over", program=name, pids=pids, error=str(error), remedy="end them by hand, then start"
-            )
-            return False
-        if left.strays:
-            log.warning("worker.left_over", program=name, pids=[each.pid for each in left.strays], how=text)
-        return True
 
 
 def _out_of_use(ledger: Ledger) -> frozenset[str]:

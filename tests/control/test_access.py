@@ -53,7 +53,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def daemon(folder: Path):
-    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
 

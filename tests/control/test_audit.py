@@ -22,11 +22,11 @@ from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused
 
 PROGRAMS = """[program:sleeper]
-command=/bin/sleep 100
+command=/bin/sleep 100000
 [program:cat]
 command=/bin/cat
 [program:w]
-command=/bin/sleep 100
+command=/bin/sleep 100000
 process_name=%(process_num)d
 numprocs=2
 autostart=false

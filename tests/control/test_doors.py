@@ -22,7 +22,7 @@ from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused
 
-SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100\n"
+SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100000\n"
 
 
 def free_port() -> int:

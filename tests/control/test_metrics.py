@@ -52,7 +52,7 @@ class Scrape:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("metrics")
-    plain = "[program:sleeper]\ncommand=/bin/sleep 1000\n[program:idle]\ncommand=/bin/sleep 1\nautostart=false\n"
+    plain = "[program:sleeper]\ncommand=/bin/sleep 100000\n[program:idle]\ncommand=/bin/sleep 1\nautostart=false\n"
     with Daemon(folder, plain + job("digits", folder, STEPS=1_000_000, EVERY=1_000_000)) as daemon:
         daemon.until_step("digits", 1)
         daemon.until_state("sleeper", "RUNNING")

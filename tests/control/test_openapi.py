@@ -37,7 +37,8 @@ def test_every_command_is_described_and_nothing_else():
 def daemon(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("api")
     with Daemon(
-        folder, "[program:sleeper]\ncommand=/bin/sleep 1000\n" + job("digits", folder, STEPS=1_000_000, EVERY=1_000_000)
+        folder,
+        "[program:sleeper]\ncommand=/bin/sleep 100000\n" + job("digits", folder, STEPS=1_000_000, EVERY=1_000_000),
     ) as daemon:
         daemon.until_step("digits", 1)
         daemon.until_state("sleeper", "RUNNING")
@@ -136,7 +137,7 @@ def test_arguments_that_the_description_forbids_are_refused(daemon: Daemon):
 
 
 def test_commands_that_end_the_daemon_answer_as_described(tmp_path: Path):
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         status, _, answer = ask(daemon, "POST", "/api/v1/shutdown")
 
         assert status == 200

@@ -34,7 +34,7 @@ killasgroup=true
 def daemon(tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("rpc")
     with Daemon(
-        folder, "[program:sleeper]\ncommand=/bin/sleep 100\n[program:off]\ncommand=/bin/true\nautostart=false\n"
+        folder, "[program:sleeper]\ncommand=/bin/sleep 100000\n[program:off]\ncommand=/bin/true\nautostart=false\n"
     ) as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
@@ -298,7 +298,7 @@ print(answer.status, answer.read().decode())
 
 @needs_root
 def test_another_user_may_look_but_not_change(folder: Path):
-    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+    with Daemon(folder, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         pid = daemon.until_state("sleeper", "RUNNING")["pid"]
         daemon.socket.chmod(0o777)
 

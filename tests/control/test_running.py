@@ -21,7 +21,7 @@ from supervisor.runner.programs import Programs
 from supervisor.runner.services import Services
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
-OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100\nautostart=false\n" for name in ("first", "second"))
+OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("first", "second"))
 
 
 @pytest.fixture

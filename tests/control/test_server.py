@@ -21,8 +21,8 @@ from tests.system.harness import Daemon, Refused
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("server")
-    other = "[program:other]\ncommand=/bin/sleep 100\nstartsecs=0\nautorestart=false\n"
-    with Daemon(folder, f"[program:sleeper]\ncommand=/bin/sleep 100\n{other}") as daemon:
+    other = "[program:other]\ncommand=/bin/sleep 100000\nstartsecs=0\nautorestart=false\n"
+    with Daemon(folder, f"[program:sleeper]\ncommand=/bin/sleep 100000\n{other}") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
 
@@ -174,7 +174,7 @@ def test_what_is_no_order_for_many_is_refused_whole(daemon: Daemon, body: object
 
 def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
     programs = "".join(
-        f"[program:{name}]\ncommand=/bin/sleep 100\nautostart=false\nstartsecs=2\n{keys}\n"
+        f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\nstartsecs=2\n{keys}\n"
         for name, keys in (("first", ""), ("second", "depends_on=first"))
     )
     body = json.dumps({"command": "start", "names": ["first", "second"]}).encode()

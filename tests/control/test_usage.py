@@ -16,7 +16,7 @@ def test_a_driver_that_hangs_holds_up_neither_top_nor_the_daemons_end(tmp_path: 
     (tmp_path / "nvml").mkdir()
     (tmp_path / "nvml" / "pynvml.py").write_text(HANGS)
     environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path / "nvml"), os.environ.get("PYTHONPATH", "")])}
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n", environment=environment) as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n", environment=environment) as daemon:
         pid = daemon.until_state("sleeper", "RUNNING")["pid"]
 
         (asked, again) = (daemon.call("top")["programs"][0] for _ in range(2))

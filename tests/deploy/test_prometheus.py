@@ -138,7 +138,7 @@ def test_the_timer_writes_a_file_that_promtool_accepts(tmp_path: Path):
     tool("curl", "Debian package curl")
     promtool = tool("promtool", "Debian package prometheus")
     unit = (PROMETHEUS / "stepkeeper-metrics.service").read_text().replace("\\\n", " ")
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         for line in re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE):
             told = line.replace("/run/stepkeeper/supervisor.sock", str(daemon.socket))
             judge(shlex.split(told.replace("/run/stepkeeper-metrics", str(tmp_path))))

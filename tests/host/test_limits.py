@@ -39,7 +39,7 @@ def shown(limit: int) -> str:
 
 
 def test_the_daemon_takes_all_it_may_and_a_reload_knows_what_it_had(tmp_path: Path, few_files: int):
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\nstartsecs=0\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n") as daemon:
         assert daemon.process is not None
         for _ in range(2):
             pid = daemon.until_state("sleeper", "RUNNING")["pid"]
@@ -83,7 +83,7 @@ print(few.strip(), limits.can_lend(), tells().strip())
 
 
 def test_the_kernel_is_told_whom_to_kill_first(tmp_path: Path):
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\noom_score_adjust=500\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\noom_score_adjust=500\n") as daemon:
         pid = daemon.until_state("sleeper", "RUNNING")["pid"]
 
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "500\n"

@@ -185,7 +185,7 @@ NAMESPACES = pytest.mark.skipif(not may_make_namespaces(), reason="needs root (C
 @NAMESPACES
 def test_a_daemon_that_is_pid_1_reaps_orphans_and_knows_how_its_programs_ended(tmp_path: Path):
     leaver = f"[program:leaver]\ncommand={sys.executable} {LEAVER} 5 1\nstartsecs=0\nautorestart=false\n"
-    sleeper = "[program:sleeper]\ncommand=/bin/sleep 1000\n"
+    sleeper = "[program:sleeper]\ncommand=/bin/sleep 100000\n"
     with Init(tmp_path, leaver + sleeper) as init:
         ended = init.until(
             lambda: (found := init.status("leaver")) and found["exit_code"] is not None and found, "leaver has ended"
@@ -199,7 +199,7 @@ def test_a_daemon_that_is_pid_1_reaps_orphans_and_knows_how_its_programs_ended(t
 
 @NAMESPACES
 def test_a_daemon_that_is_pid_1_leaves_when_the_container_is_stopped(tmp_path: Path):
-    with Init(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\n") as init:
+    with Init(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as init:
         init.until(lambda: (found := init.status("sleeper")) and found["state"] == "RUNNING", "sleeper runs")
 
         os.kill(init.daemon.pid, signal.SIGTERM)

@@ -27,7 +27,7 @@ NONSENSE: Any = []  # an exit status that no cell can understand
 @pytest.fixture
 async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     path = tmp_path / "test.conf"
-    path.write_text("[supervisord]\nnotices=off\n[program:sleeper]\ncommand=/bin/sleep 1000\nstartsecs=0\n")
+    path.write_text("[supervisord]\nnotices=off\n[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n")
     ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
     logs.start()
     state, run = tmp_path / "state", tmp_path / "run"

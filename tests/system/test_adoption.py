@@ -6,6 +6,8 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from supervisor.host import marks
 from supervisor.protocol import checkpoints, layout
 from tests.system.harness import PATIENCE_S, Daemon, Refused, alive, job
 
@@ -213,7 +216,7 @@ def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp
 
 
 def test_plain_program_is_adopted_too(tmp_path: Path):
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 1000\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         first = daemon.until_state("sleeper", "RUNNING")["pid"]
         die(daemon)
 
@@ -321,7 +324,7 @@ def reload(daemon: Daemon) -> None:
 
 
 def test_reload_keeps_what_runs(tmp_path: Path):
-    sections = job("count", tmp_path, STEPS=ENDLESS) + "[program:sleeper]\ncommand=/bin/sleep 1000\n"
+    sections = job("count", tmp_path, STEPS=ENDLESS) + "[program:sleeper]\ncommand=/bin/sleep 100000\n"
     with Daemon(tmp_path, sections) as daemon:
         trains = daemon.until_step("count", 5)
         sleeps = daemon.until_state("sleeper", "RUNNING")
@@ -377,7 +380,7 @@ def test_worker_of_a_program_that_is_not_configured_any_more_flushes_and_leaves(
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
         die(daemon)
-        daemon.write("[program:other]\ncommand=/bin/sleep 1000\n")
+        daemon.write("[program:other]\ncommand=/bin/sleep 100000\n")
 
         daemon.start()
 
@@ -403,3 +406,31 @@ def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_p
         daemon.until(lambda: causes(daemon, "count") == ["stopped"], "its end is booked")
         assert daemon.status("count")["state"] == "STOPPED"
         assert len(committed(daemon, "count")) == 1
+
+
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
+
+
+@pytest.mark.parametrize("in_a_hurry", [False, True])
+def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_path: Path) -> None:
+    """Something of an attempt before the one that is gone on with, in a session of its own, which ignores SIGTERM."""
+    keys = f"stopwaitsecs={1000 if in_a_hurry else 1}\nflush_timeout=1"
+    daemon = Daemon(tmp_path, job("t", tmp_path, keys, STEPS=ENDLESS)).start()
+    daemon.until_step("t", 30)
+    die(daemon)
+    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "t", 0)}
+    stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
+    assert stray.stdout is not None and stray.stdout.readline()
+
+    daemon.start()
+    daemon.until_state("t", "RUNNING")
+    if in_a_hurry:
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        log = tmp_path / "daemon.log"
+        daemon.until(lambda: "daemon.leaving" in log.read_text(), "it leaves")
+    began_at = time.monotonic()
+    assert daemon.stop() == 0
+
+    assert stray.poll() == -signal.SIGKILL
+    assert time.monotonic() - began_at < 60

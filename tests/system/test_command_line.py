@@ -10,7 +10,7 @@ import pytest
 from tests.system.harness import PATIENCE_S, Daemon
 
 SUPERVISORD = [sys.executable, "-m", "supervisor.daemon"]
-SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 1000\n"
+SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100000\n"
 
 
 class Called(Daemon):

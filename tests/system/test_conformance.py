@@ -28,9 +28,9 @@ pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor loo
 
 TALK = r"echo one; printf 'caf\303\251\n'; echo oops >&2; exec sleep 1000"
 PROGRAMS = f"""[program:job]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 [program:off]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 autostart=false
 [program:talker]
 command=/bin/sh -c "{TALK}"
@@ -66,13 +66,13 @@ autorestart=false
 stdout_logfile=NONE
 redirect_stderr=true
 [program:w]
-command=/bin/sleep 100%(process_num)d
+command=/bin/sleep 100000%(process_num)d
 process_name=%(program_name)s_%(process_num)02d
 numprocs=2
 numprocs_start=3
 autostart=false
 [program:late]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 autostart=false
 priority=30
 [program:early]
@@ -372,8 +372,8 @@ def reconfiguring(side: Side) -> None:
     side.ctl("update")
     side.ctl("add", "job", "nope")
     side.ctl("remove", "job", "nope")
-    added = PROGRAMS + "[program:fresh]\ncommand=/bin/sleep 1000\n"
-    side.write(added.replace("[program:off]\ncommand=/bin/sleep 1000", "[program:off]\ncommand=/bin/sleep 1001"))
+    added = PROGRAMS + "[program:fresh]\ncommand=/bin/sleep 100000\n"
+    side.write(added.replace("[program:off]\ncommand=/bin/sleep 100000", "[program:off]\ncommand=/bin/sleep 1001"))
     side.ctl("reread")
     side.rpc("supervisor.reloadConfig")
     side.ctl("avail")

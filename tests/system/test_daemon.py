@@ -16,7 +16,7 @@ SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
 
 
 def test_in_the_background_the_command_returns_once_the_daemon_answers(tmp_path: Path):
-    daemon = Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n")
+    daemon = Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n")
 
     started = subprocess.run(
         [sys.executable, "-m", "supervisor.daemon", "-c", str(daemon.conf)], timeout=20, check=False
@@ -65,9 +65,9 @@ def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp
 
 
 def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_path: Path):
-    with Daemon(tmp_path, "[program:old]\ncommand=/bin/sleep 100\n") as daemon:
+    with Daemon(tmp_path, "[program:old]\ncommand=/bin/sleep 100000\n") as daemon:
         old = daemon.until_state("old", "RUNNING")["pid"]
-        daemon.write("[program:new]\ncommand=/bin/sleep 100\n")
+        daemon.write("[program:new]\ncommand=/bin/sleep 100000\n")
 
         daemon.call("reload")
 
@@ -92,7 +92,7 @@ def test_output_is_captured_and_the_log_survives_its_removal(tmp_path: Path):
 
 
 def test_idle_daemon_sleeps(tmp_path: Path):
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         assert daemon.process is not None
         pid = daemon.process.pid

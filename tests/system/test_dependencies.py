@@ -11,7 +11,7 @@ import pytest
 
 from tests.system.harness import Daemon, Refused, job
 
-SLEEPER = "[program:{}]\ncommand=/bin/sleep 1000\nstartsecs=0\n{}\n"
+SLEEPER = "[program:{}]\ncommand=/bin/sleep 100000\nstartsecs=0\n{}\n"
 BROKEN = "[program:broken]\ncommand=/bin/sh -c 'exit 3'\nstartretries=0\n"
 
 

@@ -23,8 +23,8 @@ from tests.system.test_listeners import tell
 
 CTL = (sys.executable, "-m", "supervisor.ctl.main")
 PROGRAMS = (
-    "[program:p]\ncommand=/bin/sleep 1000\nstartsecs=0\n"
-    "[program:q]\ncommand=/bin/sleep 1000\nstartsecs=0\nnumprocs=2\nprocess_name=%(process_num)d\n"
+    "[program:p]\ncommand=/bin/sleep 100000\nstartsecs=0\n"
+    "[program:q]\ncommand=/bin/sleep 100000\nstartsecs=0\nnumprocs=2\nprocess_name=%(process_num)d\n"
 )
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.system.harness import PATIENCE_S, Daemon, job
 
-SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 1000\n"
+SLEEPER = "[program:sleeper]\ncommand=/bin/sleep 100000\n"
 BROKEN = "[program:broken]\ncommand=/bin/sh -c 'exit 3'\nstartretries=0\n"
 
 

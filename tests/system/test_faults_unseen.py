@@ -91,7 +91,7 @@ def test_the_cause_of_an_end_that_nobody_saw_is_found(
 def test_the_end_that_nobody_saw_of_one_that_is_held_back_counts_as_any_other(
     tmp_path: Path, reaper: Callable[[int], int], how: str, keys: str, cause: str, state: str
 ):
-    base = "[program:base]\ncommand=/bin/sleep 1000\nstartsecs=2\n"
+    base = "[program:base]\ncommand=/bin/sleep 100000\nstartsecs=2\n"
     needy = job("t", tmp_path, f"depends_on=base\n{keys}", FAIL="told", STEPS=ENDLESS, EVERY=10)
     with Daemon(tmp_path, base + needy) as daemon:
         pid = daemon.until_step("t", 25)["pid"]

@@ -8,8 +8,8 @@ import pytest
 
 from tests.system.harness import Daemon, Refused, alive
 
-SLEEPER = "[program:{}]\ncommand=/bin/sleep 1000\n"
-GROUP = "[program:w]\ncommand=/bin/sleep 1000\nnumprocs=2\nprocess_name=w%(process_num)d\n"
+SLEEPER = "[program:{}]\ncommand=/bin/sleep 100000\n"
+GROUP = "[program:w]\ncommand=/bin/sleep 100000\nnumprocs=2\nprocess_name=w%(process_num)d\n"
 
 
 def ctl(daemon: Daemon, *arguments: str) -> tuple[int, list[str]]:

@@ -65,7 +65,7 @@ def lines(keys: list[str]) -> st.SearchStrategy[list[str]]:
 
 programs = st.tuples(
     st.sampled_from(["program:a", "program:b", "program:lasting2", "eventlistener:l"]),
-    st.sampled_from(["/bin/sleep 1000", "/bin/true", "/nowhere/at/all"]),
+    st.sampled_from(["/bin/sleep 100000", "/bin/true", "/nowhere/at/all"]),
     st.integers(1, 3),
     lines(PROGRAM_KEYS),
 ).map(lambda each: "\n".join([f"[{each[0]}]", f"command={each[1]}", f"numprocs={each[2]}", "stopwaitsecs=0", *each[3]]))
@@ -96,7 +96,7 @@ GOOD += ["startretries=0", "stdout_events_enabled=true", "limit_core=0", "memory
 tidy = st.dictionaries(
     st.sampled_from(["a", "b", "lasting2"]),
     st.tuples(
-        st.sampled_from(["/bin/sleep 1000", "/bin/true", "/nowhere/at/all"]),
+        st.sampled_from(["/bin/sleep 100000", "/bin/true", "/nowhere/at/all"]),
         st.integers(1, 3),
         st.lists(st.sampled_from(GOOD), max_size=3),
         st.booleans(),

@@ -27,7 +27,7 @@ tell(b"an error, and a <!--XSUPERVISOR:BEGIN-->mark<!--XSUPERVISOR:END--> there\
 time.sleep(1000)
 """
 PROGRAMS = f"""[program:good]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 [program:short]
 command=/bin/sh -c "sleep 1.6; exit 7"
 autostart=false
@@ -46,7 +46,7 @@ autostart=false
 autorestart=false
 startsecs=0
 [program:pair]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 autostart=false
 numprocs=2
 process_name=%(program_name)s_%(process_num)d

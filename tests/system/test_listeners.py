@@ -130,7 +130,7 @@ def test_a_listener_hears_how_programs_end_when_the_daemon_leaves(tmp_path: Path
 def test_after_the_daemon_s_death_the_next_starts_listeners_anew_and_programs_go_on(tmp_path: Path, stubborn: bool):
     command = f"{sys.executable} -c \"import time; print('READY', flush=True); time.sleep(1000)\""
     deaf = f"[eventlistener:deaf]\ncommand={command}\nevents=EVENT\nstartsecs=0\n" if stubborn else ""
-    programs = "[program:p]\ncommand=/bin/sleep 1000\n" + ear(tmp_path, "PROCESS_STATE_RUNNING") + deaf
+    programs = "[program:p]\ncommand=/bin/sleep 100000\n" + ear(tmp_path, "PROCESS_STATE_RUNNING") + deaf
     name = "deaf" if stubborn else "ear"
     with Daemon(tmp_path, programs) as daemon:
         pid = daemon.until_state("p", "RUNNING")["pid"]
@@ -174,7 +174,7 @@ def test_reload_starts_listeners_anew(tmp_path: Path):
 def test_an_update_tells_of_groups_and_changes_what_a_listener_hears(tmp_path: Path):
     with Daemon(tmp_path, ear(tmp_path, "PROCESS_GROUP")) as daemon:
         daemon.until(lambda: payloads(tmp_path) == ["groupname:ear\n"], "it hears of itself")
-        daemon.write(ear(tmp_path, "PROCESS_GROUP") + "[program:p]\ncommand=/bin/sleep 1000\n")
+        daemon.write(ear(tmp_path, "PROCESS_GROUP") + "[program:p]\ncommand=/bin/sleep 100000\n")
         daemon.call("update")
         daemon.write(ear(tmp_path, "PROCESS_GROUP"))
         daemon.call("update")

@@ -16,10 +16,10 @@ startretries=1
 command=/bin/sleep 1.5
 autorestart=false
 [program:shot]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 autorestart=false
 [program:halted]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 startsecs=2
 [program:deaf]
 command=/bin/sh -c 'trap "" TERM; while :; do sleep 1; done'

@@ -42,7 +42,7 @@ print(urllib.request.HTTPSHandler.__name__)
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100\n", "notices=file") as daemon:
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n", "notices=file") as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield daemon
 

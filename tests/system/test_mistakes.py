@@ -36,7 +36,7 @@ def test_bad_configuration_at_a_reload_changes_nothing(tmp_path: Path):
 
 def test_update_touches_only_what_changed(tmp_path: Path):
     both = job("a", tmp_path, STEPS=100_000) + job("b", tmp_path, STEPS=100_000)
-    with Daemon(tmp_path, both + "[program:gone]\ncommand=/bin/sleep 100\n") as daemon:
+    with Daemon(tmp_path, both + "[program:gone]\ncommand=/bin/sleep 100000\n") as daemon:
         kept, changed = daemon.until_step("a", 1)["pid"], daemon.until_step("b", 1)["pid"]
         daemon.write(job("a", tmp_path, STEPS=100_000) + job("b", tmp_path, STEPS=99_999) + job("c", tmp_path))
 
@@ -120,7 +120,7 @@ def test_script_that_never_speaks_is_given_up_with_a_hint(tmp_path: Path):
 def test_bad_commands_are_refused_by_name_and_touch_nothing(
     tmp_path: Path, command: str, arguments: dict[str, object], code: str
 ):
-    sections = job("count", tmp_path, STEPS=100_000) + "[program:plain]\ncommand=/bin/sleep 100\n"
+    sections = job("count", tmp_path, STEPS=100_000) + "[program:plain]\ncommand=/bin/sleep 100000\n"
     with Daemon(tmp_path, sections) as daemon:
         pid = daemon.until_step("count", 1)["pid"]
 

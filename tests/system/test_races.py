@@ -140,7 +140,7 @@ def test_second_daemon_does_not_take_the_socket_of_the_first(tmp_path: Path):
 
 
 def test_who_follows_a_log_and_leaves_is_forgotten(tmp_path: Path):
-    with Daemon(tmp_path, "[program:quiet]\ncommand=/bin/sleep 100\n") as daemon:
+    with Daemon(tmp_path, "[program:quiet]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until(lambda: Path(daemon.status("quiet")["stdout_logfile"]).exists(), "there is a log")
         before = daemon.descriptors()
         for _ in range(20):

@@ -27,7 +27,7 @@ startsecs=0
 stopwaitsecs=5
 {keys}
 [program:client]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 depends_on=server
 startsecs=0
 """

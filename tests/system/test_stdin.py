@@ -22,7 +22,7 @@ command=/bin/cat /dev/stdin
 [program:shut]
 command=/bin/sh -c "exec 0<&-; exec sleep 1000"
 [program:deaf]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 [program:off]
 command=/bin/cat
 autostart=false

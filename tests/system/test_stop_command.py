@@ -28,6 +28,6 @@ def test_the_signal_follows_a_command_that_fails(tmp_path: Path) -> None:
 
 
 def test_the_kill_comes_in_time_whatever_the_command_does(tmp_path: Path) -> None:
-    ended = stopped(tmp_path, "stop_command=/bin/sleep 1000\nstopwaitsecs=1\n")
+    ended = stopped(tmp_path, "stop_command=/bin/sleep 100000\nstopwaitsecs=1\n")
 
     assert ended["signal"] == 9

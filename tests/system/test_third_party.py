@@ -119,7 +119,7 @@ def test_childutils_keeps_step_with_other_alphabets_where_a_character_is_a_byte(
 def test_memmon_restarts_what_takes_too_much(clients: Path, tmp_path: Path):
     mailer, mailbox = sendmail(tmp_path)
     memmon = f"{clients}/memmon -p big=100KB -p small=10GB -s {mailer} -m ops@example.org -n test"
-    programs = "[program:big]\ncommand=/bin/sleep 1000\n[program:small]\ncommand=/bin/sleep 1000\n"
+    programs = "[program:big]\ncommand=/bin/sleep 100000\n[program:small]\ncommand=/bin/sleep 100000\n"
     with daemon(tmp_path, programs + listener("memmon", memmon, "TICK_5")) as running:
         before = {name: running.until_state(name, "RUNNING")["pid"] for name in ("big", "small")}
 
@@ -171,7 +171,9 @@ def test_fatalmailbatch_mails_what_was_given_up(clients: Path, tmp_path: Path):
 
 def test_supervisor_checks_restarts_what_does_not_listen(clients: Path, tmp_path: Path):
     check = f"{clients}/supervisor_tcp_check -n deaf_check -N deaf -p {free_port()} -r 1 -t 1"
-    with daemon(tmp_path, "[program:deaf]\ncommand=/bin/sleep 1000\n" + listener("check", check, "TICK_5")) as running:
+    with daemon(
+        tmp_path, "[program:deaf]\ncommand=/bin/sleep 100000\n" + listener("check", check, "TICK_5")
+    ) as running:
         first = running.until_state("deaf", "RUNNING")["pid"]
 
         running.until(
@@ -183,7 +185,7 @@ def test_superfsmon_restarts_a_program_when_its_files_change(clients: Path, tmp_
     watched = tmp_path / "code"
     watched.mkdir()
     programs = (
-        "[program:app]\ncommand=/bin/sleep 1000\n[program:other]\ncommand=/bin/sleep 1000\n"
+        "[program:app]\ncommand=/bin/sleep 100000\n[program:other]\ncommand=/bin/sleep 100000\n"
         f'[program:fsmon]\ncommand={clients}/superfsmon -r "*.py" {watched} app\nenvironment=PYTHONPATH=""\n'
     )
     with daemon(tmp_path, programs) as running:
@@ -205,7 +207,7 @@ def test_dependent_startup_starts_programs_in_the_order_of_its_own_file(clients:
         "[program:db]\ncommand=x\nautostart=false\ndependent_startup=true\n"
         "[program:web]\ncommand=x\nautostart=false\ndependent_startup=true\ndependent_startup_wait_for=db:running\n"
     )
-    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 1000\nautostart=false\n" for name in ("web", "db"))
+    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("web", "db"))
     command = f"{clients}/supervisord-dependent-startup -c {wishes}"
     with daemon(tmp_path, programs + listener("order", command, "PROCESS_STATE")) as running:
         web = running.until_state("web", "RUNNING")
@@ -214,7 +216,7 @@ def test_dependent_startup_starts_programs_in_the_order_of_its_own_file(clients:
 
 
 def test_the_stock_client_s_wildcards_plugin_stops_and_starts_what_matches(clients: Path, tmp_path: Path):
-    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 1000\n" for name in ("web1", "web2", "db"))
+    programs = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\n" for name in ("web1", "web2", "db"))
     with daemon(tmp_path, programs) as running:
         conf = tmp_path / "client.conf"
         conf.write_text(
@@ -235,7 +237,7 @@ def test_the_stock_client_s_wildcards_plugin_stops_and_starts_what_matches(clien
 
 
 def test_mr_laforge_starts_what_is_down(clients: Path, tmp_path: Path):
-    with daemon(tmp_path, "[program:web]\ncommand=/bin/sleep 1000\nautostart=false\n") as running:
+    with daemon(tmp_path, "[program:web]\ncommand=/bin/sleep 100000\nautostart=false\n") as running:
         conf = tmp_path / "client.conf"
         conf.write_text(f"[supervisorctl]\nserverurl=unix://{running.socket}\n")
         settings = {"MR_LAFORGE_SUPERVISOR_ARGS": f"-c {conf}"}

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow  # starts a thousand processes, about 15 s
 
 COUNT = 1000
 PROGRAMS = f"""[program:w]
-command=/bin/sleep 1000
+command=/bin/sleep 100000
 process_name=%(process_num)04d
 numprocs={COUNT}
 autostart=false

@@ -48,7 +48,7 @@ def reload_takes_up_a_new_job_and_refuses_a_bad_one(guest: Guest) -> None:
     guest.write(f"{CONF}/bad.conf", "[program:bad]\ncommand = /bin/true\nno_such_key = 1\n")
     refused = guest.try_run("systemctl", "reload", "stepkeeper")
     guest.path(f"{CONF}/bad.conf").unlink()
-    guest.write(f"{CONF}/plain.conf", "[program:plain]\ncommand = /bin/sleep 1000\n")
+    guest.write(f"{CONF}/plain.conf", "[program:plain]\ncommand = /bin/sleep 100000\n")
     taken = guest.try_run("systemctl", "reload", "stepkeeper")
 
     assert refused.returncode != 0
