@@ -15,7 +15,7 @@ from supervisor.protocol import bundle_entry, crc32c, sstable, tensorbundle
 from supervisor.protocol.appending import PIECE_BYTES
 from supervisor.protocol.filling import NewFile, NewFolder
 from supervisor.protocol.protowire import encoded
-from worker.image import Bytes, Image
+from worker.image import Bytes, Reserve
 
 DATA = ".data-00000-of-00001"
 
@@ -51,12 +51,13 @@ def write(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor
 class Copy:
     """Tensors in memory of its own, as they will lie in the file."""
 
-    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]]) -> None:
+    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], reserve: Reserve) -> None:
         """Raises MemoryError."""
+        self._reserve = reserve
         texts = {name: _texts(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
         size = sum(len(part) for parts, _ in texts.values() for part in parts)
         size += sum(_plain_size(tensor) for name, tensor in tensors if name not in texts)
-        self._image = Image(size)
+        self._image = reserve.image(size)
         self._places: list[tuple[_Place, int | None]] = []  # and the checksum, if it is not that of all bytes
         for name, tensor in tensors:
             offset = self._image.size
@@ -72,6 +73,11 @@ class Copy:
         for place, crc in self._checked(data):
             records.add(place, crc)
         folder.add(f"{prefix}{tensorbundle.INDEX}", records.table())
+
+    def release(self) -> None:
+        """Lets the next copy have the memory; this one is gone."""
+        self._places = []
+        self._reserve.give_back(self._image)
 
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
         """Names and elements of all tensors but texts."""

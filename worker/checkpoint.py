@@ -2,8 +2,8 @@
 
 `take` reads, between two steps, what the next step changes; `write` turns that into files in a `.partial` folder and
 commits them; `tidy` deletes what retention gives up. The last two may run on another thread while training goes on.
-Host memory: a background save holds one copy of the state (of its tensors, not of the process) until it is written, and
-at most one save is in flight.
+Host memory: a background save takes one copy of the state (of its tensors, not of the process), which is kept for the
+next one; at most one save is in flight.
 """
 
 import re
@@ -22,6 +22,7 @@ from supervisor.protocol.retention import RetentionPolicy
 from worker import exact, finite, snapshot
 from worker.attempt import one_line, says_disk_full
 from worker.committing import Committing, cause_of, refusal
+from worker.image import Reserve
 from worker.saving import NotFinite, Origin, SaveError
 from worker.shelf import Shelf, is_full
 from worker.snapshot import CannotSnapshot, Snapshot
@@ -89,6 +90,7 @@ class CheckpointWriter:
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
+        self._reserves = {prefix: Reserve() for prefix in self._bundles}
         self._can_snapshot, self._has_remarked = True, False
         self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
 
@@ -124,7 +126,7 @@ class CheckpointWriter:
             raise SaveError(refusal(name, _cause(error) or one_line(error))) from error
 
     def _snapshots(self, copied: bool) -> dict[str, Snapshot]:
-        return {prefix: snapshot.take(each, copied) for prefix, each in self._bundles.items()}
+        return {prefix: snapshot.take(each, copied, self._reserves[prefix]) for prefix, each in self._bundles.items()}
 
     def _remark(self, why: str) -> None:
         """Once: what it says does not change often."""
@@ -137,8 +139,12 @@ class CheckpointWriter:
 
         With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite.
         """
-        self._prove_finite(taken)
-        return self._committing.commit(taken.name, taken.host.metrics, lambda folder: self._fill(folder, taken))
+        try:
+            self._prove_finite(taken)
+            return self._committing.commit(taken.name, taken.host.metrics, lambda folder: self._fill(folder, taken))
+        finally:
+            for bundle in (taken.bundles or {}).values():
+                bundle.release()
 
     def _prove_finite(self, taken: Taken) -> None:
         if self._exempt is None or taken.bundles is None:

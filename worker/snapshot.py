@@ -14,6 +14,7 @@ import tensorflow as tf
 from supervisor.protocol import bundle_entry
 from supervisor.protocol.filling import NewFolder
 from worker import bundle
+from worker.image import Reserve
 from worker.tpu import host_memory
 
 
@@ -29,6 +30,9 @@ class Snapshot(Protocol):
 
     def elements(self) -> Iterable[tuple[str, np.ndarray]]:
         """Names and elements of the tensors that have numbers."""
+
+    def release(self) -> None:
+        """It is not needed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,9 @@ class Tensors:
             if tensor.dtype.as_datatype_enum in bundle_entry.WIDTHS:
                 yield name, bundle.elements_of(tensor)
 
+    def release(self) -> None:
+        pass
+
 
 def adopt(folder: NewFolder, prefix: str) -> None:
     """Takes over what TensorFlow wrote: one bundle, in however many data files."""
@@ -69,11 +76,12 @@ def adopt(folder: NewFolder, prefix: str) -> None:
         folder.adopt(path.name)
 
 
-def take(tracked: tf.train.Checkpoint, copied: bool) -> Snapshot:
+def take(tracked: tf.train.Checkpoint, copied: bool, reserve: Reserve) -> Snapshot:
     """What `tracked` holds now. Call it between steps, on the thread that trains.
 
-    `copied`: into memory of its own, as much as the tensors and no more, so that training may go on. Otherwise
-    the tensors may share the variables' memory, and have to be written before the next step.
+    `copied`: into memory of its own, as much as the tensors and no more, so that training may go on; from `reserve`,
+    which has it back with the release. Otherwise the tensors may share the variables' memory, and have to be written
+    before the next step.
     Raises CannotSnapshot; MemoryError or tf.errors.OpError if there is no memory.
     """
     names, slices, tensors = zip(*_serialized(tracked), strict=True)
@@ -81,7 +89,7 @@ def take(tracked: tf.train.Checkpoint, copied: bool) -> Snapshot:
     if not copied:
         return taken
     if taken.are_plain:
-        return bundle.Copy(tuple(zip(names, tensors, strict=True)))
+        return bundle.Copy(tuple(zip(names, tensors, strict=True)), reserve)
     return Tensors(names, slices, tuple(map(_apart, names, tensors)))
 
 

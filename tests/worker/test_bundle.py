@@ -13,6 +13,7 @@ import tensorflow as tf
 from supervisor.protocol import durable, tensorbundle
 from supervisor.protocol.filling import NewFolder
 from worker import bundle
+from worker.image import Reserve
 
 pytestmark = pytest.mark.tensorflow
 SHAPES = ((), (0,), (3,), (2, 0, 5), (30, 7))
@@ -40,8 +41,10 @@ def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
     with NewFolder(folder / "ours") as ours:
         bundle.write(ours, "ckpt", tensors.items())
         hashes = ours.end()
+    reserve = Reserve()
+    bundle.Copy((("other", tf.fill([10_000], 7)),), reserve).release()
     with NewFolder(folder / "copied") as ours:
-        bundle.Copy(tuple(tensors.items())).write(ours, "ckpt")
+        bundle.Copy(tuple(tensors.items()), reserve).write(ours, "ckpt")
         assert ours.end() == hashes
 
     assert {each.name for each in theirs.iterdir()} == set(hashes)
@@ -114,6 +117,20 @@ for step, copied in enumerate((False, False, True, True)):
     writer.write(writer.take(Figures(step, Position(), {}, {}), copied))
     print((memory("VmHWM") - before) / int(sys.argv[2]))
 """
+
+
+def test_memory_of_a_copy_is_had_again_unless_another_size_is_asked_for() -> None:
+    reserve = Reserve()
+    first = reserve.image(1000)
+    first.write(b"old")
+    assert reserve.image(1000) is not first, "it is in use"
+    reserve.give_back(first)
+
+    assert (again := reserve.image(600)) is first and again.content.size == 0
+    reserve.give_back(first)
+    assert reserve.image(1001) is not first
+    reserve.give_back(first)
+    assert reserve.image(400) is not first
 
 
 @pytest.mark.slow

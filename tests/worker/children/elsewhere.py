@@ -27,6 +27,7 @@ if not server:
 
 import worker  # noqa: E402
 from worker import snapshot, tpu  # noqa: E402
+from worker.image import Reserve  # noqa: E402
 
 cluster = tf.train.ClusterSpec({"worker": [address]})
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, master=f"grpc://{address}")
@@ -51,7 +52,7 @@ def run(directory: str, value: float, copied: bool) -> list[float]:
 
 found = {
     "owner": tracked(1.0).value.device,
-    "copies": [each.tolist() for _, each in snapshot.take(tracked(1.0), copied=True).elements()],
+    "copies": [each.tolist() for _, each in snapshot.take(tracked(1.0), copied=True, reserve=Reserve()).elements()],
     "begun": {name: [run(name, value, name == "copied") for value in (1.0, 7.0)] for name in ("copied", "written")},
     "foreign": None,
 }
