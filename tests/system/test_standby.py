@@ -158,7 +158,8 @@ def test_a_standby_ends_with_its_daemon_and_the_next_daemon_has_one_of_its_own(t
 
 
 def test_the_next_daemon_goes_on_with_a_worker_that_was_a_standby(tmp_path: Path):
-    daemon = Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS, GRANDCHILD=1)).start()
+    keys = f"{STANDBY}\nstopwaitsecs=1\nflush_timeout=1"  # for the first one's grandchild, if nobody ended that yet
+    daemon = Daemon(tmp_path, job("digits", tmp_path, keys, STEPS=ENDLESS, GRANDCHILD=1)).start()
     first = daemon.until_step("digits", 30)["pid"]
     promoted = until_ready(daemon)
     kill(first)
