@@ -113,20 +113,27 @@ class CheckpointWriter:
         )
         parts = self._parts()
         try:
-            bundles = self._snapshots(copied) if self._can_snapshot else None
-            return Taken(name, host, bundles, parts, is_apart=copied and bundles is not None)
-        except MemoryError as error:
-            self._remark(f"as long as there is no memory for a copy: {one_line(error)}")
-            return Taken(name, host, self._snapshots(copied=False), parts, is_apart=False)
+            bundles, is_apart = self._snapshots(copied) if self._can_snapshot else (None, False)
+            return Taken(name, host, bundles, parts, is_apart)
         except CannotSnapshot as error:
             self._can_snapshot = False
             self._remark(str(error))
             return Taken(name, host, None, parts, is_apart=False)
-        except tf.errors.OpError as error:
+        except (tf.errors.OpError, MemoryError) as error:
             raise SaveError(refusal(name, _cause(error) or one_line(error))) from error
 
-    def _snapshots(self, copied: bool) -> dict[str, Snapshot]:
-        return {prefix: snapshot.take(each, copied, self._reserves[prefix]) for prefix, each in self._bundles.items()}
+    def _snapshots(self, copied: bool) -> tuple[dict[str, Snapshot], bool]:
+        """One of each bundle, and whether they are copies, for which there may be no memory."""
+        taken = {}
+        try:
+            for prefix, each in self._bundles.items():
+                taken[prefix] = snapshot.take(each, copied, self._reserves[prefix])
+        except MemoryError as error:
+            if not copied:
+                raise
+            self._remark(f"as long as there is no memory for a copy: {one_line(error)}")
+            return self._snapshots(copied=False)
+        return taken, copied
 
     def _remark(self, why: str) -> None:
         """Once: what it says does not change often."""

@@ -7,6 +7,8 @@ import numpy as np
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
+ROOM_BYTES = 16 << 20  # more than asked for: histories grow from save to save; it is no memory until it is written to
+
 
 class Image:
     """Memory for a file of `capacity` bytes.
@@ -40,8 +42,8 @@ class Image:
 
 
 class Reserve:
-    """Keeps an image's memory for the next one: a copy takes 30 ms for 400 MB, and 240 where pages have to be had first
-    (pages of 2 MiB, which are asked for by madvise(2), took up to 1600). Not for two threads at once.
+    """Keeps an image's memory for the next one: on two virtual cores a copy of 400 MB took 30 ms, and 240 where pages
+    had to be had first (up to 1600 with pages of 2 MiB, by madvise(2)). Not for two threads at once.
     """
 
     def __init__(self) -> None:
@@ -50,7 +52,9 @@ class Reserve:
     def image(self, size: int) -> Image:
         """An empty one. Raises MemoryError."""
         kept, self._kept = self._kept, None
-        return kept if kept is not None and size <= kept.capacity <= 2 * size else Image(size)
+        if kept is not None and size <= kept.capacity <= 2 * (size + ROOM_BYTES):
+            return kept
+        return Image(size + ROOM_BYTES)
 
     def give_back(self, image: Image) -> None:
         """Nobody reads it any more."""

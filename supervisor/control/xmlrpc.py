@@ -129,12 +129,12 @@ def _encoded(value: Value) -> str:
             inner = f"<{kind}>{value}</{kind}>"
         case float():
             inner = f"<double>{value!r}</double>"
-        case dict():
+        case dict() | Mapping():
             members = [
                 f"<member>\n<name>{_text(key)}</name>\n{_encoded(each)}</member>\n" for key, each in value.items()
             ]
             inner = f"<struct>\n{''.join(members)}</struct>"
-        case list() | tuple():
+        case list() | Sequence():
             inner = f"<array><data>\n{''.join(map(_encoded, value))}</data></array>"
         case _:
             raise TypeError(f"XML-RPC has no type for {value!r:.60}")

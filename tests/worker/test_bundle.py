@@ -13,7 +13,7 @@ import tensorflow as tf
 from supervisor.protocol import durable, tensorbundle
 from supervisor.protocol.filling import NewFolder
 from worker import bundle
-from worker.image import Reserve
+from worker.image import ROOM_BYTES, Reserve
 
 pytestmark = pytest.mark.tensorflow
 SHAPES = ((), (0,), (3,), (2, 0, 5), (30, 7))
@@ -119,18 +119,17 @@ for step, copied in enumerate((False, False, True, True)):
 """
 
 
-def test_memory_of_a_copy_is_had_again_unless_another_size_is_asked_for() -> None:
-    reserve = Reserve()
-    first = reserve.image(1000)
+def test_memory_of_a_copy_is_had_again_also_for_a_state_that_grows_a_little() -> None:
+    reserve, size = Reserve(), 4 * ROOM_BYTES
+    first = reserve.image(size)
     first.write(b"old")
-    assert reserve.image(1000) is not first, "it is in use"
+    assert reserve.image(size) is not first, "it is in use"
     reserve.give_back(first)
 
-    assert (again := reserve.image(600)) is first and again.content.size == 0
-    reserve.give_back(first)
-    assert reserve.image(1001) is not first
-    reserve.give_back(first)
-    assert reserve.image(400) is not first
+    assert (again := reserve.image(size + 1000)) is first and again.content.size == 0
+    for other in (2 * size, size // 4):
+        reserve.give_back(first)
+        assert reserve.image(other) is not first
 
 
 @pytest.mark.slow
