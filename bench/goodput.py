@@ -39,7 +39,8 @@ from rich.table import Table
 from bench import harness, peer
 from bench.harness import ROOT
 from supervisor.protocol import checkpoints
-from tests.system.harness import Daemon, alive
+from tests.reading import alive
+from tests.system.harness import Daemon
 from tests.system.killing import Damage, spoil
 
 LOOK_S = 0.05

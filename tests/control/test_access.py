@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.harness import Daemon, alive
+from tests.reading import alive
+from tests.system.harness import Daemon
 
 NOBODY = 65534
 ASK = """

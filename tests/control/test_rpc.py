@@ -18,8 +18,9 @@ from supervisor.control.xmlrpc import MAX_DEPTH, Malformed, fault_response, pars
 from tests.control.test_access import NOBODY, needs_root
 from tests.control.test_access import folder as folder
 from tests.fuzzing import cases
+from tests.reading import alive, content
 from tests.system.both import UnixTransport
-from tests.system.harness import Daemon, alive
+from tests.system.harness import Daemon
 from tests.system.test_daemon import switches
 
 STUBBORN = """[program:stubborn]
@@ -234,7 +235,7 @@ def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
 def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: Path):
     with Daemon(tmp_path, STUBBORN) as daemon:
         log = Path(daemon.status("stubborn")["stdout_logfile"])
-        daemon.until(lambda: log.exists() and b"end" in log.read_bytes(), "it has printed")
+        daemon.until(lambda: b"end" in content(log), "it has printed")
 
         text = proxy(daemon).supervisor.readProcessStdoutLog("stubborn", 0, 0)
 
@@ -269,7 +270,7 @@ def test_a_truncated_log_is_said_in_the_stream(tmp_path: Path):
     script = "while :; do echo tick; sleep 0.05; done"
     with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
         log = Path(daemon.status("ticker")["stdout_logfile"])
-        daemon.until(lambda: log.exists() and log.stat().st_size > 60, "it has printed")
+        daemon.until(lambda: len(content(log)) > 60, "it has printed")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(10)
             connection.connect(str(daemon.socket))

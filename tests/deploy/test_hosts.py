@@ -12,6 +12,7 @@ import yaml
 
 from supervisor.config import load
 from tests.deploy.tools import DEPLOY, judge, tool
+from tests.reading import content
 from tests.system.harness import Daemon
 
 CLOUDS = sorted((DEPLOY / "cloud-init").glob("*.yaml"))
@@ -90,7 +91,7 @@ def test_a_log_that_logrotate_moved_is_continued_in_a_new_file(tmp_path: Path):
     log = tmp_path / "state" / "log" / "talker-stdout.log"
     with Daemon(tmp_path, program) as daemon:
         assert daemon.process is not None
-        daemon.until(lambda: log.exists() and log.stat().st_size > 0, "the program has printed something")
+        daemon.until(lambda: content(log), "the program has printed something")
         text = for_this_user(LOGROTATE.read_text()).replace("/var/log/stepkeeper/", f"{log.parent}/")
         told = re.sub(r"systemctl kill --signal=(\w+) .*", rf"kill -\1 {daemon.process.pid}", text)
         assert told != text
@@ -99,6 +100,6 @@ def test_a_log_that_logrotate_moved_is_continued_in_a_new_file(tmp_path: Path):
 
         judge([logrotate, "--force", "-s", tmp_path / "rotated", file])
 
-        daemon.until(lambda: log.exists() and log.stat().st_size > 0, "the new file is written to")
+        daemon.until(lambda: content(log), "the new file is written to")
     numbers = [int(line) for each in (log.with_suffix(".log.1"), log) for line in each.read_text().split()]
     assert numbers == list(range(len(numbers)))  # nothing is lost, nothing twice

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from supervisor.host.health import Check, Checks
+from tests.reading import alive
 
 
 def asked(*argv: str, timeout_s: float = 20.0, **environment: str) -> str | None:
@@ -28,7 +29,7 @@ def test_what_does_not_answer_is_killed_with_all_it_started(tmp_path: Path):
     assert why == "healthcheck_command did not answer within 2 s"
     pid = (tmp_path / "pid").read_text().strip()
     deadline = time.monotonic() + 20
-    while Path(f"/proc/{pid}").exists() and " Z " not in Path(f"/proc/{pid}/stat").read_text():
+    while alive(int(pid)):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.hooks import QUEUED, Happening, Hooks
+from tests.reading import alive
 
 PAGE = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
 PATIENCE_S = 60.0
@@ -77,16 +78,9 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: 
 
     if (tmp_path / "child").exists():  # a machine that is too busy to start a shell within the second kills that
         child = int((tmp_path / "child").read_text())
-        until(lambda: not _runs(child), "its child is gone")
+        until(lambda: not alive(child), "its child is gone")
     assert "1 hook commands failed" in str(hooks.trouble)
     hooks.close(0.0)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_what_the_queue_does_not_hold_is_dropped_and_counted(hooks: Hooks, tmp_path: Path):

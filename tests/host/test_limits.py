@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.host import limits
 from supervisor.host.spawning import SpawnError
+from tests.reading import content
 from tests.system.harness import Daemon
 
 SOFT = 2048  # more than the process that runs the tests has open
@@ -20,9 +21,7 @@ def told(folder: Path, keys: str, says: str = "ulimit -Sn; ulimit -Hn", settings
     """What a program says of its limits, under a daemon that was started with SOFT files."""
     out = folder / "out"
     with Daemon(folder, TELLS.format(says, out) + keys, settings) as daemon:
-        return daemon.until(
-            lambda: (found := out.exists() and out.read_text().split()) and len(found) == 2 and found, "it says"
-        )
+        return daemon.until(lambda: (found := content(out).decode().split()) and len(found) == 2 and found, "it says")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from supervisor.host.log_handover import CLOSE_S
 from supervisor.host.logs import LogPump
 from tests.host.conftest import PATIENCE_S, Spawned
+from tests.reading import content
 
 
 @pytest.fixture
@@ -27,10 +28,6 @@ def wait_until(done: Callable[[], bool]) -> None:
     while not done():
         assert time.monotonic() < patience
         time.sleep(0.002)
-
-
-def content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
 
 
 def wait_for(path: Path, wanted: bytes) -> None:

@@ -16,6 +16,7 @@ import pytest
 from supervisor.host.log_link import LOCK, SOCKET
 from supervisor.host.log_start import start as start_keeper
 from supervisor.host.logs import LogPump
+from tests.reading import alive, content
 
 PATIENCE_S = 20.0  # for what takes well under a second; the machine may be busy
 ROOT = Path(__file__).parents[2]
@@ -52,10 +53,6 @@ def wait_until(done: Callable[[], object], patience_s: float = PATIENCE_S) -> No
         time.sleep(0.002)
 
 
-def content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
-
-
 def keeper_of(pump: LogPump) -> int:
     wait_until(lambda: pump.keeper_pid is not None)
     assert pump.keeper_pid is not None
@@ -69,7 +66,7 @@ def another_keeper(pump: LogPump, than: int) -> int:
 
 
 def wait_until_gone(pid: int) -> None:
-    wait_until(lambda: not Path(f"/proc/{pid}").exists() or "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
+    wait_until(lambda: not alive(pid))
 
 
 def say(pipe: int, path: Path, line: bytes) -> None:

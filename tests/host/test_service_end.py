@@ -12,6 +12,7 @@ import pytest
 from supervisor.host import marks
 from supervisor.host.service_end import end, ends, job_of, left_in
 from supervisor.host.systemd import Systemd
+from tests.reading import content
 
 PATIENCE_S = 20.0
 HEEDS_TERM = 'trap "sleep 0.2; echo $0 left >>$1; exit" TERM; echo $0 began >>$1; while :; do sleep 0.05; done'
@@ -61,7 +62,7 @@ def start(name: str, said: Path, children: list[subprocess.Popen[bytes]], **envi
     child = subprocess.Popen(command, start_new_session=True, env={**os.environ, **environment})
     children.append(child)
     deadline = time.monotonic() + PATIENCE_S
-    while not (said.exists() and f"{name} began" in said.read_text()):
+    while f"{name} began".encode() not in content(said):
         assert time.monotonic() < deadline, f"{name} does not begin"
         time.sleep(0.01)
     return psutil.Process(child.pid)

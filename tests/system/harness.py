@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.reading import records
+
 TRAINER = Path(__file__).parent.parent / "children" / "trainer.py"
 PATIENCE_S = 20.0  # for what takes well under a second; the machine may be busy
 
@@ -139,8 +141,7 @@ class Daemon:
 
     def events(self, *names: str) -> list[str]:
         """Which of these happened, in order, by the daemon's log."""
-        lines = (self.folder / "daemon.log").read_text().splitlines()
-        return [each["event"] for each in map(json.loads, lines) if each["event"] in names]
+        return [each["event"] for each in records(self.folder / "daemon.log") if each["event"] in names]
 
     def errors(self) -> str:
         return (self.folder / "daemon.err").read_text(errors="replace")[-4000:]
@@ -157,14 +158,6 @@ def job(name: str, folder: Path, keys: str = "", **environment: object) -> str:
         f"[program:{name}]\ncommand={sys.executable} {TRAINER}\ncheckpoint_dir={folder}/{name}\n"
         f"environment={variables}\n{keys}\n"
     )
-
-
-def alive(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def let_others_in(folder: Path) -> None:

@@ -19,7 +19,8 @@ import pytest
 
 from supervisor.host import marks
 from supervisor.protocol import checkpoints, layout
-from tests.system.harness import PATIENCE_S, Daemon, Refused, alive, job
+from tests.reading import alive
+from tests.system.harness import PATIENCE_S, Daemon, Refused, job
 
 ENDLESS = 100_000
 KILLS = int(os.environ.get("DAEMON_KILLS", "20"))

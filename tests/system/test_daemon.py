@@ -10,7 +10,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.system.harness import Daemon, alive, job
+from tests.reading import alive, content
+from tests.system.harness import Daemon, job
 
 SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
 
@@ -85,10 +86,10 @@ def test_output_is_captured_and_the_log_survives_its_removal(tmp_path: Path):
     script = "while :; do echo tick; sleep 0.05; done"
     with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
         log = Path(daemon.status("ticker")["stdout_logfile"])
-        daemon.until(lambda: log.exists() and log.stat().st_size, "something was captured")
+        daemon.until(lambda: content(log), "something was captured")
         log.unlink()
 
-        daemon.until(lambda: log.exists() and b"tick" in log.read_bytes(), "it is written again")
+        daemon.until(lambda: b"tick" in content(log), "it is written again")
 
 
 def test_idle_daemon_sleeps(tmp_path: Path):

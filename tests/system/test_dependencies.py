@@ -1,7 +1,6 @@
 """Programs that wait for others, under a real daemon."""
 
 import contextlib
-import json
 import os
 import signal
 import sqlite3
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reading import records
 from tests.system.harness import Daemon, Refused, job
 
 SLEEPER = "[program:{}]\ncommand=/bin/sleep 100000\nstartsecs=0\n{}\n"
@@ -17,7 +17,7 @@ BROKEN = "[program:broken]\ncommand=/bin/sh -c 'exit 3'\nstartretries=0\n"
 
 def said(daemon: Daemon, event: str, **facts: str) -> int:
     """The place of the first such line in the daemon's log."""
-    lines = [json.loads(line) for line in (daemon.folder / "daemon.log").read_text().splitlines()]
+    lines = records(daemon.folder / "daemon.log")
     return next(
         number
         for number, line in enumerate(lines)

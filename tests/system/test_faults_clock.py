@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Daemon, alive, job
+from tests.reading import alive
+from tests.system.harness import Daemon, job
 
 DAY_S = 86400
 ENDLESS = 100_000

@@ -11,7 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.system.harness import TRAINER, Daemon, alive, job
+from tests.reading import alive
+from tests.system.harness import TRAINER, Daemon, job
 from tests.system.test_dependencies import said
 from tests.system.test_repeating import memory_cgroup  # noqa: F401 - a fixture
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Daemon, Refused, alive
+from tests.reading import alive
+from tests.system.harness import Daemon, Refused
 
 SLEEPER = "[program:{}]\ncommand=/bin/sleep 100000\n"
 GROUP = "[program:w]\ncommand=/bin/sleep 100000\nnumprocs=2\nprocess_name=w%(process_num)d\n"

@@ -10,8 +10,9 @@ import pexpect
 import pytest
 
 from bench import peer
+from tests.reading import alive
 from tests.system.both import PEER_ENVIRONMENT
-from tests.system.harness import Daemon, alive
+from tests.system.harness import Daemon
 
 TIME_S = 20.0
 TALK = (

@@ -9,15 +9,14 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.reading import records
 from tests.system.harness import Daemon, job
 
 pytestmark = pytest.mark.slow
 
 
 def told(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "told"
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    return records(folder / "told")
 
 
 def keys(folder: Path) -> str:

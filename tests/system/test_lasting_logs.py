@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import TRAINER, Daemon, alive
+from tests.reading import alive, content
+from tests.system.harness import TRAINER, Daemon
 
 COUNTER = TRAINER.with_name("counter.py")
 
@@ -33,8 +34,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def lines(daemon: Daemon) -> list[bytes]:
-    path = daemon.folder / "out.log"
-    return path.read_bytes().splitlines() if path.exists() else []
+    return content(daemon.folder / "out.log").splitlines()
 
 
 def keeper(daemon: Daemon) -> int | None:
@@ -53,7 +53,7 @@ def end_program(daemon: Daemon) -> int:
     """Has the program end by itself, and gives how many lines it says that it printed."""
     (daemon.folder / "stop").touch()
     said = daemon.folder / "stop.printed"
-    daemon.until(lambda: said.exists() and said.read_text(), "the program has ended by itself")
+    daemon.until(lambda: content(said), "the program has ended by itself")
     return int(said.read_text())
 
 

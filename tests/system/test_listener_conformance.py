@@ -1,6 +1,5 @@
 """The same programs under PyPI's Supervisor and stepkeeper: an event listener is told the same, in the same words."""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench import peer
+from tests.reading import records
 from tests.system.both import Side, our_daemon, stock_daemon
 
 pytestmark = pytest.mark.slow  # may have to install Supervisor first
@@ -90,8 +90,7 @@ def script(side: Side) -> None:
 
 
 def heard(side: Side, what: str = "heard") -> list[dict[str, Any]]:
-    path = side.folder / f"{what}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return records(side.folder / f"{what}.jsonl")
 
 
 def words(event: dict[str, Any]) -> str:

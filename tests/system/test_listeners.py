@@ -1,7 +1,6 @@
 """Event listeners under a whole daemon: what they are told, and that nothing goes missing when they or it die."""
 
 import http.client
-import json
 import signal
 import socket
 import sys
@@ -12,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.reading import alive, content, records
 from tests.system.both import UnixTransport
-from tests.system.harness import PATIENCE_S, Daemon, alive, job
+from tests.system.harness import PATIENCE_S, Daemon, job
 
 LISTENER = Path(__file__).parent.parent / "children" / "listener.py"
 
@@ -27,8 +27,7 @@ def ear(folder: Path, events: str, keys: str = "", answers: str = "", name: str 
 
 
 def heard(folder: Path, name: str = "ear") -> list[dict[str, Any]]:
-    path = folder / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return records(folder / f"{name}.jsonl")
 
 
 def payloads(folder: Path, name: str = "ear") -> list[str]:
@@ -196,7 +195,7 @@ def test_a_listener_s_log_has_a_copy_of_what_it_said_if_asked_for(tmp_path: Path
     with Daemon(tmp_path, ear(tmp_path, "REMOTE_COMMUNICATION", f"stdout_logfile={log}")) as daemon:
         tell(daemon, "word")
 
-        daemon.until(lambda: log.exists() and log.read_bytes() == b"READY\nRESULT 2\nOKREADY\n", "the copy is whole")
+        daemon.until(lambda: content(log) == b"READY\nRESULT 2\nOKREADY\n", "the copy is whole")
 
 
 def test_a_job_s_stop_is_told_once_and_its_flush_is_no_other_state(tmp_path: Path):

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from supervisor.protocol import checkpoints, layout
-from tests.system.harness import Daemon, Refused, alive, job
+from tests.reading import alive
+from tests.system.harness import Daemon, Refused, job
 
 
 def history(daemon: Daemon, name: str) -> list[dict[str, object]]:

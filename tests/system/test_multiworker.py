@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.harness import Daemon, alive
+from tests.reading import alive
+from tests.system.harness import Daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.harness import PATIENCE_S, Daemon, Refused, alive, job
+from tests.reading import alive
+from tests.system.harness import PATIENCE_S, Daemon, Refused, job
 
 ENDLESS = {"STEPS": 1_000_000, "EVERY": 1_000_000}
 AT_ONCE = "notice_margin = 3000"

@@ -5,7 +5,6 @@ first that the kernel lets run, so that order is read from the daemon's log.
 """
 
 import contextlib
-import json
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reading import records, whole_lines
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon
 
@@ -41,7 +41,7 @@ def started(daemon: Daemon, count: int) -> list[str]:
     file = daemon.folder / "starts"
 
     def lines() -> list[list[str]]:
-        return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
+        return [line.split() for line in whole_lines(file)]
 
     daemon.until(lambda: len(lines()) >= count, f"{count} have started")
     found = [name for _, name in sorted(lines(), key=lambda line: int(line[0]))]
@@ -52,7 +52,7 @@ def started(daemon: Daemon, count: int) -> list[str]:
 def stopped(daemon: Daemon) -> list[str]:
     """The programs that were told to stop, since the last look."""
     log = daemon.folder / "daemon.log"
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = records(log)
     log.write_text("")
     return [line["program"] for line in lines if line["event"] == "program.changed" and line["state"] == "STOPPING"]
 

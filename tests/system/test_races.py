@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.system.harness import Daemon, Refused, alive, job
+from tests.reading import alive
+from tests.system.harness import Daemon, Refused, job
 
 
 class Call:

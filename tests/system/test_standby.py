@@ -14,7 +14,8 @@ import pytest
 
 from supervisor.host import marks
 from supervisor.protocol import checkpoints
-from tests.system.harness import Daemon, alive, job
+from tests.reading import alive
+from tests.system.harness import Daemon, job
 from tests.system.test_adoption import causes, die, history, orphans, until_answering
 from tests.system.test_faults import ends_well, section
 

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.fuzzing import cases
+from tests.reading import alive
 from tests.system.both import UnixTransport
-from tests.system.harness import Daemon, Refused, alive, job, let_others_in
+from tests.system.harness import Daemon, Refused, job, let_others_in
 
 PROGRAMS = """[program:cat]
 command=/bin/cat

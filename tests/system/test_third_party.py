@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench import peer
+from tests.reading import content
 from tests.system.harness import Daemon
 from tests.system.test_listeners import tell
 
@@ -51,7 +52,7 @@ def sendmail(folder: Path) -> tuple[Path, Path]:
 
 
 def text(path: Path) -> str:
-    return path.read_text(errors="replace") if path.exists() else ""
+    return content(path).decode(errors="replace")
 
 
 def free_port() -> int:

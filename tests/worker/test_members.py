@@ -14,7 +14,7 @@ import pytest
 
 from supervisor.protocol.launch import Launch, LaunchError, Member, from_environment, without_launch
 from supervisor.protocol.messages import Failed
-from tests.system.harness import alive
+from tests.reading import alive
 from tests.worker.daemon_end import DaemonEnd
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,31 @@
+"""What other processes are writing, renaming and ending at this moment, as tests look at it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def content(path: Path) -> bytes:
+    """What is in the file; nothing where there is none, which may change between any two looks."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The file's lines, but for a last one that is still being written."""
+    return [line.decode() for line in content(path).split(b"\n")[:-1]]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The file's lines of JSON."""
+    return [json.loads(line) for line in whole_lines(path)]
+
+
+def alive(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
