@@ -197,6 +197,7 @@ def begin() -> Attempt:
         stacks.register(channel.pipes)
     except OSError as error:
         _current.reporter.remark(f"cannot leave stacks for a hang: {error}; they go to stderr alone")
+    channel.serve()  # last: a standby that has said hello may become an attempt at once, its pipes elsewhere
     _start_others(told)
     return _current
 

@@ -53,7 +53,7 @@ class Channel:
     """Both control pipes of this attempt. `say` and `progress` return at once; a thread does the rest."""
 
     def __init__(self, control: Control, requests: Requests, daemon: int | None = None) -> None:
-        """Opens the pipes and says hello. Raises OSError if they can't be opened.
+        """Opens the pipes; `serve` begins. Raises OSError if they can't be opened.
 
         `daemon`: of a standby, a pidfd of the daemon, with which it ends until it is an attempt.
         """
@@ -79,8 +79,11 @@ class Channel:
         self._go: Go | None = None
         self._go_heard = threading.Event()
         self._closed = False
-        self.say(self._hello())
         self._thread = threading.Thread(target=self._serve, name="stepkeeper-control", daemon=True)
+
+    def serve(self) -> None:
+        """Says hello, and hears what comes from now on."""
+        self.say(self._hello())
         self._thread.start()
 
     def say(self, message: FromWorker) -> None:

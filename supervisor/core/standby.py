@@ -110,12 +110,12 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class AttemptBegins:
-    """The job's next attempt. `usable`: the process lives, and what it has loaded is of the right place.
+    """The job's next attempt. `unfit`: why the standby's process can't be it; None: it can.
 
     `split`: into how many parts batches are divided from now on.
     """
 
-    usable: bool
+    unfit: str | None = None
     split: int = 1
 
 
@@ -252,12 +252,12 @@ class Standby:
 
     def _begins(self, event: AttemptBegins) -> list[Effect]:
         was = self.now_is
-        fits = event.split == was.split or self.wanted is Kind.WARM  # a traced step can't be divided differently
+        traced_otherwise = event.split != was.split and self.wanted is not Kind.WARM
         self.now_is = replace(was, split=event.split)
         if was.stage not in (Stage.LOADING, Stage.READY) or was.need is Need.NONE:
             return []
-        if not (event.usable and fits):
-            return self._drop("what it had loaded was of the past", None)
+        if event.unfit is not None or traced_otherwise:
+            return self._drop(event.unfit or "its step was traced for batches divided otherwise", None)
         self.now_is = replace(self.now_is, stage=Stage.NONE, kind=None, reason=None, deaths=0, look_at=None)
         return [Promote()]
 

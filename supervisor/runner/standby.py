@@ -32,13 +32,17 @@ OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anythi
 
 @dataclass(slots=True)
 class Spare:
-    """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last."""
+    """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last.
+
+    `is_here`: it has its ends of the pipes, which can't be moved before.
+    """
 
     process: Process
     channel: Channel
     mark: str
     place: tuple[int, int] | None
     words: str | None = None
+    is_here: bool = False
 
 
 class Reserve:
@@ -100,7 +104,7 @@ class Reserve:
     def take(self, attempt: int, split: int) -> Spare | None:
         """The standby as the process of this attempt: promoted, and nobody's here any more. None: there is none."""
         spare = self._spare
-        effects = self._decide(core.AttemptBegins(self._is_usable(), split))
+        effects = self._decide(core.AttemptBegins(self._unfit(), split))
         if spare is None or not any(isinstance(each, core.Promote) for each in effects):
             self._perform(effects)
             return None
@@ -213,9 +217,16 @@ class Reserve:
             self._log.info("standby.dropped", pid=self._spare.process.pid, why=effect.reason)
             self._spare.process.kill_tree()
 
-    def _is_usable(self) -> bool:
+    def _unfit(self) -> str | None:
+        """Why its process can't be the next attempt; None: it can, or there is none."""
         spare = self._spare
-        return spare is not None and not spare.process.is_over and _place(self._config.directory) == spare.place
+        if spare is None:
+            return None
+        if spare.process.is_over:
+            return "it had ended"
+        if not spare.is_here:
+            return "it had only just begun"
+        return None if _place(self._config.directory) == spare.place else "the folder was another one by then"
 
     def _promote(self, spare: Spare, attempt: int, split: int) -> None:
         config, services = self._config, self._services
@@ -228,6 +239,8 @@ class Reserve:
     # --- what comes back ----------------------------------------------------------------------------------------------
 
     def _heard(self, message: messages.FromWorker) -> None:
+        if self._spare is not None:
+            self._spare.is_here = True
         match message:
             case messages.Ready() if self._spare is not None and message.kind in tuple(Kind):
                 priority.as_everybody(self._spare.process.pid)  # it waits, and has to be quick when it is needed

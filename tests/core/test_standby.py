@@ -74,30 +74,28 @@ def test_off_is_never_prepared():
 def test_the_next_attempt_takes_it(machine: Standby):
     machine.handle(Stood(Need.KEPT), 1.0)
 
-    assert machine.handle(AttemptBegins(usable=True), 1.0) == [Promote()]
-    assert machine.handle(AttemptBegins(usable=True), 2.0) == [], "once"
+    assert machine.handle(AttemptBegins(), 1.0) == [Promote()]
+    assert machine.handle(AttemptBegins(), 2.0) == [], "once"
     assert machine.handle(Ended("as an attempt"), 3.0) == [] and machine.now_is.deaths == 0
 
 
 def test_what_cannot_be_used_is_dropped_and_the_attempt_is_a_new_process():
     machine = ready()
 
-    (drop,) = machine.handle(AttemptBegins(usable=False), 1.0)
-
-    assert isinstance(drop, Drop)
-    assert machine.handle(AttemptBegins(usable=True), 2.0) == [], "it is not gone yet"
+    assert machine.handle(AttemptBegins("it had ended"), 1.0) == [Drop("it had ended")]
+    assert machine.handle(AttemptBegins(), 2.0) == [], "it is not gone yet"
 
 
 @pytest.mark.parametrize(("kind", "promoted"), [(WARM, True), (HOT, False)])
 def test_only_a_traced_one_minds_that_batches_are_divided_anew(kind: standby.Kind, promoted: bool):
     machine = ready(kind=kind)
 
-    assert (machine.handle(AttemptBegins(usable=True, split=2), 1.0) == [Promote()]) is promoted
+    assert (machine.handle(AttemptBegins(split=2), 1.0) == [Promote()]) is promoted
 
 
 def test_the_next_one_is_prepared_with_the_new_split():
     machine = ready(kind=HOT)
-    machine.handle(AttemptBegins(usable=True, split=2), 1.0)
+    machine.handle(AttemptBegins(split=2), 1.0)
     machine.handle(Ended("killed"), 1.0)
     machine.handle(Stood(Need.KEPT), 1.0)
     machine.handle(Stood(Need.CALM), 2.0)
@@ -142,7 +140,7 @@ def test_one_that_dies_comes_back_later_each_time():
 
     assert pauses[:3] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S]
     assert pauses[-1] == standby.BACKOFF_LIMIT_S
-    assert machine.handle(AttemptBegins(usable=True), now) == [Promote()]
+    assert machine.handle(AttemptBegins(), now) == [Promote()]
     assert machine.now_is.deaths == 0
 
 
@@ -240,7 +238,8 @@ class Together:
             assert self.standby.now_is.stage in (Stage.NONE, Stage.ENDING), "it ends before anything else is done"
         for effect in effects:
             if isinstance(effect, Spawn):
-                asked = self.standby.handle(AttemptBegins(usable and self.spares > 0, effect.split), now)
+                unfit = None if usable and self.spares > 0 else "it had ended"
+                asked = self.standby.handle(AttemptBegins(unfit, effect.split), now)
                 if Promote() in asked:
                     assert self.spares == 1 and usable, "only what lives is promoted"
                     self.spares -= 1

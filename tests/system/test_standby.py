@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from supervisor.host import marks
 from supervisor.protocol import checkpoints
 from tests.reading import alive
-from tests.system.harness import Daemon, job
+from tests.system.harness import TRAINER, Daemon, job
 from tests.system.test_adoption import causes, die, history, orphans, until_answering
 from tests.system.test_faults import ends_well, section
 
@@ -139,6 +140,21 @@ def test_a_standby_killed_in_the_moment_of_its_promotion_is_never_booked_as_the_
         found = history(daemon, "digits")
 
     assert [each["cause"] for each in found] == ["crash", None]
+
+
+def test_a_death_in_the_first_moment_of_a_standby_makes_a_new_process_the_next_attempt(tmp_path: Path):
+    late = job("digits", tmp_path, STANDBY, STEPS=ENDLESS).replace(
+        f"command={sys.executable} {TRAINER}", f"command=/bin/sh -c 'sleep 2; exec {sys.executable} {TRAINER}'"
+    )
+    with Daemon(tmp_path, late) as daemon:
+        first = daemon.until_step("digits", 30)
+        begun = daemon.until(lambda: standby_of(daemon)["pid"], "a standby has begun", 60.0)
+        kill(first["pid"])
+        daemon.until(lambda: len(history(daemon, "digits")) == 2, "the next attempt has begun")
+        second = daemon.until_state("digits", "RUNNING", "FAILED")
+
+        assert second["state"] == "RUNNING" and second["pid"] != begun
+        assert causes(daemon, "digits")[0] == "crash" and len(history(daemon, "digits")) == 2
 
 
 def test_a_standby_ends_with_its_daemon_and_the_next_daemon_has_one_of_its_own(tmp_path: Path):

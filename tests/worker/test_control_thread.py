@@ -37,6 +37,7 @@ def requests() -> Requests:
 @pytest.fixture
 def channel(daemon: DaemonEnd, requests: Requests) -> Iterator[Channel]:
     opened = Channel(daemon.control(), requests)
+    opened.serve()
     yield opened
     opened.close()
 
