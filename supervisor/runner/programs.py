@@ -21,7 +21,7 @@ from supervisor.host.ledger import Ledger, LedgerError
 from supervisor.host.log_handover import Output
 from supervisor.protocol import layout
 from supervisor.runner import adopting
-from supervisor.runner.adopting import Left
+from supervisor.runner.adopting import Left, LeftWorker
 from supervisor.runner.gates import Gates
 from supervisor.runner.order import Turn, Turns, last_first, of_start
 from supervisor.runner.runner import Runner
@@ -67,6 +67,7 @@ class Programs:
         self._updating = asyncio.Lock()
         self._strays = Strays()
         self._begun = False
+        self._looked_back = asyncio.Event()  # what is left of programs that are configured no more is being seen out
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:
@@ -114,6 +115,7 @@ class Programs:
         try:
             await self._begin()
         finally:
+            self._looked_back.set()
             for runner in self.runners.values():
                 runner.looked_back.set()
 
@@ -140,6 +142,7 @@ class Programs:
             group.create_task(turns.call())
             for name in left.keys() - self.runners.keys():
                 group.create_task(self._see_out(name, left[name]))
+            self._looked_back.set()  # who waits for that goes on after these tasks have begun
 
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
@@ -207,6 +210,8 @@ class Programs:
         They are told in the reverse order of their start. Returns when no process is left, old or new.
         """
         self._close()
+        if self._begun:
+            await self._looked_back.wait()
         for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
             if self._begun:
                 await runner.looked_back.wait()  # who has a worker has to flush it
@@ -353,16 +358,19 @@ class Programs:
 
     async def _see_out(self, name: str, left: Left) -> None:
         """The program is configured no more: what is left of it flushes and leaves."""
-        told = False
-        if left.worker is not None:
-            told = adopting.tell_to_leave(
-                self._services.runtime_dir, name, left.worker.attempt, FORGOTTEN_PATIENCE_S
-            ) and await leftover.leaves(left.worker.pid, left.worker.start_time, FORGOTTEN_PATIENCE_S)
-        if await self._strays.end(name, left.without_worker().strays, FORGOTTEN_PATIENCE_S, signal.SIGTERM):
-            text = "configured no more; flushed and left" if told else "configured no more; ended"
-            cause = Cause.STOPPED if told else Cause.LOST
-            for attempt in left.open_attempts:
-                await self._forget_attempt(name, attempt, text, attempt in left.cut_off, cause)
+        strays = left.without_worker().strays
+        with self._strays.ending(strays):  # also while a worker flushes
+            told = left.worker is not None and await self._flushed_and_left(name, left.worker)
+            if await self._strays.end(name, strays, FORGOTTEN_PATIENCE_S, signal.SIGTERM):
+                text = "configured no more; flushed and left" if told else "configured no more; ended"
+                cause = Cause.STOPPED if told else Cause.LOST
+                for attempt in left.open_attempts:
+                    await self._forget_attempt(name, attempt, text, attempt in left.cut_off, cause)
+
+    async def _flushed_and_left(self, name: str, worker: LeftWorker) -> bool:
+        """Whether it did so, told to, in the time that it is given."""
+        told = adopting.tell_to_leave(self._services.runtime_dir, name, worker.attempt, FORGOTTEN_PATIENCE_S)
+        return told and await leftover.leaves(worker.pid, worker.start_time, FORGOTTEN_PATIENCE_S)
 
 
 def _out_of_use(ledger: Ledger) -> frozenset[str]:

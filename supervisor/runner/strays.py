@@ -1,8 +1,9 @@
 """Ends what an earlier daemon left behind, before a program starts anew and before the daemon leaves."""
 
 import asyncio
+import contextlib
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import psutil
 import structlog
@@ -24,19 +25,27 @@ class Strays:
         """Whether none of them runs any more: two workers for one job must never be."""
         if not strays:
             return True
-        ended, pids = asyncio.Event(), [each.pid for each in strays]
-        self._ending[ended] = strays
+        pids = [each.pid for each in strays]
         try:
-            text = await leftover.end(strays, patience_s, stop_signal)
+            with self.ending(strays):
+                text = await leftover.end(strays, patience_s, stop_signal)
         except OSError as error:
             remedy = "end them by hand, then start"
             log.error("worker.left_over", program=name, pids=pids, error=str(error), remedy=remedy)
             return False
+        log.warning("worker.left_over", program=name, pids=pids, how=text)
+        return True
+
+    @contextlib.contextmanager
+    def ending(self, strays: Sequence[psutil.Process]) -> Iterator[None]:
+        """While they are being ended, in whatever way: `gone` waits for it, `kill` cuts it short."""
+        ended = asyncio.Event()
+        self._ending[ended] = strays
+        try:
+            yield
         finally:
             del self._ending[ended]
             ended.set()
-        log.warning("worker.left_over", program=name, pids=pids, how=text)
-        return True
 
     async def gone(self) -> None:
         """Waits until all have ended, in the time that they are given."""

@@ -435,3 +435,24 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
 
     assert stray.poll() == -signal.SIGKILL
     assert time.monotonic() - began_at < 60
+
+
+@pytest.mark.parametrize("others", ["", "[program:other]\ncommand=/bin/sleep 100000\n"])
+def test_what_is_left_of_a_program_that_is_not_configured_any_more_ends_with_the_daemon(others: str, tmp_path: Path):
+    """A worker that can't flush, with a daemon that is told to leave as soon as it is there, and then to hurry."""
+    daemon = Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)).start()
+    first = daemon.until_step("count", 5)["pid"]
+    die(daemon)
+    os.kill(first, signal.SIGSTOP)
+    daemon.write(others)
+
+    daemon.start()
+    assert daemon.process is not None
+    daemon.process.send_signal(signal.SIGTERM)
+    daemon.until(lambda: daemon.events("daemon.leaving"), "it leaves")
+    assert daemon.stop() == 0
+    try:
+        daemon.until(lambda: not alive(first), "it is killed", 5.0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(first, signal.SIGKILL)
