@@ -142,9 +142,10 @@ class CheckpointWriter:
             sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {why}\n")
 
     def write(self, taken: Taken) -> Manifest:
-        """Commits it. Raises SaveError for a full disk, a folder that can't be written or an I/O error; Overtaken.
+        """Commits it. Raises SaveError for a full disk, a folder that can't be written, an I/O error or no memory.
 
-        With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite.
+        With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite;
+        Overtaken.
         """
         try:
             self._prove_finite(taken)
@@ -203,4 +204,6 @@ def _cause(error: BaseException) -> str | None:
     """An error of a save in a few words, None if it is no such: TensorFlow's carry a whole graph location."""
     if isinstance(error, tf.errors.OpError):
         return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]
+    if isinstance(error, MemoryError):
+        return one_line(error)
     return cause_of(error) if isinstance(error, OSError) else None

@@ -18,7 +18,7 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker import image, snapshot
+from worker import bundle, image, snapshot
 from worker.image import Reserve
 
 pytestmark = pytest.mark.tensorflow
@@ -179,6 +179,26 @@ def test_where_there_is_no_memory_for_a_copy_training_waits_while_there_is_none(
     assert (first.save_s, second.save_s) == pytest.approx((first.stall_s, second.stall_s), abs=1e-3)
     (remark,) = [line for line in capsys.readouterr().err.splitlines() if "stands still" in line]
     assert "as long as there is no memory for a copy" in remark
+
+
+def test_a_lack_of_memory_while_it_is_written_costs_that_save_only(
+    daemon: DaemonEnd, start: Callable[..., None], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise MemoryError("no room")
+
+    start()
+    count, tracked = counting()
+    with worker.Run(tracked) as run:
+        with monkeypatch.context() as patch:
+            patch.setattr(bundle.crc32c, "extend", refuse)
+            asked(daemon, 1)
+            stepped(run, count)
+            said = daemon.wait_for(SaveFailed)
+        stepped(run, count, 2)
+
+    assert said.flushes == (1,) and "cannot save step-0000000001.a1: MemoryError: no room" in said.error
+    assert daemon.wait_for(Done).step == 3 and saved_count(directory, 3) == 3
 
 
 def test_training_goes_on_while_a_save_is_written(
