@@ -1,5 +1,6 @@
 """A file's bytes in host memory, gathered while training waits, and written while it goes on."""
 
+import contextlib
 import errno
 import mmap
 
@@ -8,12 +9,14 @@ import numpy as np
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 ROOM_BYTES = 16 << 20  # more than asked for: histories grow from save to save; it is no memory until it is written to
+_WIPE_ON_FORK = 18  # MADV_WIPEONFORK, linux/mman.h; Python has no name for it
 
 
 class Image:
     """Memory for a file of `capacity` bytes.
 
     It begins with a page, as the file does with a block, so a direct write takes the bytes from here (`appending`).
+    Processes forked from this one don't have the bytes: a data loader would keep all of them for as long as it lives.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -24,6 +27,8 @@ class Image:
             if error.errno != errno.ENOMEM:
                 raise
             raise MemoryError(f"no {capacity} bytes of memory for a copy") from error
+        with contextlib.suppress(OSError):  # before Linux 4.14
+            self._memory.madvise(_WIPE_ON_FORK)
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self.capacity = capacity
         self.size = 0
@@ -54,6 +59,7 @@ class Reserve:
         kept, self._kept = self._kept, None
         if kept is not None and size <= kept.capacity <= 2 * (size + ROOM_BYTES):
             return kept
+        del kept  # before there is another one: memory may be short
         return Image(size + ROOM_BYTES)
 
     def give_back(self, image: Image) -> None:

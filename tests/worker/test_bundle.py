@@ -1,8 +1,10 @@
 """Checkpoints written from memory are TensorFlow's, byte for byte, and hold no second copy of the state."""
 
+import mmap
 import os
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import tensorflow as tf
 
 from supervisor.protocol import durable, tensorbundle
 from supervisor.protocol.filling import NewFolder
-from worker import bundle
+from worker import bundle, image
 from worker.image import ROOM_BYTES, Reserve
 
 pytestmark = pytest.mark.tensorflow
@@ -130,6 +132,34 @@ def test_memory_of_a_copy_is_had_again_also_for_a_state_that_grows_a_little() ->
     for other in (2 * size, size // 4):
         reserve.give_back(first)
         assert reserve.image(other) is not first
+
+
+def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Reserve()
+    first = reserve.image(1)
+    kept = weakref.ref(first)
+    reserve.give_back(first)
+    del first
+    mapped = image.mmap.mmap
+
+    def mapping(*arguments: Any, **named: Any) -> mmap.mmap:
+        assert kept() is None
+        return mapped(*arguments, **named)
+
+    monkeypatch.setattr(image.mmap, "mmap", mapping)
+    assert reserve.image(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
+
+
+def test_what_is_forked_does_not_hold_a_copy() -> None:
+    """Else a data loader's process doubles it at the next save."""
+    copy = Reserve().image(100_000)
+    copy.write(b"x" * 100_000)
+    child = os.fork()
+    if child == 0:
+        os._exit(int(copy.content.any()))
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert bytes(copy.content) == b"x" * 100_000
 
 
 @pytest.mark.slow
