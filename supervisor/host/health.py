@@ -63,21 +63,20 @@ class Checks:
 
 def _started(check: Check, output: int) -> subprocess.Popen[bytes]:
     who = credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
-    can_lend = limits.can_lend()
-    with limits.lent() if can_lend else contextlib.nullcontext():
-        return subprocess.Popen(
-            check.argv,
-            cwd=check.directory,
-            env=dict(check.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            user=who.uid if who else None,
-            group=who.gid if who else None,
-            extra_groups=who.groups if who else None,
-            preexec_fn=None if can_lend else limits.setting(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
-        )
+    return subprocess.Popen(
+        check.argv,
+        cwd=check.directory,
+        env=dict(check.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        user=who.uid if who else None,
+        group=who.gid if who else None,
+        extra_groups=who.groups if who else None,
+        # not lent: a disk that hangs may keep this thread here, and programs are started meanwhile
+        preexec_fn=limits.setting(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
+    )
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

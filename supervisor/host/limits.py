@@ -3,7 +3,6 @@
 import contextlib
 import os
 import resource
-import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from supervisor.host.spawning import SpawnError
@@ -24,7 +23,6 @@ HEADROOM = 32  # files that starting a process, and other threads meanwhile, may
 
 _given = {resource.RLIMIT_NOFILE: resource.getrlimit(resource.RLIMIT_NOFILE)}
 """What programs get: as this process was started, or as `raise_given` left it."""
-_lending = threading.Lock()  # health checks are started from threads
 
 
 class LimitError(Exception):
@@ -75,14 +73,16 @@ def can_lend() -> bool:
 
 @contextlib.contextmanager
 def lent() -> Iterator[None]:
-    """What is started inside has from its first instruction what this process was started with. Ask `can_lend`."""
-    with _lending:
-        own = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, own)
+    """What is started inside has from its first instruction what this process was started with. Ask `can_lend`.
+
+    For the thread of the event loop alone: two that lend could not know what to take back.
+    """
+    own = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, own)
 
 
 def setting(program: str, limits: Limits) -> Callable[[], None]:

@@ -1,10 +1,18 @@
 """What a check's command says, by real ones."""
 
+import fcntl
 import os
+import shutil
+import signal
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+from supervisor.host import limits
 from supervisor.host.health import Check, Checks
 from tests.reading import alive
 
@@ -36,6 +44,42 @@ def test_what_does_not_answer_is_killed_with_all_it_started(tmp_path: Path):
 
 def test_a_command_that_is_not_there_is_said():
     assert "can't be run" in (asked("/nonexistent/check") or "")
+
+
+@pytest.fixture
+def ignored() -> Iterator[None]:
+    """The kernel's word to who has a lease that somebody waits for it."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.usefixtures("ignored")
+def test_a_command_on_a_disk_that_hangs_holds_up_no_program(tmp_path: Path):
+    """The disk is a lease (fcntl(2)): who executes the file waits until it is given back."""
+    command, said = shutil.copy("/bin/true", tmp_path / "check"), list[str | None]()
+    asking = threading.Thread(target=lambda: said.append(asked(str(command))))
+    starting = threading.Thread(target=start_a_program)
+    with command.open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        asking.start()
+        deadline = time.monotonic() + 20
+        while fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        starting.start()
+        starting.join(5.0)
+        held_up, said_early = starting.is_alive(), list(said)
+    asking.join()
+    starting.join()
+
+    assert not held_up
+    assert (said_early, said) == ([], [None])
+
+
+def start_a_program() -> None:
+    with limits.lent():
+        subprocess.run(["/bin/true"], check=True)
 
 
 def test_closed_nothing_is_waited_for():
