@@ -19,6 +19,7 @@ from supervisor.protocol.messages import Done, Restored
 from worker import attempt, conditions, generators
 from worker.cadence import Cadence, auto_of
 from worker.divergence import Watch
+from worker.figures import numbers
 from worker.files_writer import FORMAT, Boundary, Copying, Files, FilesTaken, FilesWriter, Unfit
 from worker.opening import Opened, open_directory
 from worker.saves import Saves
@@ -117,10 +118,11 @@ class FilesRun(Steps):
 
     def step_done(self, *, epoch: int, batch: int, examples: int | None = None, **metrics: float) -> None:
         """One step is complete, and the data go on with `batch` of `epoch`, of which `examples` are consumed. Saves if
-        it is time; may leave."""
+        it is time; may leave. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the first
+        hundred, are left out of messages and manifests."""
         self.step, self.epoch, self.batch, self.examples = self.step + 1, epoch, batch, examples
         self._look(metrics)
-        self._metrics = {name: value for name, value in metrics.items() if np.isfinite(value)}
+        self._metrics = numbers({name: float(value) for name, value in metrics.items()})
         self._attempt.requests.step = self.step
         self._saves.stepped()
         if self._board is not None and self._board.is_due(self.step):

@@ -98,6 +98,20 @@ def test_daemon_hears_all_of_it(tmp_path: Path, begin: Begin, daemon: DaemonEnd)
     assert done.metrics == {"value": 3.0}
 
 
+def test_figures_of_numpy_and_more_than_a_message_holds_leave_the_control_thread_alone(
+    tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=None))
+    many = {f"norm_of_{number}": np.float32(number) for number in range(5000)}
+    with FilesRun(Counting(), total_steps=1) as run:
+        run.step_done(epoch=0, batch=1, loss=np.float32(1.5), odd=np.nan, **many)
+        said = daemon.wait_for(Progress).metrics
+
+    assert said == daemon.wait_for(Done).metrics
+    assert said["loss"] == 1.5 and said["norm_of_90"] == 90.0 and len(said) == 99
+
+
 def test_stop_is_flushed_answered_and_left_with_143(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
     daemon.send(Go(1, restore=None))
