@@ -4,6 +4,7 @@ import asyncio
 import os
 import stat
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -184,17 +185,16 @@ async def test_much_at_once_is_heard_in_several_turns(tmp_path: Path) -> None:
 async def test_a_flood_leaves_everybody_else_their_turn(tmp_path: Path) -> None:
     async with heard(tmp_path / "a1") as end:
         os.set_blocking(end.says, False)
-        turns, longest, loop = 0, 0.0, asyncio.get_running_loop()
-        until = loop.time() + 0.3
-        while (began := loop.time()) < until:
+        took = []
+        for _ in range(50):
+            began = time.thread_time()  # not that of others on a busy machine
             with suppress(BlockingIOError):
                 os.write(end.says, b"{}\n" * 1000)
             await asyncio.sleep(0)
-            longest = max(longest, loop.time() - began)
-            turns += 1
+            took.append(time.thread_time() - began)
 
-        assert turns > 20
-        assert longest < 0.1
+        assert sum(took) < 0.75
+        assert sorted(took)[-3] < 0.1  # the garbage collector may have come in the others
         assert len(end.errors) == 1
 
 
