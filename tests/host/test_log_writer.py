@@ -11,6 +11,7 @@ from supervisor.host import log_writer
 from supervisor.host.log_file import LogFile
 from supervisor.host.log_writer import Writer
 from tests.host.conftest import PATIENCE_S
+from tests.reading import content
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> 
     until(lambda: not has_thread(path))
 
     writer.put(b"later\n")
-    until(lambda: path.read_bytes() == b"later\n")
+    until(lambda: content(path) == b"later\n")
     until(lambda: not has_thread(path))
     assert not writer.has_ended
 
@@ -52,7 +53,7 @@ def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) 
         if number % 30 == 0:
             time.sleep(log_writer.REST_S)  # about when the thread makes up its mind
 
-    until(lambda: path.read_bytes() == b"".join(pieces))
+    until(lambda: content(path) == b"".join(pieces))
 
 
 def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:

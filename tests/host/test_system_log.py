@@ -18,6 +18,7 @@ from supervisor.host.log_lines import LINE_BYTES, Lines
 from supervisor.host.logs import LogPump, Tee
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S
+from tests.reading import content
 
 SYSLOG = Tee("web", 3, "stdout", syslog=True)
 JOURNAL = Tee("grp:web", 3, "stderr", journal=True)
@@ -63,7 +64,7 @@ def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_al
 
     for line, text in zip(lines, ["one", "zwei für", "three", "unfinished"], strict=True):
         assert re.fullmatch(rf"<14>[A-Z][a-z]{{2}} [ 123]\d \d\d:\d\d:\d\d web: {text}", line.decode())
-    until(lambda: (tmp_path / "out.log").read_bytes() == "one\nzwei für\nthree\r\n\nunfinished".encode())
+    until(lambda: content(tmp_path / "out.log") == "one\nzwei für\nthree\r\n\nunfinished".encode())
 
 
 def test_without_a_file_there_is_none(pump: LogPump, tmp_path: Path):
