@@ -9,12 +9,12 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from supervisor.host import cgroup
 from supervisor.host.cgroup import Cgroups
 from supervisor.host.process import Exit, SpawnRequest, spawn
+from tests.reading import alive
 from tests.system.harness import TRAINER, Daemon
 
 MOUNTS = """proc /proc proc rw 0 0
@@ -129,7 +129,7 @@ async def test_a_process_begins_in_its_group_and_all_of_it_goes_at_once(given: P
     assert (await asyncio.wait_for(ended, 20)).signal == 9
     assert await asyncio.to_thread(group.remove)
     assert not group.exists
-    assert not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in family)
+    assert not any(map(alive, family))
     os.close(null)
 
 

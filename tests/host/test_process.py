@@ -188,7 +188,7 @@ async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Star
 
     found = await asyncio.to_thread(spawned.process.kill_stragglers)
 
-    left_session = [pid for pid in pids if os.getsid(pid) == pid and identity(pid) is not None]
+    left_session = [pid for pid in pids if _session(pid) == pid and identity(pid) is not None]
     for pid in set(pids) - set(left_session):
         await gone(pid)
     for pid in left_session:  # documented: only kill_tree, before the leader's death, finds it
