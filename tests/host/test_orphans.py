@@ -194,7 +194,7 @@ def test_a_daemon_that_is_pid_1_reaps_orphans_and_knows_how_its_programs_ended(t
 
         assert init.call("pid")["pid"] == 1
         assert ended["exit_code"] == 3
-        assert (init.status("sleeper") or {})["state"] == "RUNNING"
+        init.until(lambda: (found := init.status("sleeper")) and found["state"] == "RUNNING", "sleeper runs")
 
 
 @NAMESPACES
