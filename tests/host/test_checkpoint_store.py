@@ -91,7 +91,6 @@ async def test_the_disk_a_directory_is_on_is_told(tmp_path: Path) -> None:
         await CheckpointStore().disk(tmp_path / "missing")
 
 
-@pytest.mark.timeout(20)
 async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) -> None:
     store, release = CheckpointStore(), asyncio.Event()
     dead, alive = tmp_path / "dead", tmp_path / "alive"

@@ -6,7 +6,7 @@ import os
 from supervisor.host import listener_pipes
 from supervisor.host.listener_pipes import ListenerPipes
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
 
 class Ear:
