@@ -122,12 +122,12 @@ class Saves(Generic[F, T]):
 
         `beside`: training goes on meanwhile, and an error comes later.
         """
-        decided_at = time.monotonic()
+        decided_at = started = time.monotonic()
         if self._in_flight is not None:
             if beside and self._in_flight[0].step == figures.step and self._in_flight[0].join(flushes):
                 return None
             self._settle()
-        started = time.monotonic()  # the wait for another save is that one's stall
+            started = time.monotonic()  # the wait for another save is that one's stall
         if self._writer is None:
             return self._refuse(figures.step, flushes, "cannot save: this run has no checkpoint directory")
         if self._last is not None and self._last.step == figures.step:
@@ -141,15 +141,15 @@ class Saves(Generic[F, T]):
             self._failed(figures.step, refused)
             return said
         goes_on = beside and taken.is_apart
-        stall_s = time.monotonic() - started
+        taken_at = time.monotonic()
         save = Save(
             self._writer,
             taken,
             self._attempt.reporter,
             flushes,
             decided_at,
-            stall_s,
-            waits=not goes_on,
+            taken_at - started,
+            waits_from=None if goes_on else taken_at,
             left_out=self._left_out,
         )
         del taken  # the save alone holds the copy, and lets it go when it is written

@@ -80,10 +80,11 @@ class Save(Generic[T]):
         flushes: tuple[int, ...],
         decided_at: float,
         stall_s: float,
-        waits: bool,
+        waits_from: float | None,
         left_out: tuple[str, ...] = (),
     ) -> None:
-        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits`: it does until the end.
+        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits_from`: since when it does
+        now, if it does.
 
         `left_out`: what the daemon is to know is not in this checkpoint.
         """
@@ -99,7 +100,7 @@ class Save(Generic[T]):
         self.save_s = 0.0
         """From the decision to the last sync, once `run` has returned."""
         self._left_out = left_out
-        self._waiting_since = time.monotonic() if waits else None
+        self._waiting_since = waits_from
         self._answered = False
         self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
 
