@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from supervisor.control.audit import MAX_NAMES, MAX_TEXT, Caller, Change
+from tests import reading
 from tests.control.test_access import NOBODY, ask_as, needs_root
 from tests.control.test_access import folder as folder
 from tests.control.test_doors import ask, basic, free_port
@@ -49,8 +50,7 @@ def records(daemon: Daemon, count: int) -> list[dict[str, Any]]:
     """So many lines, without what every line of the log has; the log is written by a thread."""
 
     def look() -> list[dict[str, Any]] | None:
-        lines = map(json.loads, (daemon.folder / "daemon.log").read_text().splitlines())
-        found = [line for line in lines if line["event"] == "change.asked"]
+        found = [line for line in reading.records(daemon.folder / "daemon.log") if line["event"] == "change.asked"]
         return found if len(found) >= count else None
 
     found: list[dict[str, Any]] = daemon.until(look, f"{count} changes are written")
@@ -143,7 +143,7 @@ def test_signals_to_the_daemon_are_written(daemon: Daemon):
         daemon.process.send_signal(number)
 
     def look() -> list[str] | None:
-        lines = map(json.loads, (daemon.folder / "daemon.log").read_text().splitlines())
+        lines = reading.records(daemon.folder / "daemon.log")
         found = [line["signal"] for line in lines if line["event"] == "daemon.signalled"]
         return found if len(found) == 2 else None
 
@@ -154,10 +154,10 @@ def test_a_web_page_that_tried_is_written(daemon: Daemon):
     ask_as(os.geteuid(), daemon, "stop", {"Origin": "https://example.org"})
 
     lines = daemon.until(
-        lambda: [line for line in (daemon.folder / "daemon.log").read_text().splitlines() if "client.refused" in line],
+        lambda: [line for line in reading.records(daemon.folder / "daemon.log") if line["event"] == "client.refused"],
         "it is written",
     )
-    assert (json.loads(lines[0])["path"], len(lines)) == ("/api/v1/stop", 1)
+    assert (lines[0]["path"], len(lines)) == ("/api/v1/stop", 1)
 
 
 def test_many_programs_have_a_line_each(daemon: Daemon):

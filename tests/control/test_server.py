@@ -15,6 +15,7 @@ from supervisor.control.commands import TABLE
 from supervisor.control.many import COMMANDS as FOR_MANY
 from supervisor.control.shapes import OUTCOME
 from tests.fuzzing import cases
+from tests.reading import records
 from tests.system.harness import Daemon, Refused
 
 
@@ -186,7 +187,7 @@ def test_a_client_that_goes_away_leaves_nothing_half_done(tmp_path: Path):
             connection.recv(15)  # it has begun
 
         daemon.until_state("second", "RUNNING")  # which was begun when the first one ran
-        asked = [json.loads(line) for line in (tmp_path / "daemon.log").read_text().splitlines()]
+        asked = records(tmp_path / "daemon.log")
 
     assert {each["program"] for each in asked if each["event"] == "change.asked"} >= {"first"}
 
