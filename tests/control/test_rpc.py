@@ -216,8 +216,8 @@ def test_web_pages_are_refused(daemon: Daemon):
 
 
 def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
-    with Daemon(tmp_path, STUBBORN) as daemon:
-        daemon.until_state("stubborn", "RUNNING")
+    with Daemon(tmp_path, STUBBORN.replace("stopwaitsecs=3", "stopwaitsecs=60")) as daemon:
+        pid = daemon.until_state("stubborn", "RUNNING")["pid"]
         server = proxy(daemon).supervisor
         assert server.shutdown() is True
         daemon.until(lambda: server.getState()["statecode"] == -1, "it leaves")
@@ -230,6 +230,7 @@ def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
         assert [
             each["faultCode"] for each in proxy(daemon).system.multicall([{"methodName": "supervisor.shutdown"}])
         ] == [6]
+        os.killpg(pid, signal.SIGKILL)
 
 
 def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: Path):
@@ -267,10 +268,10 @@ def sleeps(pid: int) -> bool:
 
 
 def test_a_truncated_log_is_said_in_the_stream(tmp_path: Path):
-    script = "while :; do echo tick; sleep 0.05; done"
+    script = "yes | head -n 3000; while :; do echo tick; sleep 0.05; done"  # it takes long to be as long again
     with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
         log = Path(daemon.status("ticker")["stdout_logfile"])
-        daemon.until(lambda: len(content(log)) > 60, "it has printed")
+        daemon.until(lambda: len(content(log)) > 5000, "it has printed")
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(10)
             connection.connect(str(daemon.socket))
