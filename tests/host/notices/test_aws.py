@@ -37,7 +37,7 @@ RETIREMENT = {
 
 
 def aws(server: MetadataServer) -> Aws:
-    return Aws(server.base, poll_s=0.02, timeout_s=2.0, retry_cap_s=0.05)
+    return Aws(server.base, poll_s=0.02, timeout_s=20.0, retry_cap_s=0.05)
 
 
 def in_seconds(seconds: float) -> str:

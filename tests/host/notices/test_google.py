@@ -34,7 +34,7 @@ UPCOMING_AS_THE_API_SPELLS_IT = {
 
 
 def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20, **more: float) -> Google:
-    return Google(server.base, poll_s=poll_s, timeout_s=2.0, retry_cap_s=0.05, wait_s=wait_s, **more)  # type: ignore[arg-type]
+    return Google(server.base, poll_s=poll_s, timeout_s=20.0, retry_cap_s=0.05, wait_s=wait_s, **more)  # type: ignore[arg-type]
 
 
 # --- what the bytes mean ---------------------------------------------------------------------------------------------
