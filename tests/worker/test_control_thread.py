@@ -60,7 +60,7 @@ def test_flush_is_answered_at_once_and_kept_for_the_loop(
     requests.step = 41
     daemon.send(Flush(1, id=7, reason="operator", then=Then.STOP))
 
-    assert daemon.wait_for(Flushing, timeout=5) == Flushing(1, 7, 41)
+    assert daemon.wait_for(Flushing) == Flushing(1, 7, 41)
     assert _taken(requests) == Asked((7,), stop=True)
 
 
@@ -86,7 +86,7 @@ def test_a_line_that_is_no_message_is_survived(daemon: DaemonEnd, channel: Chann
     daemon.send_line(b"garbage\n")
     daemon.send(Flush(1, id=3, reason="operator", then=Then.GO_ON))
 
-    assert daemon.wait_for(Flushing, timeout=5).id == 3
+    assert daemon.wait_for(Flushing).id == 3
 
 
 def test_identify_is_answered_with_where_training_stands(daemon: DaemonEnd, channel: Channel) -> None:
@@ -176,6 +176,7 @@ def test_identify_repeats_what_a_new_daemon_may_have_missed_and_ends_with_where_
     channel.say(_committed(step=110))
     channel.progress(Progress(1, step=112))
     requests.step = 113
+    daemon.wait_for(Progress)
     daemon.send(Flush(1, id=4, reason="operator", then=Then.STOP))
     daemon.wait_for(Flushing)
     daemon.heard.clear()
