@@ -255,7 +255,7 @@ def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonE
     class Slow(Counting):
         def write(self, folder: Path) -> None:
             daemon.wait_for(Progress, among=lambda said: said.section == "save")
-            time.sleep(0.8)
+            time.sleep(2.0)
             super().write(folder)
 
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
@@ -268,7 +268,7 @@ def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonE
         run.step_done(epoch=0, batch=4)
 
     assert after.step_s is not None
-    assert after.step_s < 0.4, "what a save takes is no step's time"
+    assert after.step_s < 1.0, "what a save takes is no step's time"
 
 
 def test_position_in_examples_comes_back(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ SCRIPT = """
             yield number
 
     step = tf.Variable(0)
-    data = tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec((), tf.int64))
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    data = tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec((), tf.int64)).with_options(options)
     with worker.Run(tf.train.Checkpoint(step=step)) as run:
         for number in run.batches(data):
             step.assign_add(1)
