@@ -36,7 +36,7 @@ class DaemonEnd:
     def send_line(self, line: bytes) -> None:
         os.write(self._out, line)
 
-    def wait_for(self, kind: type[Said], timeout: float = 30.0, among: Callable[[Said], bool] = lambda _: True) -> Said:
+    def wait_for(self, kind: type[Said], timeout: float = 90.0, among: Callable[[Said], bool] = lambda _: True) -> Said:
         """The first message of a kind that was heard, or is within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while True:

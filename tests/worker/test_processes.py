@@ -80,10 +80,10 @@ def test_sigterm_saves_leaves_with_143_and_the_next_start_goes_on(start: Start, 
     first = start(CHILDREN / "plain.py", tmp_path, 100_000)
     read_until(first, "step 5")
     first.send_signal(signal.SIGTERM)
-    first.communicate(timeout=30)
+    first.communicate(timeout=100)
     (saved,) = checkpoints.committed(tmp_path)
     second = start(CHILDREN / "plain.py", tmp_path, saved.step + 2)
-    output, _ = second.communicate(timeout=60)
+    output, _ = second.communicate(timeout=100)
 
     assert first.returncode == 143
     assert output.splitlines()[0] == f"step {saved.step}"
@@ -96,7 +96,7 @@ def test_second_worker_in_one_directory_is_refused(start: Start, tmp_path: Path)
     first = start(CHILDREN / "plain.py", tmp_path, 100_000)
     read_until(first, "step 1")
     second = start(CHILDREN / "plain.py", tmp_path, 100_000)
-    _, errors = second.communicate(timeout=60)
+    _, errors = second.communicate(timeout=100)
 
     assert second.returncode == 75
     assert f"pid {first.pid}" in errors
@@ -107,7 +107,7 @@ def test_under_a_daemon_it_says_hello_waits_for_go_and_is_done(start: Start, dae
     process = start(CHILDREN / "plain.py", "ignored", 3, launch=launch)
     hello = daemon.wait_for(Hello)
     daemon.send(Go(1, restore=None))
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
     done = daemon.wait_for(Done)
 
     assert hello.pid == process.pid
@@ -122,7 +122,7 @@ def test_under_a_daemon_sigterm_saves_and_leaves_with_143(start: Start, daemon: 
     daemon.send(Go(1, restore=None))
     daemon.wait_for(Progress)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
 
     assert process.returncode == 143
     assert daemon.wait_for(Committed).checkpoint == str(checkpoints.committed(tmp_path / "c")[0])
@@ -134,7 +134,7 @@ def test_under_a_daemon_a_stop_is_obeyed_within_a_step(start: Start, daemon: Dae
     daemon.send(Go(1, restore=None))
     daemon.wait_for(Progress)
     daemon.send(Flush(1, id=8, reason="stop", then=Then.STOP))
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
 
     assert process.returncode == 143
     assert daemon.wait_for(Committed).flushes == (8,)
@@ -145,7 +145,7 @@ def test_exception_before_there_is_a_run_is_heard_by_the_daemon(
 ) -> None:
     launch = Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c")
     process = start(CHILDREN / "plain.py", "ignored", 3, "fail-before-run", launch=launch)
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
     assert process.returncode == 1
     assert daemon.wait_for(Failed).error == "RuntimeError: the data are not there"
@@ -157,7 +157,7 @@ def test_hung_worker_leaves_its_stacks_when_it_is_aborted(start: Start, daemon: 
     daemon.send(Go(1, restore=None))
     daemon.wait_for(Progress)
     process.send_signal(signal.SIGABRT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=100)
 
     assert process.returncode == -signal.SIGABRT
     assert "plain.py" in errors and "in _serve" in errors
@@ -165,7 +165,7 @@ def test_hung_worker_leaves_its_stacks_when_it_is_aborted(start: Start, daemon: 
 
 def test_without_tensorflow_it_says_what_to_install(start: Start) -> None:
     process = start("-c", "import sys; sys.modules['tensorflow'] = None; import worker; worker.Run")
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=100)
 
     assert process.returncode == 1
     assert "pip install 'stepkeeper[tensorflow]'" in errors
@@ -175,7 +175,7 @@ def test_script_that_exits_in_the_middle_is_not_done(start: Start, daemon: Daemo
     launch = Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c")
     process = start(CHILDREN / "plain.py", "ignored", 100, "exit-early", launch=launch)
     daemon.send(Go(1, restore=None))
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
     assert "SystemExit" in daemon.wait_for(Failed).error
     assert not daemon.all_of(Done)
@@ -196,7 +196,7 @@ def test_entry_point_that_cannot_train_says_why(
     entry: str, code: int, words: str, start: Start, daemon: DaemonEnd, tmp_path: Path
 ) -> None:
     process = start("-m", "worker", entry, launch=Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c"))
-    process.communicate(timeout=60)
+    process.communicate(timeout=100)
 
     assert process.returncode == code
     assert words in daemon.wait_for(Failed).error
@@ -206,7 +206,7 @@ def test_entry_point_is_trained_by_the_ready_made_loop(start: Start, daemon: Dae
     launch = Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", strategy="mirrored", replicas=2)
     process = start("-m", "worker", "tests.worker.children.entries:good", launch=launch)
     daemon.send(Go(1, restore=None))
-    output, errors = process.communicate(timeout=90)
+    output, errors = process.communicate(timeout=100)
 
     assert process.returncode == 0, errors
     assert daemon.wait_for(Restored).total_steps == 4
@@ -217,7 +217,7 @@ def test_entry_point_is_trained_by_the_ready_made_loop(start: Start, daemon: Dae
 def test_importing_the_package_does_not_import_tensorflow(start: Start) -> None:
     process = start("-c", "import sys, worker; print('tensorflow' in sys.modules)")
 
-    assert process.communicate(timeout=30)[0] == "False\n"
+    assert process.communicate(timeout=100)[0] == "False\n"
 
 
 def test_launch_environment_that_is_wrong_leaves_with_78(start: Start, daemon: DaemonEnd) -> None:
@@ -225,5 +225,5 @@ def test_launch_environment_that_is_wrong_leaves_with_78(start: Start, daemon: D
     daemon.folder.rename(daemon.folder.with_name("gone"))
     process = start("-c", "import worker", launch=launch)
 
-    assert "cannot open the control pipe" in process.communicate(timeout=30)[1]
+    assert "cannot open the control pipe" in process.communicate(timeout=100)[1]
     assert process.returncode == 78
