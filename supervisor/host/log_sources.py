@@ -168,11 +168,12 @@ class Sources:
     def look(self) -> None:
         """Goes on reading where there is room again, tells troubles and answers, forgets writers that have ended."""
         for path, writer in list(self._writers.items()):
-            trouble = "" if writer.has_ended else writer.trouble
+            has_ended = writer.has_ended  # looked at once: in the next moment it may be another
+            trouble = "" if has_ended else writer.trouble
             if trouble != self.troubles.get(path, ""):
                 self.troubles[path] = trouble
                 self._tell(("trouble", path), Trouble(path, trouble))
-            if writer.has_ended:
+            if has_ended:
                 del self._writers[path]
                 self.troubles.pop(path, None)
             elif writer.watched:
