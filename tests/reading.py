@@ -1,6 +1,8 @@
-"""What other processes are writing, renaming and ending at this moment, as tests look at it."""
+"""What is written, renamed, closed and ended at this moment, by others and by this process, as tests look at it."""
 
+import gc
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +31,9 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def descriptors() -> int:
+    """How many this process has open, but for those that earlier tests left to the garbage collector."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))

@@ -20,6 +20,7 @@ from supervisor.protocol.codec import MAX_LINE_BYTES, encode
 from supervisor.protocol.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
+from tests.reading import descriptors
 
 
 class Heard:
@@ -91,7 +92,7 @@ async def test_last_words_are_heard_after_the_workers_death(tmp_path: Path) -> N
 
 
 async def test_the_pipes_are_gone_after_close(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     async with heard(tmp_path / "digits" / "a1") as end:
         end.channel.close()
         end.channel.close()

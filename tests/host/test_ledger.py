@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from supervisor.host import ledger_writer
 from supervisor.host.ledger import CLOSE_WAIT_S, AttemptRecord, Ledger, LedgerError, OpenAttempt
 from tests.host.conftest import PATIENCE_S, Spawned
+from tests.reading import descriptors
 
 
 @pytest.fixture
@@ -372,7 +373,7 @@ def test_what_comes_after_close_is_lost_without_harm(ledger: Ledger) -> None:
 
 def test_descriptors_do_not_grow(ledger: Ledger) -> None:
     ledger.wanted()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(50):
         ledger.wanted()
 

@@ -5,6 +5,7 @@ import os
 
 from supervisor.host import listener_pipes
 from supervisor.host.listener_pipes import ListenerPipes
+from tests.reading import descriptors
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
@@ -113,7 +114,7 @@ def test_nothing_stays_open():
         pipes.close()
         pipes.close()
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     asyncio.run(act())
 
     assert len(os.listdir("/proc/self/fd")) == before

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from supervisor.host import marks
 from supervisor.host.notify import MAX_BYTES, MAX_STATUS, NotifySocket, NotUnderstood, Said, parse
 from tests.fuzzing import cases
+from tests.reading import descriptors
 from tests.system.harness import let_others_in
 
 MARK = "/state:web:1"
@@ -164,7 +165,7 @@ async def test_nonsense_is_reported_once_in_a_while_and_the_rest_is_heard(tmp_pa
 async def test_descriptors_that_come_along_are_closed(tmp_path: Path):
     """As `systemd-notify` does, which waits until its barrier is closed."""
     heard = Heard(tmp_path / "a1", worker=os.getpid())
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     ends = [os.pipe2(os.O_NONBLOCK) for _ in range(20)]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
         rights = array.array("i", [writing for _, writing in ends])

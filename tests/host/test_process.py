@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.host.process import Exit, SpawnError, SpawnErrorKind, credentials, identity
 from tests.host.conftest import Spawned, gone
+from tests.reading import descriptors
 
 Start = Callable[..., Spawned]
 KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
@@ -271,7 +272,7 @@ async def test_identity_is_none_where_no_process_is(start: Start) -> None:
 async def test_descriptors_do_not_grow(start: Start) -> None:
     for _ in range(3):
         await start("true").exit()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
 
     spawned = [start("true") for _ in range(50)]
     for each in spawned:

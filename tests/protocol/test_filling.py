@@ -13,6 +13,7 @@ from hypothesis import strategies as some
 from supervisor.protocol import durable, filling
 from supervisor.protocol.filling import NewFolder
 from tests.fuzzing import cases
+from tests.reading import descriptors
 
 
 @cases(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -108,7 +109,7 @@ def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_nothing_stays_open(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     with NewFolder(tmp_path / "new.partial") as folder, pytest.raises(FileNotFoundError):
         folder.add("one", b"1")
         folder.add("two", b"2")
