@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.log_handover import CLOSE_S
+from supervisor.host import log_handover, logs
 from supervisor.host.logs import LogPump
 from tests.host.conftest import PATIENCE_S, Spawned
-from tests.reading import content
+from tests.reading import content, descriptors
 
 
 @pytest.fixture
@@ -21,6 +21,14 @@ def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogPump]:
     made.start()
     yield made
     made.close()
+
+
+@pytest.fixture
+def close_s(monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a close may take in this test, longer than a busy machine takes for it."""
+    for module in (log_handover, logs):
+        monkeypatch.setattr(module, "CLOSE_S", PATIENCE_S)
+    return PATIENCE_S
 
 
 def wait_until(done: Callable[[], bool]) -> None:
@@ -248,8 +256,8 @@ def test_a_grandchild_that_lives_on_is_still_heard(pump: LogPump, tmp_path: Path
     os.close(held)
 
 
-def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_s: float, tmp_path: Path) -> None:
+    before = descriptors()
     pump = LogPump(tmp_path)
     pipe = pump.capture(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"last words\n")
@@ -262,7 +270,7 @@ def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(tmp_pa
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_flood_that_never_ends_does_not_hold_close(tmp_path: Path, pump: LogPump) -> None:
+def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, pump: LogPump) -> None:
     pipe = pump.capture(tmp_path / "out.log", 1 << 20, 1)
     stop = threading.Event()
 
@@ -281,12 +289,12 @@ def test_a_flood_that_never_ends_does_not_hold_close(tmp_path: Path, pump: LogPu
     writer.join()
     os.close(pipe)
 
-    assert took < CLOSE_S  # after which it would have given up
+    assert took < close_s  # after which it would have given up
 
 
 def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogPump, tmp_path: Path) -> None:
     (tmp_path / "out.log").write_text("old")
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     pump.close()
     pump.close()
 
@@ -303,7 +311,7 @@ def test_descriptors_do_not_grow(pump: LogPump, tmp_path: Path) -> None:
     os.close(pump.capture(tmp_path / "first.log", 0, 0))
     wait_until(lambda: pump.keeper_pid is not None)
     wait_until(lambda: not pump.open_pipes)
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for number in range(50):
         os.close(pump.capture(tmp_path / f"{number % 3}.log", 0, 0))
 

@@ -28,7 +28,7 @@ def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 async def test_only_a_system_that_is_stopping_is_shut_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool
 ) -> None:
-    assert await shutdown.is_under_way(answering(tmp_path, monkeypatch, script)) is expected
+    assert await shutdown.is_under_way(answering(tmp_path, monkeypatch, script), patience_s=60.0) is expected
 
 
 async def test_who_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
