@@ -66,7 +66,8 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
     conf = tmp_path / "long.conf"
     conf.write_text(
         f"[supervisord]\nstate_dir={tmp_path}/state\n[program:first]\n"
-        "command=/bin/sh -c 'trap \"sleep 0.3; exit\" TERM; while :; do sleep 0.05; done'\nstartsecs=0\n"
+        f"command=/bin/sh -c 'trap \"sleep 0.3; exit\" TERM; touch {tmp_path}/heeds; while :; do sleep 0.05; done'\n"
+        "startsecs=0\n"
     )
     config = load(conf, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,9 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
     await programs.begin()
     runner = programs.runners["first"]
     await asyncio.wait_for(runner.until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        while not (tmp_path / "heeds").exists():  # noqa: ASYNC110 - else it ends before it is known that it stops
+            await asyncio.sleep(0.01)
     if host_leaves and not is_late:
         programs.host_leaves()
 
