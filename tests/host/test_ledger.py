@@ -12,10 +12,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from supervisor.host import ledger as ledger_module
 from supervisor.host import ledger_writer
 from supervisor.host.ledger import CLOSE_WAIT_S, AttemptRecord, Ledger, LedgerError, OpenAttempt
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that others use may take long for a sync."""
+    for name in ("READ_WAIT_S", "CLOSE_WAIT_S"):
+        monkeypatch.setattr(ledger_module, name, PATIENCE_S)
 
 
 @pytest.fixture
