@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.host import log_handover, logs
 from supervisor.host.log_link import LOCK, SOCKET
 from supervisor.host.log_start import start as start_keeper
 from supervisor.host.logs import LogPump
@@ -20,6 +21,13 @@ from tests.reading import alive, content
 
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end waits for a keeper that is only just started, however busy the machine is."""
+    for module in (log_handover, logs):
+        monkeypatch.setattr(module, "CLOSE_S", PATIENCE_S)
 
 
 @pytest.fixture
