@@ -117,8 +117,7 @@ async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process
     programs, runner = await begun(tmp_path, services, "standby=warm")
     await until(runner, lambda: trains(runner, 1))
     standby = await until(runner, lambda: "ready" in str(runner.acts.reserve.standing()) and runner.acts.reserve.pid)
-    others = strays(services, standby)
-    assert others
+    others = await until(runner, lambda: strays(services, standby))
 
     cgroups.error = error
     os.kill(runner.acts.pid or 0, signal.SIGKILL)
@@ -138,8 +137,7 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
     programs, runner = await begun(tmp_path, services, "standby=warm")
     await until(runner, lambda: trains(runner, 1))
     standby = await until(runner, lambda: "ready" in str(runner.acts.reserve.standing()) and runner.acts.reserve.pid)
-    others = strays(services, standby)
-    assert others
+    others = await until(runner, lambda: strays(services, standby))
 
     folder = next(each for each in (services.runtime_dir / "digits").iterdir() if each.name.startswith("s"))
     folder.rename(folder.with_name("elsewhere"))
