@@ -12,7 +12,7 @@ from worker import attempt, members
 task = json.loads(os.environ[members.CLUSTER])
 rank = task["task"]["index"]
 acts = dict(each.split(":") for each in sys.argv[1:])
-print(json.dumps({"pid": os.getpid(), **task}), flush=True)
+os.write(sys.stdout.fileno(), f"{json.dumps({'pid': os.getpid(), **task})}\n".encode())  # at once: all have one pipe
 match acts.get(str(rank), "wait"):
     case "die":
         os.kill(os.getpid(), signal.SIGKILL)
