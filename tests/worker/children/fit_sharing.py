@@ -24,6 +24,6 @@ try:
     fit(model, lambda epoch: dataset.with_options(options), epochs=1, strategy=strategy, verbose=0)
 except ValueError as error:
     if together is not None and together.is_chief:
-        print(f"refused after {int(model.optimizer.iterations.numpy())} steps: {error}", flush=True)
+        print(f"refused after {int(model.optimizer.iterations.numpy())} steps: {error}\n", end="", flush=True)
 else:
-    print(f"trained {int(model.optimizer.iterations.numpy())} steps", flush=True)
+    print(f"trained {int(model.optimizer.iterations.numpy())} steps\n", end="", flush=True)

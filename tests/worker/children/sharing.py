@@ -73,4 +73,4 @@ for kind in sys.argv[4:]:
     try:
         train(kind)
     except ValueError as error:
-        print(f"{kind}: {error}", flush=True)
+        print(f"{kind}: {error}\n", end="", flush=True)  # one piece: all have one pipe

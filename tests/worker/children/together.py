@@ -21,7 +21,7 @@ folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 rank = strategy.cluster_resolver.task_id
 tracked = training.build(strategy)
 with worker.Run(tracked, strategy=strategy, total_steps=steps, directory=folder / "ckpt", interval="7 steps") as run:
-    print(f"worker {rank} pid {os.getpid()} begins at {run.step}", flush=True)
+    print(f"worker {rank} pid {os.getpid()} begins at {run.step}\n", end="", flush=True)
     step = training.step_of(tracked, strategy)
     for images, labels in run.batches(training.data()):
         noise = np.random.normal(size=rank + 1).sum() + random.random()
