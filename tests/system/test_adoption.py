@@ -50,6 +50,10 @@ def causes(daemon: Daemon, name: str) -> list[str | None]:
     return [each["cause"] for each in history(daemon, name)]
 
 
+def until_booked(daemon: Daemon, name: str) -> None:
+    daemon.until(lambda: history(daemon, name), "the ledger has its attempt")
+
+
 def die(daemon: Daemon) -> None:
     assert daemon.stop(signal.SIGKILL) == -signal.SIGKILL
 
@@ -114,9 +118,12 @@ def test_adopted_worker_is_stopped_with_a_flush_and_its_exit_status_is_known(tmp
 
 def test_adopted_worker_that_is_done_has_succeeded(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=300)) as daemon:
-        daemon.until_step("count", 5)
+        worker = daemon.until_step("count", 5)["pid"]
+        os.kill(worker, signal.SIGSTOP)  # or it might be done before the next daemon is there
         die(daemon)
         daemon.start()
+        daemon.until_state("count", "ADOPTING")
+        os.kill(worker, signal.SIGCONT)
 
         done = daemon.until_state("count", "SUCCEEDED")
 
@@ -144,11 +151,14 @@ def test_adopted_worker_that_dies_is_followed_at_once_from_its_checkpoint(tmp_pa
 def test_worker_that_was_still_loading_gets_its_go_from_the_next_daemon(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, LOAD_S=4)) as daemon:
         first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
+        os.kill(first, signal.SIGSTOP)  # however long the next daemon takes
+        until_booked(daemon, "count")
         die(daemon)  # `go` went into a pipe that nobody has opened yet, and is gone with the daemon
 
         daemon.start()
 
         assert daemon.until_state("count", "ADOPTING", "STARTING")["wire_state"] == "STARTING"
+        os.kill(first, signal.SIGCONT)
         assert daemon.until_step("count", 3)["pid"] == first
         assert daemon.status("count")["state"] == "RUNNING"
         assert causes(daemon, "count") == [None]
@@ -256,7 +266,7 @@ def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
 
 
 def test_worker_that_was_done_while_no_daemon_was_there_has_succeeded(tmp_path: Path, orphans: Callable[[int], int]):
-    with Daemon(tmp_path, job("count", tmp_path, STEPS=100)) as daemon:
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=100, STEP_S=0.03)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
         die(daemon)
         assert orphans(first) == 0
@@ -305,6 +315,7 @@ def test_exit_status_of_a_worker_that_nobody_has_reaped_is_read(tmp_path: Path):
 def test_error_of_a_worker_that_failed_while_no_daemon_was_there_is_told(tmp_path: Path, orphans: Callable[[int], int]):
     with Daemon(tmp_path, job("count", tmp_path, "autorestart=false", FAIL="import", LOAD_S=1.5)) as daemon:
         first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
+        until_booked(daemon, "count")
         die(daemon)
         assert os.waitstatus_to_exitcode(orphans(first)) == 1
 
