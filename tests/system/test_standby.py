@@ -17,7 +17,7 @@ from supervisor.host import marks
 from supervisor.protocol import checkpoints
 from tests.reading import alive
 from tests.system.harness import TRAINER, Daemon, job
-from tests.system.test_adoption import causes, die, history, orphans, until_answering
+from tests.system.test_adoption import causes, die, history, orphans, reload
 from tests.system.test_faults import ends_well, section
 
 __all__ = ["orphans"]
@@ -43,6 +43,14 @@ def of_job(daemon: Daemon) -> list[psutil.Process]:
     """All live processes of the daemon's programs."""
     found = marks.of_daemon(daemon.folder / "state")
     return [each for some in found.values() for each in some if alive(each.pid)]
+
+
+def parent(process: psutil.Process) -> int | None:
+    """None once it is gone."""
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return None
 
 
 def kill(pid: int) -> None:
@@ -190,7 +198,7 @@ def test_the_next_daemon_goes_on_with_a_worker_that_was_a_standby(tmp_path: Path
         found = daemon.status("digits")
         kill(promoted)
         daemon.until(lambda: daemon.status("digits")["job"]["attempt"] == 3, "the third attempt")
-        strays = [each for each in of_job(daemon) if each.ppid() == promoted]
+        strays = [each for each in of_job(daemon) if parent(each) == promoted]
         booked = causes(daemon, "digits")
 
     assert (found["pid"], found["job"]["attempt"]) == (promoted, 2)
@@ -203,8 +211,7 @@ def test_reload_leaves_no_standby_behind(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)) as daemon:
         worker = daemon.until_step("digits", 30)["pid"]
         standby = until_ready(daemon)
-        daemon.call("reload")
-        until_answering(daemon)
+        reload(daemon)
         another = until_ready(daemon, but=standby)
         live = {each.pid for each in of_job(daemon)}
 
