@@ -142,6 +142,7 @@ def test_a_standby_killed_in_the_moment_of_its_promotion_is_never_booked_as_the_
         os.kill(daemon.process.pid, signal.SIGSTOP)  # it learns of both deaths at once
         kill(standby)
         kill(worker)
+        daemon.until(lambda: not (alive(standby) or alive(worker)), "both are dead")
         os.kill(daemon.process.pid, signal.SIGCONT)
         daemon.until(lambda: daemon.status("digits")["job"]["attempt"] >= 2, "the next attempt")
         daemon.until_step("digits", 1)
