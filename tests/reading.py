@@ -11,7 +11,7 @@ def content(path: Path) -> bytes:
     """What is in the file; nothing where there is none, which may change between any two looks."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return b""
 
 

@@ -114,7 +114,7 @@ def switches(pid: int) -> int:
     lines = [
         line
         for thread in Path(f"/proc/{pid}/task").iterdir()
-        for line in (thread / "status").read_text().splitlines()
+        for line in content(thread / "status").decode().splitlines()
         if line.startswith("voluntary_ctxt_switches")
     ]
     return sum(int(line.split()[1]) for line in lines)

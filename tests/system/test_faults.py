@@ -80,9 +80,9 @@ def ends_well(daemon: Daemon, name: str, steps: int = STEPS) -> None:
     assert not (daemon.folder / f"{name}.marks" / "two").exists(), "two workers at once"
 
 
-def left(folder: Path) -> list[str]:
+def left(folder: Path) -> list[int]:
     """What runs of this daemon's programs."""
-    return [each.name() for found in marks.of_daemon(folder / "state").values() for each in found]
+    return [each.pid for found in marks.of_daemon(folder / "state").values() for each in found]
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_crashmail_mails_an_unexpected_end_and_no_other(clients: Path, tmp_path: Path):
     mailer, mailbox = sendmail(tmp_path)
     programs = (
@@ -161,9 +166,11 @@ def test_fatalmailbatch_mails_what_was_given_up(clients: Path, tmp_path: Path):
         f"{clients}/fatalmailbatch --toEmail=ops@example.org --fromEmail=d@example.org --interval=0.01 "
         f"--tickEvent=TICK_5 --smtpHost=127.0.0.1:{port}"
     )
-    broken = "[program:broken]\ncommand=/bin/false\nstartretries=0\n"
+    broken = "[program:broken]\ncommand=/bin/false\nstartretries=0\nautostart=false\n"
     try:
         with daemon(tmp_path, broken + listener("batch", batch, "PROCESS_STATE,TICK_5")) as running:
+            running.until(lambda: listens(port), "the mail server listens")
+            running.call("start", name="broken", wait=False)
             running.until(lambda: "broken:broken failed to start" in text(received), "the mail came", TICK_PATIENCE_S)
     finally:
         server.kill()

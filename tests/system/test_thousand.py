@@ -9,7 +9,7 @@ import pytest
 from supervisor.control.connections import MOST_CONNECTIONS
 from tests.system.harness import Daemon
 
-pytestmark = pytest.mark.slow  # starts a thousand processes, about 15 s
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # starts a thousand processes, about 15 s
 
 COUNT = 1000
 PROGRAMS = f"""[program:w]

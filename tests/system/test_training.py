@@ -43,7 +43,7 @@ def test_demonstration_ends_bit_for_bit_as_the_undisturbed_run():
 def test_ctrl_c_in_the_demonstration_leaves_nothing_running():
     shown = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     deadline = time.monotonic() + 60
-    while not any("digits.py" in " ".join(each.cmdline()) for each in belongings()):
+    while not any("digits.py" in " ".join(each.info["cmdline"] or ()) for each in belongings()):
         assert time.monotonic() < deadline and shown.poll() is None
         time.sleep(0.1)
 
