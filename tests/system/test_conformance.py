@@ -46,7 +46,7 @@ startretries=20
 [program:stubborn]
 command=/bin/sh -c "trap '' TERM; exec sleep 1000"
 autostart=false
-stopwaitsecs=4
+stopwaitsecs=8
 [program:slow]
 command=/bin/sh -c "trap '' TERM; exec sleep 1000"
 autostart=false

@@ -29,11 +29,11 @@ time.sleep(1000)
 PROGRAMS = f"""[program:good]
 command=/bin/sleep 100000
 [program:short]
-command=/bin/sh -c "sleep 1.6; exit 7"
+command=/bin/sh -c "sleep 3; exit 7"
 autostart=false
 autorestart=false
 [program:short_well]
-command=/bin/sh -c "sleep 1.6"
+command=/bin/sh -c "sleep 3"
 autostart=false
 autorestart=false
 [program:broken]

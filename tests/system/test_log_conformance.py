@@ -13,7 +13,7 @@ log_format=supervisor
 command=/bin/sh -c 'exit 3'
 startretries=1
 [program:brief]
-command=/bin/sleep 1.5
+command=/bin/sleep 3
 autorestart=false
 [program:shot]
 command=/bin/sleep 100000
