@@ -50,14 +50,6 @@ def causes(daemon: Daemon, name: str) -> list[str | None]:
     return [each["cause"] for each in history(daemon, name)]
 
 
-def until_booked(daemon: Daemon, name: str) -> None:
-    daemon.until(lambda: history(daemon, name), "the ledger has its attempt")
-
-
-def die(daemon: Daemon) -> None:
-    assert daemon.stop(signal.SIGKILL) == -signal.SIGKILL
-
-
 def committed(daemon: Daemon, name: str) -> list[int]:
     return [each.step for each in checkpoints.committed(daemon.folder / name)]
 
@@ -88,7 +80,7 @@ def until_answering(daemon: Daemon) -> None:
 def test_worker_trains_on_without_a_daemon_and_the_next_one_goes_on_with_it(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=50)) as daemon:
         before = daemon.until_step("count", 5)
-        die(daemon)
+        daemon.die()
         daemon.until(lambda: committed(daemon, "count")[:1] > [50], "it has committed meanwhile")
 
         daemon.start()
@@ -106,7 +98,7 @@ def test_worker_trains_on_without_a_daemon_and_the_next_one_goes_on_with_it(tmp_
 def test_adopted_worker_is_stopped_with_a_flush_and_its_exit_status_is_known(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         daemon.until_step("count", 5)
-        die(daemon)
+        daemon.die()
         daemon.start()
 
         daemon.call("stop", name="count")
@@ -120,7 +112,7 @@ def test_adopted_worker_that_is_done_has_succeeded(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=300)) as daemon:
         worker = daemon.until_step("count", 5)["pid"]
         os.kill(worker, signal.SIGSTOP)  # or it might be done before the next daemon is there
-        die(daemon)
+        daemon.die()
         daemon.start()
         daemon.until_state("count", "ADOPTING")
         os.kill(worker, signal.SIGCONT)
@@ -134,7 +126,7 @@ def test_adopted_worker_that_is_done_has_succeeded(tmp_path: Path):
 def test_adopted_worker_that_dies_is_followed_at_once_from_its_checkpoint(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=10)) as daemon:
         first = daemon.until_step("count", 25)["pid"]
-        die(daemon)
+        daemon.die()
         daemon.start()
         daemon.until_state("count", "RUNNING")
 
@@ -152,8 +144,7 @@ def test_worker_that_was_still_loading_gets_its_go_from_the_next_daemon(tmp_path
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, LOAD_S=4)) as daemon:
         first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
         os.kill(first, signal.SIGSTOP)  # however long the next daemon takes
-        until_booked(daemon, "count")
-        die(daemon)  # `go` went into a pipe that nobody has opened yet, and is gone with the daemon
+        daemon.die()  # `go` went into a pipe that nobody has opened yet, and is gone with the daemon
 
         daemon.start()
 
@@ -169,7 +160,7 @@ def test_flush_that_was_asked_for_is_waited_for_by_the_next_daemon(tmp_path: Pat
         first = daemon.until_step("count", 5)["pid"]
         ask_in_background(daemon, "checkpoint", name="count")
         daemon.until(lambda: list((tmp_path / "count").glob("*.partial")), "it is saving")
-        die(daemon)
+        daemon.die()
 
         daemon.start()
 
@@ -185,7 +176,7 @@ def test_stop_is_completed_by_the_next_daemon(tmp_path: Path):
         first = daemon.until_step("count", 5)["pid"]
         ask_in_background(daemon, "stop", name="count")
         daemon.until(lambda: list((tmp_path / "count").glob("*.partial")), "it is saving")
-        die(daemon)
+        daemon.die()
 
         daemon.start()
 
@@ -201,7 +192,7 @@ def test_save_in_progress_is_committed_and_told_to_the_next_daemon(tmp_path: Pat
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=20, FLUSH_S=1.5)) as daemon:
         first = daemon.until_step("count", 19)["pid"]
         daemon.until(lambda: list((tmp_path / "count").glob("*.partial")), "it is saving")
-        die(daemon)
+        daemon.die()
 
         daemon.start()
 
@@ -216,7 +207,7 @@ def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=ENDLESS, EVERY=10)) as daemon:
         first = daemon.until_step("count", 25)["pid"]
         os.kill(first, signal.SIGSTOP)
-        die(daemon)
+        daemon.die()
         daemon.start()
 
         daemon.call("stop", name="count")
@@ -229,7 +220,7 @@ def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp
 def test_plain_program_is_adopted_too(tmp_path: Path):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         first = daemon.until_state("sleeper", "RUNNING")["pid"]
-        die(daemon)
+        daemon.die()
 
         daemon.start()
 
@@ -247,9 +238,10 @@ def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
     chance = random.Random(11)
     with Daemon(tmp_path, job("count", tmp_path, "startsecs=0", STEPS=steps, EVERY=every, FLUSH_S=0.02)) as daemon:
         first = daemon.until_step("count", 1)["pid"]
+        assert history(daemon, "count")  # what the ledger has not heard of would be ended
         for _ in range(KILLS):
             time.sleep(chance.uniform(0, 1.0))
-            die(daemon)
+            daemon.stop(signal.SIGKILL)
             assert alive(first) or committed(daemon, "count")[0] == steps
             daemon.launch()
         until_answering(daemon)
@@ -268,7 +260,7 @@ def test_any_number_of_daemons_may_die_at_any_moment(tmp_path: Path):
 def test_worker_that_was_done_while_no_daemon_was_there_has_succeeded(tmp_path: Path, orphans: Callable[[int], int]):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100, STEP_S=0.03)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
-        die(daemon)
+        daemon.die()
         assert orphans(first) == 0
 
         daemon.start()
@@ -276,7 +268,7 @@ def test_worker_that_was_done_while_no_daemon_was_there_has_succeeded(tmp_path: 
         daemon.until_state("count", "SUCCEEDED")
         (attempt,) = history(daemon, "count")
         assert (attempt["cause"], attempt["to_step"]) == ("done", 100)
-        die(daemon)
+        daemon.die()
         daemon.start()
         assert daemon.until_state("count", "STOPPED")["pid"] is None
 
@@ -286,7 +278,7 @@ def test_worker_that_was_killed_while_no_daemon_was_there_is_followed_at_once(
 ):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=10)) as daemon:
         first = daemon.until_step("count", 25)["pid"]
-        die(daemon)
+        daemon.die()
         os.kill(first, signal.SIGKILL)
         orphans(first)
         newest = committed(daemon, "count")[0]
@@ -302,7 +294,7 @@ def test_worker_that_was_killed_while_no_daemon_was_there_is_followed_at_once(
 def test_exit_status_of_a_worker_that_nobody_has_reaped_is_read(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=10)) as daemon:
         first = daemon.until_step("count", 25)["pid"]
-        die(daemon)
+        daemon.die()
         os.kill(first, signal.SIGKILL)
         daemon.until(lambda: not alive(first), "it is dead")
 
@@ -315,8 +307,7 @@ def test_exit_status_of_a_worker_that_nobody_has_reaped_is_read(tmp_path: Path):
 def test_error_of_a_worker_that_failed_while_no_daemon_was_there_is_told(tmp_path: Path, orphans: Callable[[int], int]):
     with Daemon(tmp_path, job("count", tmp_path, "autorestart=false", FAIL="import", LOAD_S=1.5)) as daemon:
         first = daemon.until(lambda: daemon.status("count")["pid"], "it was started")
-        until_booked(daemon, "count")
-        die(daemon)
+        daemon.die()
         assert os.waitstatus_to_exitcode(orphans(first)) == 1
 
         daemon.start()
@@ -391,7 +382,7 @@ def test_reload_flushes_and_starts_anew_what_is_configured_otherwise(tmp_path: P
 def test_worker_of_a_program_that_is_not_configured_any_more_flushes_and_leaves(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
-        die(daemon)
+        daemon.die()
         daemon.write("[program:other]\ncommand=/bin/sleep 100000\n")
 
         daemon.start()
@@ -408,7 +399,7 @@ def test_worker_of_a_program_that_is_not_configured_any_more_flushes_and_leaves(
 def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
-        die(daemon)
+        daemon.die()
         with sqlite3.connect(tmp_path / "state" / "ledger.sqlite3") as ledger:
             ledger.execute("INSERT OR REPLACE INTO programs VALUES ('count', 0)")
 
@@ -429,7 +420,7 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
     keys = f"stopwaitsecs={1000 if in_a_hurry else 1}\nflush_timeout=1"
     daemon = Daemon(tmp_path, job("t", tmp_path, keys, STEPS=ENDLESS)).start()
     daemon.until_step("t", 30)
-    die(daemon)
+    daemon.die()
     marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "t", 0)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()

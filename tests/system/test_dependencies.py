@@ -67,10 +67,7 @@ def test_after_a_reboot_it_waits_for_what_it_needs_as_at_any_start(tmp_path: Pat
     needed = SLEEPER.format("base", "priority=900").replace("startsecs=0", "startsecs=1")
     with Daemon(tmp_path, SLEEPER.format("needy", "priority=1\ndepends_on=base") + needed) as daemon:
         pids = [daemon.until_state(name, "RUNNING")["pid"] for name in ("base", "needy")]
-        daemon.until(lambda: all(daemon.call("history", name=name)["attempts"] for name in ("base", "needy")), "booked")
-        assert daemon.process is not None
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.die()
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         daemon.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "both are gone")

@@ -142,7 +142,7 @@ def test_supervisorctl_shows_them_and_goes_on_with_the_next_daemon(daemon: Daemo
             raise AssertionError(f"the stream ended before {event}")
 
         first = until("PROCESS_STATE_RUNNING")
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         daemon.start()
         assert until("EVENTS_MISSED")["count"] is None
         again = until("PROCESS_STATE_RUNNING")

@@ -71,7 +71,7 @@ def test_a_jump_changes_time_stamps_and_nothing_else(tmp_path: Path, ahead_s: in
         assert sum(spent_s.values()) < 300
         assert after["job"]["attempt"] == 2
 
-        daemon.stop(signal.SIGKILL)  # and over a new daemon, with the clock set right again
+        daemon.die()  # and over a new daemon, with the clock set right again
         clock.set(0)
         daemon.start()
         adopted = daemon.until_state("t", "RUNNING")
@@ -88,9 +88,10 @@ def test_a_jump_changes_time_stamps_and_nothing_else(tmp_path: Path, ahead_s: in
 def test_a_back_off_and_a_notice_keep_their_time(tmp_path: Path, ahead_s: int):
     clock = Clock(tmp_path)
     programs = job("t", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS, STEP_S=0.02)
-    programs += f"[program:bad]\ncommand={shutil.which('false')}\nstartretries=2\n"
+    programs += f"[program:bad]\ncommand={shutil.which('false')}\nstartretries=2\nautostart=false\n"
     with Daemon(tmp_path, programs, environment=clock.environment) as daemon:
         pid = daemon.until_step("t", 5)["pid"]
+        daemon.call("start", name="bad", wait=False)
         daemon.until_state("bad", "BACKOFF")
         clock.set(ahead_s)
 

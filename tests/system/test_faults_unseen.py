@@ -41,7 +41,7 @@ def history(daemon: Daemon) -> list[dict[str, Any]]:
 def end_unseen(daemon: Daemon, how: str, reaper: Callable[[int], int], at_step: int = 25) -> None:
     """The daemon is killed, and then its worker ends in a way of the trainer's `fail_as_told`; a new daemon comes."""
     pid = daemon.until_step("t", at_step)["pid"]
-    daemon.stop(signal.SIGKILL)
+    daemon.die()
     (daemon.folder / "how").write_text(how)
     (daemon.folder / "how").rename(daemon.folder / "t" / "fail")
     reaper(pid)
@@ -97,7 +97,7 @@ def test_the_end_that_nobody_saw_of_one_that_is_held_back_counts_as_any_other(
     with Daemon(tmp_path, base + needy) as daemon:
         pid = daemon.until_step("t", 25)["pid"]
         base_pid = daemon.status("base")["pid"]
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         (tmp_path / "how").write_text(how)
         (tmp_path / "how").rename(tmp_path / "t" / "fail")
         reaper(pid)
@@ -136,9 +136,9 @@ def test_a_kill_for_lack_of_memory_that_nobody_saw_is_booked_as_that(
 
 
 def test_done_unseen_is_success(tmp_path: Path, reaper: Callable[[int], int]):
-    with Daemon(tmp_path, job("t", tmp_path, STEPS=60)) as daemon:
+    with Daemon(tmp_path, job("t", tmp_path, STEPS=60, STEP_S=0.05)) as daemon:
         pid = daemon.until_step("t", 5)["pid"]
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         reaper(pid)
 
         daemon.start()
@@ -148,11 +148,11 @@ def test_done_unseen_is_success(tmp_path: Path, reaper: Callable[[int], int]):
 
 
 def test_a_new_daemon_does_not_forget_which_checkpoint_kills(tmp_path: Path):
-    program = job("t", tmp_path, STEPS=40, EVERY=10, FAIL="dies-from-20")
+    program = job("t", tmp_path, STEPS=40, EVERY=10, STEP_S=0.05, FAIL="dies-from-20")
     with Daemon(tmp_path, program) as daemon:
         daemon.until(lambda: len(history(daemon)) >= 3, "it died from the checkpoint")
         daemon.until(lambda: history(daemon)[1]["cause"], "that is booked")
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
 
         daemon.start()
 
@@ -166,16 +166,16 @@ def test_a_new_daemon_does_not_forget_which_checkpoint_kills(tmp_path: Path):
 def test_a_crash_loop_goes_on_where_it_stood(tmp_path: Path):
     program = job("t", tmp_path, "startretries=3", FAIL="none-such", STEPS=0, LOAD_S="no number")
     with Daemon(tmp_path, program) as daemon:
-        daemon.until(lambda: len(history(daemon)) >= 3, "it failed twice, and waits")
-        daemon.until(lambda: daemon.status("t")["state"] == "BACKOFF", "it waits")
-        daemon.stop(signal.SIGKILL)
+        daemon.until(lambda: [each["cause"] for each in history(daemon)] == ["crash"] * 3, "it failed three times")
+        daemon.until_state("t", "BACKOFF")
+        daemon.die()
 
         daemon.start()
 
         failed = daemon.until_state("t", "FAILED", patience_s=60)
         assert "4 failures (crash)" in failed["reason"]
         assert len(history(daemon)) == 4
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         daemon.start()
         failed = daemon.until_state("t", "FAILED", patience_s=60)
         assert len(history(daemon)) == 5, "one more attempt, not a whole budget"

@@ -57,7 +57,7 @@ def test_a_worker_trains_on_while_its_daemon_is_away_and_that_is_training(tmp_pa
     with Daemon(tmp_path, job("digits", tmp_path, STEPS=100_000, EVERY=50, STEP_S=0.01)) as daemon:
         daemon.until_step("digits", 10)
         before = goodput(daemon)
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         time.sleep(2)  # what is measured is time
         daemon.start()
         step = daemon.until_state("digits", "RUNNING")["job"]["step"] or 0
@@ -73,7 +73,7 @@ def test_a_worker_that_dies_with_its_daemon_was_down(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, STEPS=100_000, EVERY=1_000_000, STEP_S=0.01)) as daemon:
         pid = daemon.until_step("digits", 10)["pid"]
         goodput(daemon)  # reads the ledger, so the account is written down
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         os.kill(pid, signal.SIGKILL)
         time.sleep(2)  # what is measured is time
         daemon.start()

@@ -44,9 +44,7 @@ def keeper(daemon: Daemon) -> int | None:
 
 
 def kill(daemon: Daemon) -> None:
-    assert daemon.process is not None
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.die()
 
 
 def end_program(daemon: Daemon) -> int:
@@ -138,5 +136,5 @@ def test_a_missing_system_log_is_told_and_costs_the_program_nothing(tmp_path: Pa
             lambda: "nobody listens at /dev/log" in daemon.status("talker")["description"], "status says what is wrong"
         )
         log = Path(daemon.status("talker")["stdout_logfile"])
-        size = log.stat().st_size
-        daemon.until(lambda: log.stat().st_size > size, "its file grows on")
+        size = len(content(log))
+        daemon.until(lambda: len(content(log)) > size, "its file grows on")

@@ -1,7 +1,6 @@
 """Event listeners under a whole daemon: what they are told, and that nothing goes missing when they or it die."""
 
 import http.client
-import signal
 import socket
 import sys
 import threading
@@ -74,8 +73,11 @@ def test_another_of_the_pool_takes_what_a_dying_one_had(tmp_path: Path):
         tell(daemon, "word")
 
         until_heard(daemon, "type:t\nword", "type:t\nword")
-        states = {daemon.status(name)["pid"] is None for name in ("ear:0", "ear:1")}
-        assert states == {True, False}
+
+        def gone() -> set[bool]:
+            return {daemon.status(name)["pid"] is None for name in ("ear:0", "ear:1")}
+
+        daemon.until(lambda: gone() == {True, False}, "one of them is gone")
 
 
 def _standings(daemon: Daemon) -> list[str]:
@@ -104,6 +106,7 @@ def test_what_does_not_fit_is_counted_and_said(tmp_path: Path):
         assert (listener["standing"], listener["waiting"], listener["dropped"]) == ("BUSY", 2, 2)
         assert "2 events were dropped" in status["description"]
         assert 'stepkeeper_listener_events_total{fate="dropped",pool="ear"} 2.0' in metrics(daemon)
+        daemon.until(lambda: daemon.events("listener.event_dropped"), "it is in the log")
         assert daemon.events("listener.event_dropped") == ["listener.event_dropped"]
         daemon.call("stop", name="ear")
         daemon.call("start", name="ear")
@@ -136,7 +139,7 @@ def test_after_the_daemon_s_death_the_next_starts_listeners_anew_and_programs_go
         listener = daemon.until_state(name, "RUNNING")["pid"]
         daemon.until(lambda: _running("p", pid) in payloads(tmp_path), "the first one hears of p")
 
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         daemon.start()
 
         daemon.until(lambda: daemon.status(name)["pid"] not in (None, listener), "another listener runs")
@@ -230,10 +233,11 @@ def test_many_threads_tell_and_nothing_is_lost(tmp_path: Path):
 
 
 def test_a_daemon_that_ends_when_all_is_done_does_not_wait_for_listeners(tmp_path: Path):
-    programs = '[program:p]\ncommand=/bin/sh -c "sleep 0.5"\nstartsecs=0\n' + ear(tmp_path, "PROCESS_STATE_EXITED")
-    daemon = Daemon(tmp_path, programs, "exit_on=done")
-    daemon.launch()
-    assert daemon.process is not None
+    done = f"until test -e {tmp_path}/done; do sleep 0.05; done"
+    programs = f'[program:p]\ncommand=/bin/sh -c "{done}"\nstartsecs=0\n' + ear(tmp_path, "PROCESS_STATE_EXITED")
+    with Daemon(tmp_path, programs, "exit_on=done") as daemon:
+        daemon.until(lambda: _standings(daemon) == ["READY"], "the listener listens")
+        (tmp_path / "done").touch()
 
-    assert daemon.process.wait(PATIENCE_S) == 0
+        assert daemon.process is not None and daemon.process.wait(PATIENCE_S) == 0
     assert ["processname:p" in each for each in payloads(tmp_path)] == [True]

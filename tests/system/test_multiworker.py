@@ -28,7 +28,8 @@ def program(folder: Path, pause: float, keys: str = "", every: int = 7) -> str:
     return (
         f"[program:pair]\ncommand={sys.executable} {SCRIPT} {folder} {STEPS}\ndirectory={ROOT}\n"
         f"checkpoint_dir={folder}/ckpt\nstrategy=multiworker\nworkers=2\ndeterministic=true\n"
-        f'checkpoint_interval={every} steps\nredirect_stderr=true\nenvironment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n{keys}'
+        f"checkpoint_interval={every} steps\nredirect_stderr=true\n"
+        f'environment=PYTHONPATH="{ROOT}",PAUSE="{pause}"\n{keys}'
     )
 
 

@@ -178,6 +178,7 @@ def test_after_a_reboot_what_ran_runs_and_what_was_stopped_stays_so(tmp_path: Pa
         daemon.call("stop", name="stopped")
         daemon.until_step("runs", 10)
         worker = daemon.status("runs")["pid"]
+        assert attempts(daemon, "runs")  # the ledger has all that happened
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGSTOP)  # or it would see the worker end
         signal_and_wait(worker)
@@ -250,7 +251,7 @@ def test_a_notice_that_still_holds_after_a_crash_of_the_daemon_is_not_saved_for_
     with Daemon(tmp_path, job("count", tmp_path, **ENDLESS), "notices=file") as daemon:
         until_saved(daemon, "count", 1)
         pid = daemon.until_step("count", 5)["pid"]
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
 
         daemon.start()
 

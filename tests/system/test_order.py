@@ -30,8 +30,7 @@ def programs(common: str = "") -> str:
     """Six programs whose names, places in the file and priorities are all in different orders."""
     priorities = {"m": 900, "a": 3, "late": -5, "c": 1, "z": 2, "b": 1}
     written = [
-        SLEEPER.format(name=name, keys=f"priority={priority}\n{common}")
-        for name, priority in priorities.items()
+        SLEEPER.format(name=name, keys=f"priority={priority}\n{common}") for name, priority in priorities.items()
     ]
     return "".join([*written, "[group:g]\nprograms=a,b\npriority=100\n[group:h]\nprograms=c\npriority=200\n"])
 
@@ -107,11 +106,9 @@ def test_update_starts_what_is_new_by_priority(tmp_path: Path) -> None:
 def test_what_ran_when_the_host_broke_down_starts_by_priority_again(tmp_path: Path) -> None:
     with Daemon(tmp_path, programs()) as daemon:
         started(daemon, 6)
-        daemon.until(lambda: all(daemon.call("history", name=name)["attempts"] for name in IN_ORDER), "all are booked")
+        daemon.until_state("m", "RUNNING")
         pids = [each["pid"] for each in daemon.call("status")["programs"]]
-        assert daemon.process is not None
-        daemon.process.kill()
-        daemon.process.wait()
+        daemon.die()
         subprocess.run(["kill", "-9", *map(str, pids)], check=True)
         daemon.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "all are gone")
         with contextlib.closing(sqlite3.connect(tmp_path / "state/ledger.sqlite3")) as ledger, ledger:

@@ -54,7 +54,7 @@ def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> 
     with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
         daemon.call("start", name="plain")
         first = daemon.until_step("plain", 50, patience_s=PATIENCE_S)
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         daemon.start()
 
         later = daemon.until(

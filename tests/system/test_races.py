@@ -1,6 +1,5 @@
 """Commands that meet: none hangs, none leaves two workers, none forgets what was wanted."""
 
-import signal
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -39,7 +38,7 @@ def workers(daemon: Daemon) -> int:
     return len(psutil.Process(daemon.process.pid).children())
 
 
-SLOW = {"STEPS": 100_000, "EVERY": 100_000, "FLUSH_S": 1}
+SLOW = {"STEPS": 100_000, "EVERY": 100_000, "FLUSH_S": 2}
 
 
 def flushing(daemon: Daemon) -> None:
@@ -143,6 +142,7 @@ def test_second_daemon_does_not_take_the_socket_of_the_first(tmp_path: Path):
 def test_who_follows_a_log_and_leaves_is_forgotten(tmp_path: Path):
     with Daemon(tmp_path, "[program:quiet]\ncommand=/bin/sleep 100000\n") as daemon:
         daemon.until(lambda: Path(daemon.status("quiet")["stdout_logfile"]).exists(), "there is a log")
+        daemon.until_state("quiet", "RUNNING")
         before = daemon.descriptors()
         for _ in range(20):
             daemon.follow_and_leave("quiet")
@@ -153,7 +153,7 @@ def test_who_follows_a_log_and_leaves_is_forgotten(tmp_path: Path):
 def test_worker_that_the_ledger_never_heard_of_is_ended_before_the_next_one_starts(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
-        daemon.stop(signal.SIGKILL)
+        daemon.die()
         with sqlite3.connect(tmp_path / "state" / "ledger.sqlite3") as ledger:
             ledger.execute("DELETE FROM attempts")  # as if the daemon had died between the spawn and the record
 

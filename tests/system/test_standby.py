@@ -17,7 +17,7 @@ from supervisor.host import marks
 from supervisor.protocol import checkpoints
 from tests.reading import alive
 from tests.system.harness import TRAINER, Daemon, job
-from tests.system.test_adoption import causes, die, history, orphans, reload
+from tests.system.test_adoption import causes, history, orphans, reload
 from tests.system.test_faults import ends_well, section
 
 __all__ = ["orphans"]
@@ -170,7 +170,7 @@ def test_a_standby_ends_with_its_daemon_and_the_next_daemon_has_one_of_its_own(t
     daemon = Daemon(tmp_path, job("digits", tmp_path, STANDBY, STEPS=ENDLESS)).start()
     worker = daemon.until_step("digits", 30)["pid"]
     standby = until_ready(daemon)
-    die(daemon)
+    daemon.die()
     daemon.until(lambda: not alive(standby), "it ends by itself")
     assert alive(worker)
 
@@ -192,7 +192,7 @@ def test_the_next_daemon_goes_on_with_a_worker_that_was_a_standby(tmp_path: Path
     daemon.until(lambda: daemon.status("digits")["job"]["attempt"] == 2, "the second attempt")
     daemon.until_step("digits", 40)
     began = daemon.status("digits")["started_wall_at"]
-    die(daemon)
+    daemon.die()
 
     with daemon:
         daemon.until_state("digits", "RUNNING")

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.fuzzing import cases
-from tests.reading import alive
+from tests.reading import alive, content
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused, job, let_others_in
+from tests.system.test_adoption import reload
 
 PROGRAMS = """[program:cat]
 command=/bin/cat
@@ -39,7 +40,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def printed(daemon: Daemon, name: str) -> bytes:
-    return Path(daemon.status(name)["stdout_logfile"]).read_bytes()
+    return content(Path(daemon.status(name)["stdout_logfile"]))
 
 
 def until_printed(daemon: Daemon, name: str, text: bytes) -> None:
@@ -56,9 +57,7 @@ def test_a_killed_daemon_is_no_end_of_the_input_and_the_next_one_writes_on(daemo
     until_printed(daemon, "cat", b"before\n")
     descriptors = daemon.descriptors()
 
-    assert daemon.process is not None
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.die()
     daemon.start()
     daemon.until_state("cat", "RUNNING")
     daemon.call("send_stdin", name="cat", chars="after\n")
@@ -66,7 +65,7 @@ def test_a_killed_daemon_is_no_end_of_the_input_and_the_next_one_writes_on(daemo
     until_printed(daemon, "cat", b"before\nafter\n")
     assert daemon.status("cat")["pid"] == pid and alive(pid)
     daemon.call("send_stdin", name="cat", chars="more\n")
-    assert daemon.descriptors() <= descriptors + 2, "the daemon keeps nothing open to write there"
+    daemon.until(lambda: daemon.descriptors() <= descriptors + 2, "the daemon keeps nothing open to write there")
 
 
 def test_what_was_sent_and_not_read_survives_the_daemon(daemon: Daemon):
@@ -74,9 +73,7 @@ def test_what_was_sent_and_not_read_survives_the_daemon(daemon: Daemon):
     os.kill(pid, 19)
     daemon.call("send_stdin", name="cat", chars="kept\n")
 
-    assert daemon.process is not None
-    daemon.process.kill()
-    daemon.process.wait()
+    daemon.die()
     os.kill(pid, 18)
     daemon.start()
 
@@ -86,8 +83,7 @@ def test_what_was_sent_and_not_read_survives_the_daemon(daemon: Daemon):
 
 def test_a_reload_changes_nothing_for_who_writes(daemon: Daemon):
     pid = daemon.status("cat")["pid"]
-    daemon.call("reload")
-    daemon.until(lambda: daemon.events("log_keeper.found", "daemon.leaving"), "it begins anew")
+    reload(daemon)
     daemon.until(lambda: _sent(daemon, "again\n"), "it takes input again")
 
     until_printed(daemon, "cat", b"again\n")
