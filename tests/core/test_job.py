@@ -487,6 +487,14 @@ def test_plain_program_that_exits_before_startsecs_backs_off_whatever_its_code()
     assert job.state is State.BACKOFF
 
 
+def test_plain_program_that_outlived_startsecs_has_run_though_nobody_looked_before_its_exit():
+    job = starting(PLAIN)
+
+    die(job, 1.5, code=0)
+
+    assert job.state is State.SUCCEEDED
+
+
 @pytest.mark.parametrize(
     ("autorestart", "code", "after"),
     [

@@ -5,7 +5,7 @@ from signal import SIGTERM
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import blame, own_checkpoint, remember
-from supervisor.core.actions.moves import enter, fail, launch, loop_pause, retry
+from supervisor.core.actions.moves import enter, fail, launch, loop_pause, retry, run
 from supervisor.core.actions.repeating import follow_bad_checkpoint, follow_divergence, follow_out_of_memory
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
@@ -19,7 +19,13 @@ from supervisor.protocol.messages import Then
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
 def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
-    """Books the end of the attempt and decides what follows."""
+    """Books the end of the attempt and decides what follows.
+
+    A plain program may have outlived startsecs though nobody had the time to look: then it ran.
+    """
+    if _has_outlived(facts, now):
+        run(facts, now)
+        facts.failures.forgive()
     cause, text = verdict(facts, event)
     return follow(facts, event, cause, text, now)
 
@@ -44,6 +50,12 @@ def follow(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: floa
         text = f"{text}; {blamed}"
         record = RecordEnd(facts.attempt, cause, text)
     return [record, *remember(facts), *_follow_job(facts, event, cause, text, now)]
+
+
+def _has_outlived(facts: Facts, now: float) -> bool:
+    policy, deadline_at = facts.policy, facts.deadline_at
+    counts_seconds = not policy.is_job and policy.notify_timeout is None
+    return facts.state is State.STARTING and counts_seconds and deadline_at is not None and deadline_at <= now
 
 
 def verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
