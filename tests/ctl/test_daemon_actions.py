@@ -136,7 +136,7 @@ def test_a_reader_that_leaves_early_causes_no_traceback(daemon):
     daemon.answers["status"] = {"programs": [program(f"p{number}") for number in range(5000)]}
 
     command = " ".join([*CTL, "-s", daemon.url, "status"])
-    result = subprocess.run(f"{command} | head -1", shell=True, capture_output=True, text=True, timeout=20, check=False)
+    result = subprocess.run(f"{command} | head -1", shell=True, capture_output=True, text=True, timeout=60, check=False)
 
     assert result.stdout.startswith("p0 ")
     assert result.stderr == ""

@@ -64,7 +64,7 @@ def test_following_shows_what_is_added_until_ctrl_c(daemon):
         daemon.grow.set()
         added = process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        status = process.wait(10)
+        status = process.wait(60)
 
     assert seen == ["==> Press Ctrl-C to exit <==\n", "so far\n"]
     assert added == "one more line\n"

@@ -56,7 +56,7 @@ def test_a_job_that_does_not_train_says_why_under_the_line(daemon, ctl):
 
 
 def test_several_programs_start_side_by_side(daemon, ctl):
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
 
     def start(arguments):
         together.wait()  # breaks, and the test fails, unless all three are asked at once

@@ -20,7 +20,7 @@ COLUMNS = 140
 def spawn(daemon, *arguments: str) -> pexpect.spawn:
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(COLUMNS)}
     words = [*CTL[1:], "-s", daemon.url, *arguments]
-    return pexpect.spawn(CTL[0], words, env=environment, dimensions=(30, COLUMNS), timeout=15, encoding="utf-8")
+    return pexpect.spawn(CTL[0], words, env=environment, dimensions=(30, COLUMNS), timeout=60, encoding="utf-8")
 
 
 def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_path):
@@ -123,7 +123,7 @@ def test_an_action_of_the_interactive_client_is_asked_about(daemon):
 
 @pytest.mark.parametrize("option", ["-h", "-?", "--help"])
 def test_help_is_help_by_each_of_its_names(option):
-    result = subprocess.run([*CTL, option], capture_output=True, text=True, timeout=20, check=True)
+    result = subprocess.run([*CTL, option], capture_output=True, text=True, timeout=60, check=True)
 
     assert "restart --rolling NAME" in result.stdout
 
@@ -159,14 +159,14 @@ def test_the_shells_completion_knows_actions_and_programs(daemon, tmp_path, line
         "COMP_POINT": str(len(line)),
     }
 
-    subprocess.run([*CTL], env=environment, timeout=20, check=False)
+    subprocess.run([*CTL], env=environment, timeout=60, check=False)
 
     assert {each.strip() for each in answers.read_text().split("\n")} == expected
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_what_the_shell_reads(shell):
-    result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=20, check=True)
+    result = subprocess.run([*CTL, "completion", shell], capture_output=True, text=True, timeout=60, check=True)
 
     assert "supervisorctl" in result.stdout
 
@@ -193,11 +193,11 @@ def test_watch_without_a_terminal_prints_lines_when_they_change(daemon):
 
     daemon.answers["status"] = status
     with subprocess.Popen([*CTL, "-s", daemon.url, "status", "--watch"], stdout=subprocess.PIPE, text=True) as process:
-        looked = [looks.acquire(timeout=10) for _ in range(3)]
+        looked = [looks.acquire(timeout=30) for _ in range(3)]
         daemon.answers["status"] = {"programs": [program("web")]}
         lines = [process.stdout.readline() for _ in range(3)]
         process.send_signal(signal.SIGINT)
-        status = process.wait(10)
+        status = process.wait(60)
 
     assert looked == [True] * 3
     assert lines[:2] == ["web                              STOPPED   Not started\n", "\n"]
@@ -213,7 +213,7 @@ def test_watch_waits_for_a_daemon_that_is_away(tmp_path):
         with end:
             lines = [process.stdout.readline() for _ in range(2)]
             process.send_signal(signal.SIGINT)
-            process.wait(10)
+            process.wait(60)
 
     assert away == f"{end.url} no such file\n"
     assert lines[1].startswith("web                              RUNNING")

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 20.0
-CTL_S = 30.0
+PATIENCE_S = 60.0
+CTL_S = 60.0
 
 SETTINGS = """[supervisord]
 logfile=%(here)s/daemon.log
@@ -161,7 +161,7 @@ class Side:
             assert client.stdout is not None
             client.stdin.write(typed)
             client.stdin.flush()
-            hurry = threading.Timer(2 * PATIENCE_S, client.kill)  # neither the reading nor the end may take for ever
+            hurry = threading.Timer(PATIENCE_S, client.kill)  # neither the reading nor the end may take for ever
             hurry.start()
             shown: list[str] = []
             while not shown or until not in shown[-1]:

@@ -20,7 +20,7 @@ def test_in_the_background_the_command_returns_once_the_daemon_answers(tmp_path:
     daemon = Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n")
 
     started = subprocess.run(
-        [sys.executable, "-m", "supervisor.daemon", "-c", str(daemon.conf)], timeout=20, check=False
+        [sys.executable, "-m", "supervisor.daemon", "-c", str(daemon.conf)], timeout=60, check=False
     )
 
     assert started.returncode == 0
@@ -39,7 +39,7 @@ def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: P
 
     started = subprocess.run(
         [sys.executable, "-m", "supervisor.daemon", "-c", str(daemon.conf)],
-        timeout=20,
+        timeout=60,
         capture_output=True,
         text=True,
         check=False,
@@ -57,7 +57,7 @@ def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp
     environment = {**os.environ, "PYTHONPATH": str(installed.parent)}
 
     started = subprocess.run(
-        [*SUPERVISORD, str(daemon.conf)], env=environment, timeout=20, capture_output=True, text=True, check=False
+        [*SUPERVISORD, str(daemon.conf)], env=environment, timeout=60, capture_output=True, text=True, check=False
     )
 
     assert started.returncode == 78

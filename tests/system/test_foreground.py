@@ -14,7 +14,7 @@ from tests.reading import alive
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon
 
-TIME_S = 20.0
+TIME_S = 60.0
 TALK = (
     "import sys\\n"
     "print('ready', flush=True)\\n"
