@@ -50,7 +50,13 @@ class Daemon:
         )
 
     def __enter__(self) -> "Daemon":
-        return self.start()
+        try:
+            return self.start()
+        except AssertionError:
+            if self.process is not None:
+                self.process.terminate()  # or it would work beside all tests that follow
+                self.process.wait(PATIENCE_S)
+            raise
 
     def __exit__(self, *args: object) -> None:
         if self.process is not None and self.process.poll() is None:
