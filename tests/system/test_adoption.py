@@ -444,7 +444,7 @@ def test_what_is_left_of_a_program_that_is_not_configured_any_more_ends_with_the
     """A worker that can't flush, with a daemon that is told to leave as soon as it is there, and then to hurry."""
     daemon = Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)).start()
     first = daemon.until_step("count", 5)["pid"]
-    die(daemon)
+    daemon.die()
     os.kill(first, signal.SIGSTOP)
     daemon.write(others)
 
