@@ -85,6 +85,7 @@ class Channel:
         """Says hello, and hears what comes from now on."""
         self.say(self._hello())
         self._thread.start()
+        os.register_at_fork(after_in_child=self._is_another)
 
     def say(self, message: FromWorker) -> None:
         """Queues what must arrive; kept in memory while the daemon is away."""
@@ -147,6 +148,10 @@ class Channel:
         self._thread.join()
         for descriptor in (self._incoming, self._outgoing, self._wake):
             os.close(descriptor)
+
+    def _is_another(self) -> None:
+        """A forked process is not the worker: nothing that it says counts, its last words neither."""
+        self._closed = True
 
     def _note(self, message: FromWorker) -> None:
         """Keeps what a daemon that comes later has to know."""

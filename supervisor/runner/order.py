@@ -11,7 +11,7 @@ from typing import TypeVar
 from supervisor.config import ProgramConfig
 from supervisor.runner.runner import Runner
 
-PATIENCE_S = 2.0  # the ledger gives what a start needs in milliseconds; a disk that hangs holds up its own jobs only
+PATIENCE_S = 6.0  # more than the ledger waits for a slow disk; one that hangs holds up its own jobs only
 
 Done = TypeVar("Done")
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.host.channel import last_words
+from supervisor.protocol.layout import LAST_WORDS
 from supervisor.protocol.messages import (
     PROTOCOL,
     Committed,
@@ -150,6 +151,7 @@ def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel
     if child == 0:
         channel.say(SaveFailed(1, 5, "from the child"))
         channel.progress(Progress(1, 5))
+        channel.say(Failed(1, 5, "the child's own end"))
         os._exit(0 if not channel.drain(timeout=0.1) else 1)
     _, status = os.waitpid(child, 0)
     channel.progress(Progress(1, 6))
@@ -157,6 +159,7 @@ def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel
 
     assert os.waitstatus_to_exitcode(status) == 0
     assert not daemon.all_of(SaveFailed)
+    assert not (channel.pipes / LAST_WORDS).exists(), "how a child ends is not how the worker does"
 
 
 def _taken(requests: Requests) -> Asked | None:
