@@ -23,7 +23,7 @@ from worker import exact, finite, snapshot
 from worker.attempt import one_line, says_disk_full
 from worker.committing import Committing, cause_of, refusal
 from worker.image import Reserve
-from worker.saving import NotFinite, Origin, SaveError
+from worker.saving import NotFinite, Origin, SaveError, StandsStill
 from worker.shelf import Shelf, is_full
 from worker.snapshot import CannotSnapshot, Snapshot
 from worker.state import Position, State
@@ -91,7 +91,7 @@ class CheckpointWriter:
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
         self._reserves = {prefix: Reserve() for prefix in self._bundles}
-        self._can_snapshot, self._has_remarked = True, False
+        self._can_snapshot, self._stands_still = True, StandsStill()
         self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
 
     def take(self, figures: Figures, copied: bool) -> Taken:
@@ -117,7 +117,7 @@ class CheckpointWriter:
             return Taken(name, host, bundles, parts, is_apart)
         except CannotSnapshot as error:
             self._can_snapshot = False
-            self._remark(str(error))
+            self._stands_still.because(str(error))
             return Taken(name, host, None, parts, is_apart=False)
         except (tf.errors.OpError, MemoryError) as error:
             raise SaveError(refusal(name, _cause(error) or one_line(error))) from error
@@ -131,15 +131,9 @@ class CheckpointWriter:
         except MemoryError as error:
             if not copied:
                 raise
-            self._remark(f"as long as there is no memory for a copy: {one_line(error)}")
+            self._stands_still.for_memory(error)
             return self._snapshots(copied=False)
         return taken, copied
-
-    def _remark(self, why: str) -> None:
-        """Once: what it says does not change often."""
-        if not self._has_remarked:
-            self._has_remarked = True
-            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {why}\n")
 
     def write(self, taken: Taken) -> Manifest:
         """Commits it. Raises SaveError for a full disk, a folder that can't be written, an I/O error or no memory.

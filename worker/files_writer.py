@@ -16,7 +16,7 @@ from supervisor.protocol.manifest import Manifest
 from worker import generators
 from worker.attempt import one_line
 from worker.committing import Committing, cause_of, refusal
-from worker.saving import NotFinite, Origin, SaveError
+from worker.saving import NotFinite, Origin, SaveError, StandsStill
 from worker.shelf import Shelf, is_full
 
 FORMAT = 1
@@ -100,7 +100,7 @@ class FilesWriter:
         self._attempt = origin.attempt
         self._shelf = shelf
         self._committing = Committing(directory, origin, shelf, check, _cause)
-        self._has_remarked = False
+        self._stands_still = StandsStill()
 
     def take(self, figures: Boundary, copied: bool) -> FilesTaken:
         """The present state. `copied`: training is to go on while it is written, which not every program can.
@@ -128,12 +128,7 @@ class FilesWriter:
         try:
             return self._files.copied()
         except MemoryError as error:
-            if not self._has_remarked:
-                self._has_remarked = True
-                sys.stderr.write(
-                    "stepkeeper: training stands still while checkpoints are written, as long as there is no memory "
-                    f"for a copy: {one_line(error)}\n"
-                )
+            self._stands_still.for_memory(error)
             return None
 
     def write(self, taken: FilesTaken) -> Manifest:

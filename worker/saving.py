@@ -1,5 +1,6 @@
 """One save, from its decision to its answer, on the thread that trains or beside it."""
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -58,6 +59,23 @@ class Writer(Protocol[Known_contra, T]):
 
     def tidy(self, newest: CheckpointName) -> None:
         """Deletes what retention gives up; `newest` exists, whatever becomes of that."""
+
+
+class StandsStill:
+    """Says why training waits while checkpoints are written: once, as it does not change often."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def because(self, why: str) -> None:
+        """On stderr, which the daemon keeps in the job's log."""
+        if not self._is_said:
+            self._is_said = True
+            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {why}\n")
+
+    def for_memory(self, error: MemoryError) -> None:
+        """There was none for a copy."""
+        self.because(f"as long as there is no memory for a copy: {one_line(error)}")
 
 
 @dataclass(frozen=True, slots=True)
