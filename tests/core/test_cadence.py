@@ -19,7 +19,15 @@ def test_much_seen_outweighs_what_was_assumed() -> None:
 
 
 def test_one_early_crash_does_not_make_failures_frequent() -> None:
-    assert Reliability().after(5.0, Cause.CRASH).between_failures_s > PRIOR_S / 2
+    assert Reliability().after(5.0, Cause.CRASH).between_failures_s > PRIOR_S / 5
+
+
+def test_failures_every_minute_are_known_after_a_few_of_them() -> None:
+    seen = Reliability()
+    for _ in range(5):
+        seen = seen.after(60.0, Cause.CRASH)
+
+    assert 60.0 < seen.between_failures_s < 4 * 60.0
 
 
 @pytest.mark.parametrize("cause", [Cause.CRASH, Cause.HANG, Cause.LOST])
