@@ -10,8 +10,8 @@ PRIOR_S = 3600.0
 
 PRIOR_WEIGHT = 0.25
 """That counts as a quarter of an hour seen with a quarter of a failure in it: the mean of a gamma distribution of the
-rate, of this shape, after what was seen. One early crash makes a job save at most 2.2 times as often, and where failures
-come every minute a job knows it after a few of them."""
+rate, of this shape, after what was seen. One early crash makes a job save 2.2 times as often at most; where failures
+come every minute, it knows after a few of them."""
 
 LOSING = frozenset({Cause.CRASH, Cause.HANG, Cause.LOST})
 """Ends that come without warning. What is told to stop saves first, and so loses nothing."""
