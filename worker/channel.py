@@ -85,7 +85,7 @@ class Channel:
         """Says hello, and hears what comes from now on."""
         self.say(self._hello())
         self._thread.start()
-        os.register_at_fork(after_in_child=self._is_another)
+        os.register_at_fork(after_in_child=self._forked)
 
     def say(self, message: FromWorker) -> None:
         """Queues what must arrive; kept in memory while the daemon is away."""
@@ -149,7 +149,7 @@ class Channel:
         for descriptor in (self._incoming, self._outgoing, self._wake):
             os.close(descriptor)
 
-    def _is_another(self) -> None:
+    def _forked(self) -> None:
         """A forked process is not the worker: nothing that it says counts, its last words neither."""
         self._closed = True
 

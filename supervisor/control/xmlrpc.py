@@ -134,7 +134,7 @@ def _encoded(value: Value) -> str:
                 f"<member>\n<name>{_text(key)}</name>\n{_encoded(each)}</member>\n" for key, each in value.items()
             ]
             inner = f"<struct>\n{''.join(members)}</struct>"
-        case list() | Sequence():
+        case list() | Sequence() if not isinstance(value, bytes):
             inner = f"<array><data>\n{''.join(map(_encoded, value))}</data></array>"
         case _:
             raise TypeError(f"XML-RPC has no type for {value!r:.60}")

@@ -59,6 +59,8 @@ class Channel:
             if owner is not None and not found:
                 os.chown(folder, *owner)  # last: from here on its owner can change what is in it
             undo.pop_all()
+        self.was_heard = False
+        """Whether the worker has said anything, which it can't before it has its ends of the pipes."""
         self._is_open = True
         self._loop.add_reader(self._reading, self._read)
         if found:
@@ -78,6 +80,7 @@ class Channel:
     def become(self, folder: Path, attempt: int) -> None:
         """A standby's pipes are an attempt's from now on, in `folder`. Raises OSError if they can't be moved there.
 
+        Not before it `was_heard`: it would not find them where it looks.
         What it said as a standby is of no interest any more.
         """
         if folder.is_dir() and not folder.is_symlink():
@@ -166,6 +169,7 @@ class Channel:
         elif item.attempt != self._attempt:
             self._complaints.add("attempt", _foreign(item, self._attempt))
         else:
+            self.was_heard = True
             self._on_message(item)
 
 

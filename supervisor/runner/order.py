@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import TypeVar
 
 from supervisor.config import ProgramConfig
+from supervisor.host.ledger import READ_WAIT_S
 from supervisor.runner.runner import Runner
 
-PATIENCE_S = 6.0  # more than the ledger waits for a slow disk; one that hangs holds up its own jobs only
+PATIENCE_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
 
 Done = TypeVar("Done")
 

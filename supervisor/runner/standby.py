@@ -32,17 +32,13 @@ OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anythi
 
 @dataclass(slots=True)
 class Spare:
-    """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last.
-
-    `is_here`: it has its ends of the pipes, which can't be moved before.
-    """
+    """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last."""
 
     process: Process
     channel: Channel
     mark: str
     place: tuple[int, int] | None
     words: str | None = None
-    is_here: bool = False
 
 
 class Reserve:
@@ -224,7 +220,7 @@ class Reserve:
             return None
         if spare.process.is_over:
             return "it had ended"
-        if not spare.is_here:
+        if not spare.channel.was_heard:
             return "it had only just begun"
         return None if _place(self._config.directory) == spare.place else "the folder was another one by then"
 
@@ -239,8 +235,6 @@ class Reserve:
     # --- what comes back ----------------------------------------------------------------------------------------------
 
     def _heard(self, message: messages.FromWorker) -> None:
-        if self._spare is not None:
-            self._spare.is_here = True
         match message:
             case messages.Ready() if self._spare is not None and message.kind in tuple(Kind):
                 priority.as_everybody(self._spare.process.pid)  # it waits, and has to be quick when it is needed

@@ -105,6 +105,11 @@ def test_sizes_beyond_32_bits_reach_the_client():
     assert xmlrpc.client.loads(response([2**40, -(2**31)]))[0] == ([2**40, -(2**31)],)
 
 
+def test_bytes_are_no_list_of_numbers() -> None:
+    with pytest.raises(TypeError, match="has no type for b'ab'"):
+        response(b"ab")
+
+
 @pytest.mark.parametrize(
     "body",
     [

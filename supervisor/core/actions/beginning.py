@@ -2,7 +2,7 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import own_checkpoint
-from supervisor.core.actions.moves import abort, enter, fail, kill, retry, run, starting_deadline, terminate
+from supervisor.core.actions.moves import abort, come_up, enter, fail, kill, retry, run, starting_deadline, terminate
 from supervisor.core.actions.training import note_step
 from supervisor.core.effects import RecordEnd, SendGo, SetAside
 from supervisor.core.events import (
@@ -125,8 +125,7 @@ def first_step(facts: Facts, event: StepsDone, now: float) -> Effects:
 def ready(facts: Facts, event: Event, now: float) -> Effects:
     """It says so itself; one that did not promise to (notify) has startsecs for it."""
     if not facts.policy.is_job and facts.policy.notify_timeout is not None:
-        run(facts, now)
-        facts.failures.forgive()
+        come_up(facts, now)
     return []
 
 
@@ -142,8 +141,7 @@ def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
         facts.ending = (Cause.STARTUP_TIMEOUT, text)
         return terminate(facts, event, now)
     if not policy.is_job:
-        run(facts, now)
-        facts.failures.forgive()
+        come_up(facts, now)
         return []
     patience = facts.patience
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"

@@ -5,7 +5,7 @@ from signal import SIGTERM
 from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import blame, own_checkpoint, remember
-from supervisor.core.actions.moves import enter, fail, launch, loop_pause, retry, run
+from supervisor.core.actions.moves import come_up, enter, fail, launch, loop_pause, retry
 from supervisor.core.actions.repeating import follow_bad_checkpoint, follow_divergence, follow_out_of_memory
 from supervisor.core.actions.wishes import unwant
 from supervisor.core.effects import RecordEnd
@@ -24,8 +24,7 @@ def exited(facts: Facts, event: WorkerExited, now: float) -> Effects:
     A plain program may have outlived startsecs though nobody had the time to look: then it ran.
     """
     if _has_outlived(facts, now):
-        run(facts, now)
-        facts.failures.forgive()
+        come_up(facts, now)
     cause, text = verdict(facts, event)
     return follow(facts, event, cause, text, now)
 

@@ -23,6 +23,12 @@ def run(facts: Facts, now: float) -> None:
     enter(facts, State.RUNNING, running_deadline(facts, now))
 
 
+def come_up(facts: Facts, now: float) -> None:
+    """A plain program has come up, so how often it did not before no longer counts."""
+    run(facts, now)
+    facts.failures.forgive()
+
+
 def running_deadline(facts: Facts, now: float) -> float | None:
     """The one deadline of RUNNING: silence becomes a hang, or a flush for the notice is due."""
     return min((at for at in (hang_deadline(facts), outlook.flush_due(facts, now)) if at is not None), default=None)
