@@ -1,6 +1,7 @@
 """The daemon hears its worker through real pipes, and nothing that comes through them does harm."""
 
 import asyncio
+import gc
 import os
 import stat
 import tempfile
@@ -187,15 +188,19 @@ async def test_a_flood_leaves_everybody_else_their_turn(tmp_path: Path) -> None:
     async with heard(tmp_path / "a1") as end:
         os.set_blocking(end.says, False)
         took = []
-        for _ in range(50):
-            began = time.thread_time()  # not that of others on a busy machine
-            with suppress(BlockingIOError):
-                os.write(end.says, b"{}\n" * 1000)
-            await asyncio.sleep(0)
-            took.append(time.thread_time() - began)
+        gc.disable()  # what other tests left is not this one's
+        try:
+            for _ in range(50):
+                began = time.thread_time()  # not that of others on a busy machine
+                with suppress(BlockingIOError):
+                    os.write(end.says, b"{}\n" * 1000)
+                await asyncio.sleep(0)
+                took.append(time.thread_time() - began)
+        finally:
+            gc.enable()
 
         assert sum(took) < 0.75
-        assert sorted(took)[-3] < 0.1  # the garbage collector may have come in the others
+        assert max(took) < 0.1
         assert len(end.errors) == 1
 
 
