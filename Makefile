@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test lint check check-deploy format fuzz peer bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
+.PHONY: demo test test-again lint check check-deploy format fuzz peer bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
 
 test: $(INSTALLED)  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once
+	$(BIN)/python -m tests.again
 
 lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

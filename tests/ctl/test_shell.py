@@ -23,6 +23,13 @@ def spawn(daemon, *arguments: str) -> pexpect.spawn:
     return pexpect.spawn(CTL[0], words, env=environment, dimensions=(30, COLUMNS), timeout=60, encoding="utf-8")
 
 
+def leave(shell: pexpect.spawn) -> None:
+    """Ends the shell as a person does: an end of input that is typed before the prompt is lost to the terminal."""
+    shell.expect("supervisor> ")
+    shell.sendeof()
+    shell.expect(pexpect.EOF)
+
+
 def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_path):
     daemon.answers |= {"status": {"programs": [program("web")]}, "version": {"version": "9.9.9"}}
     history = tmp_path / "history"
@@ -56,8 +63,7 @@ def test_the_shell_asks_before_it_shuts_down(daemon):
     shell.expect("y/N")
     shell.sendline("y")
     shell.expect("Shut down")
-    shell.sendeof()
-    shell.expect(pexpect.EOF)
+    leave(shell)
 
     assert "shutdown" not in asked
 
@@ -107,7 +113,7 @@ def test_open_takes_the_shell_to_another_daemon(daemon, tmp_path):
         shell.expect("there +RUNNING")
         shell.sendline("version")
         shell.expect("8.8.8")
-        shell.sendeof()
+        leave(shell)
 
 
 def test_an_action_of_the_interactive_client_is_asked_about(daemon):
@@ -135,7 +141,7 @@ def test_tab_completes_actions_and_programs(daemon):
     shell.expect("supervisor> ")
     shell.send("hist\tdig\t\n")
     shell.expect("no attempts yet")
-    shell.sendeof()
+    leave(shell)
 
     assert daemon.asked[-1] == ("history", {"name": "digits", "limit": 20})
 

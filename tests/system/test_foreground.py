@@ -95,6 +95,7 @@ def test_the_shell_goes_on_after_fg_and_shows_no_more_of_the_program(daemon: Dae
     terminal.expect_exact(f"{daemon.status('talker')['pid']}\r\n")
 
     assert "unseen" not in terminal.before
+    terminal.expect_exact("supervisor> ")
     daemon.until(lambda: daemon.descriptors() <= connections, "its streams are closed")
     terminal.sendeof()
     terminal.expect(pexpect.EOF)
