@@ -14,6 +14,7 @@ import psutil
 
 from bench.soak_site import Running, Site
 from supervisor.protocol import checkpoints, layout
+from tests.system.harness import Refused
 from tests.system.killing import Damage, spoil
 
 START_S = 90.0  # of a daemon on a machine with ten times as much to do as it has cores
@@ -122,7 +123,8 @@ def garbage(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def stop_and_start(site: Site, worker: Running, chance: random.Random) -> None:
-    site.try_call("stop", name=worker.program, wait=chance.random() < 0.5)
+    with contextlib.suppress(Refused):  # it may have come to its end
+        site.call("stop", name=worker.program, wait=chance.random() < 0.5)
     time.sleep(chance.uniform(0, PAUSE_S))
     site.call("start", name=worker.program, wait=False)
 

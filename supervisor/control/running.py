@@ -66,7 +66,7 @@ def _may_start(daemon: Daemon) -> None:
 def _settled(daemon: Daemon, runner: Runner) -> State | None:
     if runner.waits_for is not None:
         return runner.state if daemon.programs.gates.is_hopeless(runner) else None
-    return None if runner.state is State.STARTING or runner.is_stopping else runner.state
+    return None if runner.state in (State.STARTING, State.ADOPTING) or runner.is_stopping else runner.state
 
 
 def _start_error(daemon: Daemon, runner: Runner) -> CommandError:

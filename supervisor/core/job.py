@@ -16,6 +16,7 @@ from supervisor.core.actions.adopting import (
     silent_too_long,
     stirred,
     stop_unidentified,
+    want_unidentified,
 )
 from supervisor.core.actions.base import Action, ignore
 from supervisor.core.actions.beginning import (
@@ -98,7 +99,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     events.StartRequested: (
         start,               want,                want,                want,                want,
         want,                start,               start,               start,               start,
-        want,
+        want_unidentified,
     ),
     events.StopRequested: (
         unwant,              stop_starting,       stop_running,        stop_flushing,       unwant,

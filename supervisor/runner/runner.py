@@ -112,9 +112,11 @@ class Runner:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether its process is on its way out, though it may be flushing first."""
+        """Whether its process is on its way out, though it may flush first, or has not said yet where it stands."""
+        facts = self._job.facts
         stops = self.flush is not None and self.flush.then is messages.Then.STOP
-        return stops or self.state in (State.STOPPING, State.KILLING)
+        is_told_to = self.state is State.ADOPTING and (facts.closing or not facts.wanted)  # it waits for the answer
+        return stops or is_told_to or self.state in (State.STOPPING, State.KILLING)
 
     @property
     def wire_state(self) -> WireState:

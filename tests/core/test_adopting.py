@@ -212,6 +212,24 @@ def test_stop_waits_for_the_answer_no_longer_than_for_a_flush():
     assert job.expire(1030.0) == [Terminate(7)]
 
 
+def test_a_start_takes_back_the_stop_that_waits_for_the_answer():
+    job = found()
+    job.handle(StopRequested(), 1010.0)
+
+    assert job.handle(StartRequested(), 1020.0) == [RememberWanted(True)]
+    assert (job.state, job.deadline()) == (State.ADOPTING, 1080.0)
+    job.handle(StepsDone(7, 40), 1065.0)
+    assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=40), 1070.0) == []
+    assert job.state is State.RUNNING
+
+
+def test_a_start_leaves_a_worker_that_is_wanted_the_time_it_has():
+    job = found()
+
+    assert job.handle(StartRequested(), 1020.0) == []
+    assert job.deadline() == 1060.0
+
+
 def test_leaving_daemon_flushes_a_worker_once_it_has_said_where_it_stands():
     job = found()
     job.handle(StepsDone(7, 40), 1001.0)

@@ -217,6 +217,39 @@ def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp
         assert causes(daemon, "count") == ["stopped"]
 
 
+def test_stop_that_waits_for_a_workers_answer_is_seen_and_a_start_takes_it_back(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, "flush_timeout=60", STEPS=ENDLESS, EVERY=10)) as daemon:
+        first = daemon.until_step("count", 25)["pid"]
+        os.kill(first, signal.SIGSTOP)
+        daemon.die()
+        daemon.start()
+
+        before = daemon.until_state("count", "ADOPTING")["wire_state"]
+        daemon.call("stop", name="count", wait=False)
+        told = daemon.status("count")["wire_state"]
+        daemon.call("start", name="count", wait=False)
+        after = daemon.status("count")["wire_state"]
+        os.kill(first, signal.SIGCONT)
+        status = daemon.until_state("count", "RUNNING")
+
+        assert (before, told, after) == ("STARTING", "STOPPING", "STARTING")
+        assert status["pid"] == first
+
+
+def test_start_that_takes_back_a_stop_returns_when_the_worker_trains(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, "flush_timeout=60", STEPS=ENDLESS, EVERY=10)) as daemon:
+        first = daemon.until_step("count", 25)["pid"]
+        os.kill(first, signal.SIGSTOP)
+        daemon.die()
+        daemon.start()
+        daemon.call("stop", name="count", wait=False)
+        threading.Timer(0.5, os.kill, (first, signal.SIGCONT)).start()
+
+        daemon.call("start", name="count")
+
+        assert (daemon.status("count")["state"], daemon.status("count")["pid"]) == ("RUNNING", first)
+
+
 def test_plain_program_is_adopted_too(tmp_path: Path):
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n") as daemon:
         first = daemon.until_state("sleeper", "RUNNING")["pid"]

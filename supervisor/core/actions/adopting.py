@@ -16,7 +16,7 @@ from supervisor.core.actions.moves import (
 from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
-from supervisor.core.actions.wishes import close, unwant
+from supervisor.core.actions.wishes import close, unwant, want
 from supervisor.core.effects import Identify, RecordEnd
 from supervisor.core.events import (
     AttemptFound,
@@ -109,6 +109,13 @@ def stop_unidentified(facts: Facts, event: Event, now: float) -> Effects:
     """Whether there is something to flush is known once it answers; it has as long as a flush."""
     _answer_by(facts, now + facts.policy.flush_timeout)
     return unwant(facts, event, now)
+
+
+def want_unidentified(facts: Facts, event: Event, now: float) -> Effects:
+    """The stop that waits for its answer is taken back: it trains on, and has as long to answer as one just found."""
+    if not facts.wanted and not facts.closing:
+        facts.deadline_at = now + facts.policy.startup_timeout
+    return want(facts, event, now)
 
 
 def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
