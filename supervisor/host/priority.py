@@ -15,27 +15,32 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def yield_to_all(group: int) -> None:
-    """Every process of the group gets what nobody else wants; a group that is gone is left alone.
+    """Every process of the group, which leads a session, gets what nobody else wants; one that is gone is left alone.
 
-    A plain user can't take `nice` back: there only its share of the session (sched(7), autogroup) and the disk.
+    Where the kernel groups processes by session (sched(7), autogroup), `nice` counts among those of one session only,
+    and it is the session that yields. A plain user can't take `nice` back: it is left as it is there.
     """
     _set(group, 19, IOPRIO_IDLE)
 
 
-def as_everybody(group: int) -> None:
-    """Takes that back."""
-    _set(group, 0, IOPRIO_NONE)
+def as_everybody(group: int) -> bool:
+    """Takes that back; False if the kernel says to ask again: it lets plain users ask ten times a second, all of them."""
+    return _set(group, 0, IOPRIO_NONE)
 
 
-def _set(group: int, nice: int, io: int) -> None:
+def _set(group: int, nice: int, io: int) -> bool:
     if _may_take_back():
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PGRP, group, nice)
-    else:
-        with contextlib.suppress(OSError):
-            Path(f"/proc/{group}/autogroup").write_text(str(nice))
     if _IOPRIO_SET is not None:
         _libc.syscall(_IOPRIO_SET, IOPRIO_WHO_PGRP, group, io)
+    try:
+        Path(f"/proc/{group}/autogroup").write_text(str(nice))
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _may_take_back() -> bool:

@@ -28,6 +28,7 @@ from supervisor.runner.services import Services
 from supervisor.runner.starting import captured, open_channel, start
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
+ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
 
 
 @dataclass(slots=True)
@@ -228,7 +229,7 @@ class Reserve:
         config, services = self._config, self._services
         folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
         spare.channel.become(folder, attempt)
-        priority.as_everybody(spare.process.pid)
+        _with_all_it_needs(spare.process)
         oom.give(spare.process.pid, config.oom_score_adjust)
         spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), split))
 
@@ -237,7 +238,7 @@ class Reserve:
     def _heard(self, message: messages.FromWorker) -> None:
         match message:
             case messages.Ready() if self._spare is not None and message.kind in tuple(Kind):
-                priority.as_everybody(self._spare.process.pid)  # it waits, and has to be quick when it is needed
+                _with_all_it_needs(self._spare.process)  # it waits, and has to be quick when it is needed
                 self._measured = _resident(self._spare.process.pid) or self._measured
                 self._loaded_or_gone()
                 self._log.info(
@@ -299,3 +300,9 @@ def _resident(pid: int) -> int | None:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
         return None
+
+
+def _with_all_it_needs(process: Process) -> None:
+    """It yields to nobody any more, as soon as the kernel lets it."""
+    if not process.is_over and not priority.as_everybody(process.pid):
+        asyncio.get_running_loop().call_later(ASK_AGAIN_S, _with_all_it_needs, process)
