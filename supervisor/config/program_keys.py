@@ -99,8 +99,8 @@ class ProgramConfig(HookKeys):
     memory_limit: PositiveBytes | None = key(
         None,
         "Bytes (KB, MB, GB) of resident memory that it and all it started may hold. Looked at every second; above it, "
-        "a job flushes, and the program starts again (cause memory-limit). A tenth above it the kernel ends it, where "
-        "the daemon has control groups of its own.",
+        "a job flushes, and the program starts again (cause memory-limit). What grows on meanwhile, by half of it, is "
+        "killed. A tenth above it the kernel ends it, where the daemon has control groups of its own.",
         shown="none",
     )
     cpu_limit: Cores | None = key(

@@ -24,7 +24,7 @@ def yield_to_all(group: int) -> None:
 
 
 def as_everybody(group: int) -> bool:
-    """Takes that back; False if the kernel says to ask again: it lets plain users ask ten times a second, all of them."""
+    """Takes that back; False if the kernel says to ask again: it hears plain users ten times a second, all together."""
     return _set(group, 0, IOPRIO_NONE)
 
 

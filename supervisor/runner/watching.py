@@ -31,6 +31,14 @@ class _Health:
     is_asked: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What an attempt held when it was first seen above its limit."""
+
+    attempt: int
+    memory_bytes: int
+
+
 class Watching:
     """All programs, by `runners`, until cancelled. `environment`: what checks run with, less a program's own."""
 
@@ -38,6 +46,7 @@ class Watching:
         self._runners = runners
         self._environment = environment
         self._health: dict[str, _Health] = {}
+        self._over: dict[str, _Over] = {}
         self._needed = asyncio.Event()
         self._will_look = False
         self._checks = Checks()
@@ -87,8 +96,18 @@ class Watching:
         for runner, attempt, pid, limit in limited:
             its = used.get(pid) if pid is not None else None
             if its is not None and limit is not None and its.memory_bytes > limit:
-                text = f"held {its.memory_bytes} bytes in {its.processes} processes, more than memory_limit = {limit}"
-                runner.post(fact.WorkerUnfit(attempt, Cause.MEMORY_LIMIT, text))
+                self._too_much(runner, attempt, its, limit)
+
+    def _too_much(self, runner: Runner, attempt: int, its: usage.Usage, limit: int) -> None:
+        """It is stopped, a job after a flush; but what grows on meanwhile could take all that the host has."""
+        at_first = self._over.get(runner.name)
+        if at_first is None or at_first.attempt != attempt:
+            self._over[runner.name] = _Over(attempt, its.memory_bytes)
+        elif its.memory_bytes > at_first.memory_bytes + limit / 2 and runner.is_stopping:
+            log.warning("memory.grows_on", program=runner.name, attempt=attempt, memory_bytes=its.memory_bytes)
+            runner.post(fact.Hurried())
+        text = f"held {its.memory_bytes} bytes in {its.processes} processes, more than memory_limit = {limit}"
+        runner.post(fact.WorkerUnfit(attempt, Cause.MEMORY_LIMIT, text))
 
     def _ask(self) -> None:
         now = asyncio.get_running_loop().time()

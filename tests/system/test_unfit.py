@@ -20,6 +20,25 @@ def test_over_its_memory_limit_it_starts_again_under_that_cause(tmp_path: Path) 
     assert first["cause"] == "memory-limit" and "more than memory_limit = 67108864" in first["text"]
 
 
+GROWER = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); x = [bytearray(100 << 20)]\n"
+    "while len(x) < 8: time.sleep(1); x.append(bytearray(64 << 20))\n"
+    "time.sleep(1000)"
+)
+
+
+def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_over(tmp_path: Path) -> None:
+    (tmp_path / "grow.py").write_text(GROWER)
+    once = f"[ -e {tmp_path}/ate ] && exec sleep 1000; touch {tmp_path}/ate; exec {sys.executable} grow.py"
+    (tmp_path / "run.sh").write_text(once)
+    keys = f"directory={tmp_path}\nmemory_limit=64MB\nstartsecs=0\nstopwaitsecs=1000\n"
+    with Daemon(tmp_path, f"[program:p]\ncommand=/bin/sh {tmp_path}/run.sh\n{keys}") as daemon:
+        daemon.until(lambda: len(daemon.call("history", name="p")["attempts"]) >= 2, "it starts again")
+        first = daemon.call("history", name="p")["attempts"][0]
+
+    assert first["cause"] == "memory-limit"
+
+
 def test_a_job_that_is_not_well_flushes_and_goes_on_from_there(tmp_path: Path) -> None:
     keys = (
         f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick && test -n \"$SUPERVISOR_PROGRAM_PID\"'\n"
