@@ -80,6 +80,9 @@ class Runs(Protocol):
     def costs(self) -> tuple[float | None, float | None]:
         """Seconds that a save stalls training, and between two saves; None: not known."""
 
+    def spent_s(self) -> dict[str, float]:
+        """Where the time went, by category; empty: it keeps no books."""
+
 
 class Ours:
     """stepkeeper with one job."""
@@ -104,6 +107,9 @@ class Ours:
         saves, spent = sum(each["checkpoints"] for each in attempts), self._daemon.call("goodput", name="t")["spent_s"]
         interval_s: float | None = self._daemon.status("t")["job"]["interval_s"]
         return (spent["saving"] / saves if saves else None), interval_s
+
+    def spent_s(self) -> dict[str, float]:
+        return {each: seconds for each, seconds in self._daemon.call("goodput", name="t")["spent_s"].items() if seconds}
 
 
 class Theirs:
@@ -145,6 +151,9 @@ class Theirs:
     def costs(self) -> tuple[float | None, float | None]:
         saved = [number for _, what, number in self.told() if what == "saved"]
         return (statistics.median(saved) if saved else None), self._every_s
+
+    def spent_s(self) -> dict[str, float]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -219,7 +228,10 @@ def _value(system: System) -> str:
 
 @dataclass
 class Outcome:
-    """Of one run, seconds. `relaunch_s`: from each death (or SIGSTOP) to the next attempt's first step."""
+    """Of one run, seconds. `relaunch_s`: from each death (or SIGSTOP) to the next attempt's first step.
+
+    `spent_s`: ours, from its start on; steps that a loading standby slows are training there.
+    """
 
     system: str
     mean_s: float
@@ -232,6 +244,7 @@ class Outcome:
     stall_s: float | None = None
     interval_s: float | None = None
     step_s: float | None = None
+    spent_s: dict[str, float] = field(default_factory=dict)
     remark: str = ""
 
     @property
@@ -303,6 +316,7 @@ def measured(
         )
         outcome.step_s = statistics.median(step_times) if step_times else None
         outcome.stall_s, outcome.interval_s = runs.costs()
+        outcome.spent_s = runs.spent_s()
     return outcome
 
 
