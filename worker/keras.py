@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from worker import completeness, gang
@@ -193,8 +194,10 @@ def _end_epoch(
     run.pass_to(Position(epoch + 1))
 
 
-def _metrics_of(model: Any) -> dict[str, float]:
-    return {name: float(value) for name, value in model.get_metrics_result().items()}
+def _metrics_of(model: Any) -> dict[str, Any]:
+    """As Keras has them in its logs."""
+    found = {name: np.asarray(value) for name, value in model.get_metrics_result().items()}
+    return {name: value if value.ndim else float(value) for name, value in found.items()}
 
 
 def _validates(epoch: int, frequency: int | Iterable[int]) -> bool:

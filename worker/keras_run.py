@@ -107,7 +107,7 @@ class FitRun(Run):
         """So many steps are complete; the data go on at `position`."""
         self._position = position
         self.step += steps - 1
-        self.step_done(**logs)
+        self.step_done(**{name: figure for name, figure in logs.items() if _is_number(figure)})
         self._name_not_kept()
 
     def pass_to(self, position: Position) -> None:
@@ -150,3 +150,8 @@ class FitRun(Run):
         if self._strict:
             self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", self.step)
         self._attempt.reporter.remark(text)
+
+
+def _is_number(figure: Any) -> bool:
+    """Whether it is one: a metric may have a figure for each class."""
+    return not isinstance(figure, Mapping | str) and len(getattr(figure, "shape", ())) == 0

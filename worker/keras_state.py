@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from worker.attempt import one_line
+from worker.generators import as_json, from_json
 from worker.values import CannotGiveBack, CannotKeep, Kept, Returned, copies_of, fill, identities
 
 _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
@@ -63,8 +64,10 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 now = "missing" if present is None else f"a {type(present).__name__}"
                 lost.append(f"callback {number}, which was a {values['class']} and is {now}")
         if self._restored:
-            self.last_logs = self._restored["last_logs"]
-            self._model.history.history = self._restored["history"]
+            self.last_logs = {name: from_json(figure) for name, figure in self._restored["last_logs"].items()}
+            self._model.history.history = {
+                name: [from_json(figure) for figure in figures] for name, figures in self._restored["history"].items()
+            }
             self._model.history.epoch = self._restored["epochs"]
         return tuple(lost)
 
@@ -111,7 +114,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             "last_logs": self.last_logs,
             "stopped": bool(getattr(self._model, "stop_training", False)),
         }
-        text = np.frombuffer(json.dumps(body, default=float).encode(), dtype=np.uint8)
+        text = np.frombuffer(json.dumps(body, default=_as_json).encode(), dtype=np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, body=text, **arrays)
         return buffer.getvalue()
@@ -176,6 +179,12 @@ def _are_figures(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(one, np.ndarray) for one in value)
     return isinstance(value, _FIGURES)
+
+
+def _as_json(figure: Any) -> Any:
+    """A figure that is none of Python's: one number, or an array of a metric that has one for each class."""
+    array = np.asarray(figure)
+    return as_json(array) if array.ndim else float(array)
 
 
 def _metric_variables(model: Any) -> list[Any]:

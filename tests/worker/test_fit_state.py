@@ -137,6 +137,27 @@ class Holds(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.held = held
 
 
+def test_metric_with_a_figure_for_each_class_is_in_the_history_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    examples = numbers.normal(size=(24, 4)).astype("float32"), np.eye(2, dtype="float32")[numbers.integers(0, 2, 24)]
+
+    def history(folder: str, *stops_at: int) -> Any:
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+        model.compile(tf.keras.optimizers.Adam(1e-2), "mse", metrics=[tf.keras.metrics.F1Score()])
+        fit(model, worker.Examples(*examples, batch_size=4), epochs=3, callbacks=[*map(StopsAt, stops_at)], verbose=0,
+            directory=tmp_path / folder, interval="4 steps")  # fmt: skip
+        return model.history.history
+
+    calm = history("calm")
+    with pytest.raises(LookupError):
+        history("rough", 10)
+    rough = history("rough")
+
+    assert [figures.shape for figures in calm["f1_score"]] == [(2,)] * 3
+    assert repr(rough) == repr(calm)
+
+
 def test_what_of_a_callback_can_not_be_kept_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted(tmp_path, Holds({"jobs": [iter([1])]}), interval="1 steps")
 
