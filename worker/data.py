@@ -41,13 +41,13 @@ class Examples:
         if readers < 1:
             raise ValueError(f"cannot read examples with {readers} readers; use 1 or more")
         self._tensors = tuple(tf.convert_to_tensor(array) for array in arrays)
-        counts = {int(tensor.shape[0]) for tensor in self._tensors} if count is None else {count}
+        counts = {int(tensor.shape[0]) for tensor in self._tensors} if count is None else {int(count)}
         if len(counts) != 1:
             raise ValueError(f"cannot make examples of arrays with {sorted(counts)} entries; give all the same number")
         (self.count,) = counts
         if not 1 <= batch_size <= self.count:
             raise ValueError(f"cannot make batches of {batch_size} from {self.count} examples; use 1 to {self.count}")
-        self.batch_size = batch_size
+        self.batch_size = int(batch_size)  # NumPy's is not JSON's
         self.load = load
         """What gives an example; None for arrays."""
         self._seed = seed

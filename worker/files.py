@@ -120,7 +120,8 @@ class FilesRun(Steps):
         """One step is complete, and the data go on with `batch` of `epoch`, of which `examples` are consumed. Saves if
         it is time; may leave. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the first
         hundred, are left out of messages and manifests."""
-        self.step, self.epoch, self.batch, self.examples = self.step + 1, epoch, batch, examples
+        self.step, self.epoch, self.batch = self.step + 1, int(epoch), int(batch)  # NumPy's are not JSON's
+        self.examples = None if examples is None else int(examples)
         self._look(metrics)
         self._metrics = numbers({name: float(value) for name, value in metrics.items()})
         self._attempt.requests.step = self.step

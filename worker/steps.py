@@ -1,5 +1,6 @@
 """What every run has in common, whatever writes its checkpoints: steps counted and told, and the end."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,7 +21,7 @@ class Steps:
 
     def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
         self.step = 0
-        self.total_steps = total_steps
+        self.total_steps = None if total_steps is None else math.ceil(total_steps)  # NumPy's and 1e5 too
         self._attempt = attempt.this()
         self._stop = PoliteStop(self._attempt.requests)
         self._board: Board | None = None

@@ -112,6 +112,23 @@ def test_figures_of_numpy_and_more_than_a_message_holds_leave_the_control_thread
     assert said["loss"] == 1.5 and said["norm_of_90"] == 90.0 and len(said) == 99
 
 
+@pytest.mark.parametrize("total_steps", [np.int64(2), 2.0])
+def test_counts_of_numpy_are_told_and_saved(total_steps: int, tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
+    daemon.send(Go(1, restore=None))
+    with FilesRun(Counting(), total_steps=total_steps) as run:
+        run.step_done(epoch=np.int64(1), batch=np.int64(3), examples=np.int64(12))
+        told = daemon.wait_for(Progress)
+        run.step_done(epoch=np.int64(1), batch=np.int64(4), examples=np.int64(16))
+    daemon.wait_for(Done)
+    begin(Launch())
+    with FilesRun(Counting(), directory=tmp_path) as again:
+        place = again.epoch, again.batch, again.examples
+
+    assert (told.epoch, told.total_steps) == (1, 2)
+    assert place == (1, 4, 16)
+
+
 def test_stop_is_flushed_answered_and_left_with_143(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
     daemon.send(Go(1, restore=None))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import worker
 from tests.worker import training
 from tests.worker.test_fit import StopsAt, compiled, same_weights, untuned
 from worker.ending import Ending
@@ -104,6 +105,15 @@ def test_distributed_dataset_is_refused_before_training(two_replicas: Any) -> No
 
     with pytest.raises(ValueError, match=r"distributed dataset, .* give the tf\.data\.Dataset itself"):
         fit(counting(two_replicas), dataset, epochs=1, strategy=two_replicas)
+
+
+def test_batch_size_of_numpy_is_one_like_any_other(tmp_path: Path) -> None:
+    one = tf.distribute.OneDeviceStrategy("/cpu:0")
+    examples = worker.Examples(np.eye(COUNT, dtype="float32"), np.zeros(COUNT, "float32"), batch_size=np.int64(4))
+
+    taken(one, examples, tmp_path, stop_at=3)
+
+    assert list(taken(one, examples, tmp_path)) == [1] * COUNT
 
 
 class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
