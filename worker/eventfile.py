@@ -5,6 +5,7 @@ The fields are those of tensorflow/core/util/event.proto and framework/summary.p
 
 import contextlib
 import errno
+import math
 import os
 import struct
 import threading
@@ -89,8 +90,12 @@ def _message(field: int, content: bytes) -> bytes:
 
 
 def _text(field: int, text: str) -> bytes:
-    return _message(field, text.encode())
+    return _message(field, text.encode("utf-8", "replace"))
 
 
 def _float(field: int, value: float) -> bytes:
-    return encoded(field << 3 | 5) + struct.pack("<f", value)
+    try:
+        content = struct.pack("<f", value)
+    except OverflowError:  # TensorFlow's own summaries are rounded so
+        content = struct.pack("<f", math.copysign(math.inf, value))
+    return encoded(field << 3 | 5) + content

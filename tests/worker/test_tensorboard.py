@@ -110,6 +110,22 @@ def test_a_disk_that_takes_no_summary_does_not_end_the_training(
     assert any((tmp_path / "c").glob("step-0000000010*"))
 
 
+def test_figure_beyond_the_range_of_the_file_is_infinite_there(tmp_path: Path) -> None:
+    with FilesRun(Number(), total_steps=2, directory=tmp_path / "c", summaries=tmp_path / "t", summary_every=1) as run:
+        run.step_done(epoch=0, batch=1, perplexity=1e40, slope=-1e300)
+        run.step_done(epoch=0, batch=2, perplexity=8.0, slope=0.5)
+
+    assert [value for _, value in curve(tmp_path, "perplexity")] == [np.inf, 8.0]
+    assert [value for _, value in curve(tmp_path, "slope")] == [-np.inf, 0.5]
+
+
+def test_name_that_utf8_can_not_hold_is_written_with_a_question_mark(tmp_path: Path) -> None:
+    with FilesRun(Number(), total_steps=1, directory=tmp_path / "c", summaries=tmp_path / "t", summary_every=1) as run:
+        run.step_done(epoch=0, batch=1, **{"loss_of_caf\udce9": 1.0})
+
+    assert [value for _, value in curve(tmp_path, "loss_of_caf?")] == [1.0]
+
+
 @pytest.mark.parametrize("number", [0, 127, 128, 300, 2**40, 2**62])
 def test_numbers_are_written_as_protocol_buffers_want_them(number: int) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
