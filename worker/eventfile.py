@@ -54,9 +54,9 @@ class EventFile:
     def close(self) -> None:
         """Nothing more is written."""
         with self._lock:
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
+            descriptor, self._descriptor = self._descriptor, -1
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def _append(self, fields: bytes) -> None:
         event = struct.pack("<Bd", 1 << 3 | 1, time.time()) + fields

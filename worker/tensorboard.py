@@ -86,9 +86,8 @@ class Board:
 
     def close(self) -> Reporter:
         """Nothing more is written; gives back whom it stood before."""
-        if self._file is not None:
-            self._write(EventFile.sync)
-            self._file.close()
+        self._write(EventFile.sync)
+        self._write(EventFile.close)
         return self._reporter
 
     def _begin(self, restored: Restored) -> None:
@@ -110,12 +109,13 @@ class Board:
         self._write(EventFile.sync)
 
     def _write(self, act: Act) -> None:
-        if self._file is None:
+        file = self._file  # the thread beside this one may take it away
+        if file is None:
             return
         try:
-            act(self._file)
+            act(file)
         except OSError as error:
+            self._file = None
             self._reporter.remark(f"writes no more summaries for TensorBoard: {error}")
             with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+                file.close()

@@ -1,5 +1,6 @@
 """What TensorBoard's own reader finds after restarts: every step once, with the figures of an undisturbed run."""
 
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +10,11 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from supervisor.protocol.launch import Launch
+from supervisor.protocol.messages import Committed, Restored
 from worker import eventfile
 from worker.files import FilesRun, Unfit
+from worker.tensorboard import Board
+from worker.terminal import Terminal
 
 Begin = Callable[[Launch], None]
 
@@ -124,6 +128,49 @@ def test_name_that_utf8_can_not_hold_is_written_with_a_question_mark(tmp_path: P
         run.step_done(epoch=0, batch=1, **{"loss_of_caf\udce9": 1.0})
 
     assert [value for _, value in curve(tmp_path, "loss_of_caf?")] == [1.0]
+
+
+class Heard(Terminal):
+    """Whom a board tells; `meanwhile`: what another thread does while a remark is made."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+
+
+def on_a_failing_disk(folder: Path) -> tuple[Board, Heard]:
+    """A board whose file takes no more: a pipe that can't be synced, and that nobody reads."""
+    heard = Heard()
+    board = Board(folder, heard, every=1)
+    board.say(Restored(1, 0, None, 0.0))
+    (path,) = folder.iterdir()
+    (opened,) = [each for each in Path("/proc/self/fd").iterdir() if each.exists() and each.samefile(path)]
+    reading, writing = os.pipe()
+    os.dup2(writing, int(opened.name))
+    os.close(writing)
+    os.close(reading)
+    return board, heard
+
+
+def test_sync_that_fails_at_the_end_is_said_and_raises_nothing(tmp_path: Path) -> None:
+    board, heard = on_a_failing_disk(tmp_path)
+
+    assert board.close() is heard
+    assert [remark.partition(":")[0] for remark in heard.remarks[1:]] == ["writes no more summaries for TensorBoard"]
+
+
+def test_step_and_save_may_find_the_disk_failed_at_the_same_time(tmp_path: Path) -> None:
+    board, heard = on_a_failing_disk(tmp_path)
+    heard.meanwhile = lambda: board.say(Committed(1, 1, "step-0000000001.a1", 1, 0.1, 0.1))
+
+    board.step(1, {"loss": 1.0}, {})
+
+    assert heard.remarks
 
 
 @pytest.mark.parametrize("number", [0, 127, 128, 300, 2**40, 2**62])
