@@ -42,6 +42,7 @@ from supervisor.protocol.messages import (
     Standing,
     Then,
 )
+from worker import abridging
 from worker.requests import Asked, Requests
 
 MAX_WAITING = 1000  # lines kept while the daemon is away; the oldest go first: a newer commit says more
@@ -93,8 +94,8 @@ class Channel:
             return
         self._note(message)
         if isinstance(message, Done | Failed) and (latest := self._take_latest()) is not None:
-            self._waiting.append(codec.encode(latest))  # nothing is heard of it after these
-        self._waiting.append(codec.encode(message))
+            self._waiting.append(abridging.line(latest))  # nothing is heard of it after these
+        self._waiting.append(abridging.line(message))
         self._rouse()
 
     def progress(self, message: Progress) -> None:
@@ -171,7 +172,7 @@ class Channel:
         """Beside the pipes, for a daemon that comes when this process is gone: what is in a pipe goes with us."""
         try:
             with (self.pipes / layout.LAST_WORDS).open("ab") as file:
-                file.write(codec.encode(message))
+                file.write(abridging.line(message))
         except OSError as error:  # the pipe has it too, for the daemon that lives
             self.remark(f"cannot leave a note in {self.pipes}: {error}")
 
@@ -230,7 +231,7 @@ class Channel:
                 return True
             following.set()
         if (latest := self._take_latest()) is not None:
-            self._unsent = codec.encode(latest)
+            self._unsent = abridging.line(latest)
         return latest is not None
 
     def _take_latest(self) -> Progress | None:
@@ -281,11 +282,11 @@ class Channel:
         if self._restored is not None:
             self.say(self._restored)
         if (last := self._committed) is not None:
-            self._waiting.append(codec.encode(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
+            self._waiting.append(abridging.line(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
         if self._progress is not None:
-            self._waiting.append(codec.encode(replace(self._progress, data_s=None)))
+            self._waiting.append(abridging.line(replace(self._progress, data_s=None)))
         if self._done is not None:
-            self._waiting.append(codec.encode(self._done))
+            self._waiting.append(abridging.line(self._done))
         self.say(self._standing())
 
     def _standing(self) -> Standing:

@@ -21,7 +21,7 @@ from supervisor.protocol import codec, launch
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Launch, Member
 from supervisor.protocol.messages import Failed, FromWorker, Progress
-from worker import attempt
+from worker import abridging, attempt
 
 LEAVE_TIMEOUT_S = 10.0  # for a member to end once training is over; what it still does then is the script's own affair
 REAP_TIMEOUT_S = 5.0  # its socket closes a moment before the process is gone
@@ -47,7 +47,7 @@ class MemberEnd:
         """The chief says everything but a failure here itself."""
         if isinstance(message, Failed):
             with contextlib.suppress(OSError):
-                self._link.sendall(codec.encode(message))
+                self._link.sendall(abridging.line(message))
 
     def progress(self, message: Progress) -> None:
         """The chief's."""

@@ -12,9 +12,11 @@ from supervisor.protocol.messages import (
     PROTOCOL,
     Committed,
     Done,
+    Exported,
     Failed,
     Flush,
     Flushing,
+    FromWorker,
     Go,
     Hello,
     Identify,
@@ -125,6 +127,40 @@ def test_the_last_progress_comes_before_the_last_word(daemon: DaemonEnd, channel
     daemon.wait_for(Done)
 
     assert tuple(daemon.heard[-2:]) == last
+
+
+LONG = {"loss": 1.5, **{f"{number} {'🙂' * 2000}": float(number) for number in range(99)}}
+CLOWNS = "🤡" * 9000
+
+
+@pytest.mark.parametrize(
+    ("said", "heard"),
+    [
+        (Done(1, 7, LONG), Done(1, 7, {"loss": 1.5})),
+        (SaveFailed(1, 7, CLOWNS, (3,)), SaveFailed(1, 7, CLOWNS[:500], (3,))),
+        (Exported(1, 4, 7, error=CLOWNS), Exported(1, 4, 7, error=CLOWNS[:500])),
+        (Failed(1, 7, CLOWNS, f"{CLOWNS}end"), Failed(1, 7, CLOWNS[:500], f"{CLOWNS[:2997]}end")),
+        (
+            Failed(1, 7, "diverged", batches=("12:345678",) * 9000, code=78),
+            Failed(1, 7, "diverged", batches=("12:345678",) * 1000, code=78),
+        ),
+    ],
+)
+def test_what_is_too_long_for_a_line_arrives_without_its_longest_parts(
+    said: FromWorker, heard: FromWorker, daemon: DaemonEnd, channel: Channel
+) -> None:
+    channel.say(said)
+
+    assert daemon.wait_for(type(heard)) == heard
+
+
+def test_names_too_long_for_a_line_leave_the_thread_alive(daemon: DaemonEnd, channel: Channel) -> None:
+    channel.progress(Progress(1, 7, metrics=LONG))
+    told = daemon.wait_for(Progress)
+    daemon.send(Identify(1))
+
+    assert told.metrics == {"loss": 1.5}
+    assert daemon.wait_for(Standing)
 
 
 def test_talking_never_waits_for_a_daemon_that_does_not_read(channel: Channel) -> None:
