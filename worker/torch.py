@@ -1,6 +1,7 @@
 """PyTorch as a job: model, optimizer, scheduler, scaler, generators and the sampler's position, in one commit.
 
-Needs no TensorFlow. What is loaded are tensors and plain values (`weights_only`), never objects of any class.
+Needs no TensorFlow. What is loaded are tensors and plain values, NumPy's too (`weights_only`), never objects of any
+class.
 """
 
 import contextlib
@@ -26,6 +27,11 @@ MAX_NAMED = 10  # tensors in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
 _CHECKED = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_OF_NUMPY = [
+    np.dtype, np.ndarray, np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0],
+    *{type(np.dtype(kind)) for kind in np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"},
+]  # fmt: skip
+"""What NumPy's numbers, and arrays of them, are made of in a file: a learning rate is easily one of its float64."""
 _AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
 
 
@@ -222,7 +228,8 @@ class _TorchFiles:
 
     def read(self, folder: Path) -> None:
         try:
-            state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            with _numpy_allowed():
+                state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
         except (UnpicklingError, AttributeError) as error:
             raise Unfit(attempt.one_line(error)) from error
         except RuntimeError as error:  # its bytes were just proven, so reading them failed, or memory did
@@ -246,6 +253,17 @@ class _TorchFiles:
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, and this program is one of PyTorch")
+
+
+@contextlib.contextmanager
+def _numpy_allowed() -> Iterator[None]:
+    """Loads take numbers and arrays of NumPy's; what the script allowed besides stays so. Not before PyTorch 2.5."""
+    allow = getattr(torch.serialization, "safe_globals", None)
+    if allow is None:
+        yield
+        return
+    with allow([each for each in _OF_NUMPY if each not in torch.serialization.get_safe_globals()]):
+        yield
 
 
 def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) -> None:

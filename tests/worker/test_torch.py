@@ -161,6 +161,12 @@ def test_copies_of_odd_states(found: Found) -> None:
     assert odd["failed"] == {"CUDA error": ["RuntimeError"] * 2, "DefaultCPUAllocator": ["MemoryError"] * 2}
 
 
+def test_numbers_and_arrays_of_numpy_in_a_state_come_back_as_they_were(found: Found) -> None:
+    plain, _ = found("plain")
+
+    assert plain == {"same": True, "rate": "np.float64(0.01)", "allowed": True}, "what the script allows stays allowed"
+
+
 def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> None:
     was_set, said = found("fewer")
 

@@ -170,6 +170,26 @@ def fewer() -> Any:
     return found
 
 
+def plain() -> Any:
+    """NumPy's numbers and arrays in a state, as they were and as they came back."""
+    kinds = (np.float64, np.float32, np.float16, np.int64, np.uint8, np.bool_, np.complex64)
+    state = {kind.__name__: kind(1) for kind in kinds} | {"array": np.arange(6.0).reshape(2, 3).T}
+    weight = torch.ones(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=np.logspace(-3, -1, 3)[1])
+    files = stepkeeper._TorchFiles({"part": Part(state), "optimizer": optimizer}, {})
+    files.write(FOLDER)
+    torch.serialization.add_safe_globals([np.dtype])
+    allowed = torch.serialization.get_safe_globals()
+    files.read(FOLDER)
+    (found,) = [each for name, each in files._parts.items() if name == "part"]
+    told = [[f"{type(each)} {each.dtype} {each!r}" for each in values.values()] for values in (state, found.state)]
+    return {
+        "same": told[0] == told[1] and found.state is not state,
+        "rate": repr(optimizer.param_groups[0]["lr"]),
+        "allowed": set(torch.serialization.get_safe_globals()) == set(allowed),
+    }
+
+
 if __name__ == "__main__":
-    pieces = {each.__name__: each for each in (batches, conditions, copies, full, odd, fewer)}
+    pieces = {each.__name__: each for each in (batches, conditions, copies, full, odd, fewer, plain)}
     print(json.dumps(pieces[PIECE]()))
