@@ -27,9 +27,9 @@ MAX_NAMED = 10  # tensors in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
 _CHECKED = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_OF_NUMPY = [
+_OF_NUMPY: list[Any] = [
     np.dtype, np.ndarray, np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0],
-    *{type(np.dtype(kind)) for kind in np.typecodes["AllInteger"] + np.typecodes["AllFloat"] + "?"},
+    *{type(np.dtype(kind)) for kind in np.typecodes["All"] if kind not in "OV"},
 ]  # fmt: skip
 """What NumPy's numbers, and arrays of them, are made of in a file: a learning rate is easily one of its float64."""
 _AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
@@ -163,6 +163,7 @@ class _TorchFiles:
         self._parts = parts
         self._generators = generators
         self._can_copy = True
+        self._was_looked_at = False  # a file, for what PyTorch would not load
         self._looks = attempt.this().launch.on_nan != "off"
         self._on_purpose: frozenset[str] = frozenset()
         """Not finite before there was a step, as a mask may be."""
@@ -203,6 +204,9 @@ class _TorchFiles:
         with _lack_of_memory_told():
             self._check_finite(state["parts"])
             _save(state, folder)
+        if not self._was_looked_at:
+            self._was_looked_at = True
+            _name_refused(folder / STATE)
 
     def _check_finite(self, parts: Mapping[str, Any]) -> None:
         bad = [each for each in self._not_finite(parts) if each not in self._on_purpose] if self._looks else []
@@ -264,6 +268,21 @@ def _numpy_allowed() -> Iterator[None]:
         return
     with allow([each for each in _OF_NUMPY if each not in torch.serialization.get_safe_globals()]):
         yield
+
+
+def _name_refused(path: Path) -> None:
+    """Says so where a start would refuse the file for the objects in it. Not before PyTorch 2.6."""
+    look = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+    try:
+        found = set(look(path)) if look is not None else set()
+    except (OSError, RuntimeError, ValueError):  # it could not be read now, which says nothing of what it holds
+        return
+    odd = sorted(found - {f"{each.__module__}.{each.__qualname__}" for each in _OF_NUMPY})
+    if odd:
+        attempt.this().reporter.remark(
+            f"the checkpoints could not be restored: they hold {', '.join(odd)}; give what the parts' state_dict holds "
+            f"as tensors, numbers, texts, lists and dicts"
+        )
 
 
 def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) -> None:

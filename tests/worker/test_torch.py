@@ -167,6 +167,13 @@ def test_numbers_and_arrays_of_numpy_in_a_state_come_back_as_they_were(found: Fo
     assert plain == {"same": True, "rate": "np.float64(0.01)", "allowed": True}, "what the script allows stays allowed"
 
 
+def test_state_that_could_not_be_restored_is_named_with_the_first_checkpoint(found: Found) -> None:
+    _, said = found("refused")
+
+    assert said.count("could not be restored") == 1
+    assert "collections.defaultdict, collections.deque;" in said
+
+
 def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> None:
     was_set, said = found("fewer")
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import defaultdict, deque
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,18 @@ def plain() -> Any:
     }
 
 
+def refused() -> Any:
+    """What is said of states that PyTorch would not load again, and of one that it would."""
+    for name, state in (
+        ("odd", {"last": deque([1.0]), "by_name": defaultdict(list)}),
+        ("fine", {"rate": np.float64(1)}),
+    ):
+        run = stepkeeper.Run(part=Part(state), directory=FOLDER / name, interval="1 steps")
+        with run:
+            run.step_done()
+            run.step_done()
+
+
 if __name__ == "__main__":
-    pieces = {each.__name__: each for each in (batches, conditions, copies, full, odd, fewer, plain)}
+    pieces = {each.__name__: each for each in (batches, conditions, copies, full, odd, fewer, plain, refused)}
     print(json.dumps(pieces[PIECE]()))
