@@ -154,7 +154,11 @@ class Saves(Generic[F, T]):
         )
         del taken  # the save alone holds the copy, and lets it go when it is written
         if goes_on:
-            self._in_flight = save, self._beside.submit(save.run)
+            try:
+                self._in_flight = save, self._beside.submit(save.run)
+            except RuntimeError:  # no thread can be started: a limit was reached, or the main one is over
+                goes_on = False
+                save.wait_from(taken_at)
         error = None if goes_on else self._absorb(save, self._outcome(save.run, figures.step))
         self._cadence.begun(figures.step, time.monotonic())
         self.stalled_s += time.monotonic() - started

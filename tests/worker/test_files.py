@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -478,6 +478,29 @@ def test_a_lack_of_memory_for_a_copy_has_training_wait_and_is_said_once(
 
     assert [name.step for name in checkpoints.committed(tmp_path)] == [3, 2, 1]
     assert capsys.readouterr().err.count("cannot allocate 2 GiB") == 1
+
+
+@pytest.fixture
+def no_more_threads() -> Iterator[None]:
+    """None can be started: each would need more memory for its stack than there are addresses."""
+    before = threading.stack_size(1 << 50)
+    yield
+    threading.stack_size(before)
+
+
+def test_training_waits_for_saves_where_no_thread_can_be_started(
+    tmp_path: Path, begin: Begin, no_more_threads: None
+) -> None:
+    begin(Launch(checkpoint_dir=tmp_path, interval=Interval(steps=1)))
+    files = Copied()
+    files.may.set()
+    with FilesRun(files, total_steps=3) as run:
+        for step in (1, 2, 3):
+            files.value += 1
+            run.step_done(epoch=0, batch=step)
+            assert checkpoints.committed(tmp_path)[0].step == step
+
+    assert [np.load(tmp_path / str(name) / "value.npy")[0] for name in checkpoints.committed(tmp_path)] == [3, 2, 1]
 
 
 def test_an_error_while_the_copy_is_made_is_trained_through(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
