@@ -138,9 +138,11 @@ def lacks_memory(error: BaseException) -> bool:
     TensorFlow has one class for memory and for disks; the text tells them apart.
     """
     one: BaseException | None = error
-    while one is not None:
+    seen: set[int] = set()  # `raise error from error` makes a circle
+    while one is not None and id(one) not in seen:
         if _OUT_OF_MEMORY & {kind.__name__ for kind in type(one).__mro__} and not says_disk_full(str(one)):
             return True
+        seen.add(id(one))
         one = one.__cause__
     return False
 

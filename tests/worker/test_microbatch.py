@@ -138,3 +138,11 @@ def test_tensorflows_own_lack_of_memory_is_said(daemon: DaemonEnd, begin: Begin,
         tf.zeros([1 << 24, 1 << 24])
 
     assert daemon.wait_for(Failed).out_of_memory
+
+
+@pytest.mark.timeout(30)
+def test_error_that_is_its_own_cause_is_looked_at_once() -> None:
+    error = ValueError("raised from itself")
+    error.__cause__ = error
+
+    assert not lacks_memory(error)
