@@ -117,7 +117,7 @@ class Run(FilesRun):
         first = batch * batch_size if self.examples is None else self.examples
         while not self.reached:
             sampler = _Batches(count, batch_size, seed, epoch, first)
-            own = torch.Generator()  # else the loader draws from the global one, once more after a resume
+            own = torch.Generator().manual_seed(sampler.seed)  # the global one would be drawn from again after a resume
             for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
                 batch, first = batch + 1, first + batch_size
                 self._following = (epoch, batch, first) if count - first >= batch_size else (epoch + 1, 0, 0)
@@ -140,17 +140,34 @@ class _Batches:
     """Indices of an epoch's whole batches, from an example on."""
 
     def __init__(self, count: int, batch_size: int, seed: int, epoch: int, first: int) -> None:
-        mixed = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
-        self._order = torch.randperm(count, generator=mixed)
+        self.seed = (seed * 1_000_003 + epoch) % 2**63
+        self._order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
         self._starts = range(first, count - batch_size + 1, batch_size)
         self._batch_size = batch_size
 
     def __iter__(self) -> Iterator[list[int]]:
         for start in self._starts:
-            yield self._order[start : start + self._batch_size].tolist()
+            yield _Batch(self._order[start : start + self._batch_size].tolist(), (self.seed, start))
 
     def __len__(self) -> int:
         return len(self._starts)
+
+
+class _Batch(list[int]):
+    """The indices of one. Whoever takes them in a process of a loader has its generators seeded: what they draw is then
+    a function of the place in the data, and not of when that process began."""
+
+    def __init__(self, indices: list[int], place: tuple[int, int]) -> None:
+        super().__init__(indices)
+        self._place = place
+
+    def __iter__(self) -> Iterator[int]:
+        if torch.utils.data.get_worker_info() is not None:
+            first, second, third = np.random.SeedSequence(self._place).generate_state(3).tolist()
+            random.seed(first)
+            np.random.seed(second)
+            torch.manual_seed(third)
+        return super().__iter__()
 
 
 class _TorchFiles:

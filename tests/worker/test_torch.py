@@ -130,6 +130,14 @@ def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(found: Fou
     assert runs["left"] == [[3, 0, 12], [3, 1, 0]], "no whole batch of 16 was left: the epoch is over"
 
 
+def test_what_processes_of_a_loader_draw_is_the_same_after_a_resume_and_another_in_each_epoch(found: Found) -> None:
+    drawn, _ = found("loaders")
+
+    assert drawn["disturbed"] == drawn["undisturbed"]
+    numbers = [number for batch in drawn["undisturbed"] for example in batch for number in example]
+    assert len(set(numbers)) == len(numbers) == 2 * 16 * 3
+
+
 def test_relaunch_under_other_conditions_says_so_and_threads_are_kept(found: Found) -> None:
     first, _ = found("conditions", 2)
     kept, said = found("conditions")

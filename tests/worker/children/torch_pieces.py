@@ -1,6 +1,7 @@
 """Pieces of `worker.torch` in FOLDER, one in each process that is named: what it found, as JSON on the last line."""
 
 import json
+import random
 import sys
 from collections import defaultdict, deque
 from pathlib import Path
@@ -61,6 +62,29 @@ def batches() -> Any:
                     break
             left.append([run.step, run.epoch, run.examples])
     return {"seen": seen, "undisturbed": undisturbed, "left": left}
+
+
+class Drawn:
+    """Each example is drawn anew, from all three global generators."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index, torch.rand(()), random.random(), np.random.rand()])
+
+
+def loaders() -> Any:
+    """What processes of a loader drew in two epochs, as one run and as three, the second begun in mid-epoch."""
+    found: dict[str, list[Any]] = {"undisturbed": [], "disturbed": []}
+    for name, parts in (("undisturbed", [8]), ("disturbed", [2, 6, 8])):
+        for until in parts:
+            run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / name, total_steps=until)
+            with run:
+                for examples in run.batches(Drawn(), batch_size=4, seed=3, num_workers=2):
+                    found[name].append(examples[:, 1:].tolist())
+                    run.step_done()
+    return found
 
 
 def conditions() -> Any:
@@ -204,5 +228,5 @@ def refused() -> Any:
 
 
 if __name__ == "__main__":
-    pieces = {each.__name__: each for each in (batches, conditions, copies, full, odd, fewer, plain, refused)}
+    pieces = {each.__name__: each for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, refused)}
     print(json.dumps(pieces[PIECE]()))
