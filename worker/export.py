@@ -45,7 +45,7 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
         durable.write_file(partial / RECORD, _record(partial, step))
         _sync_folders(partial)
         _put_in_place(partial, final)
-    except (OSError, ValueError, tf.errors.OpError) as error:
+    except Exception as error:  # the model's own code is traced, and may raise anything
         shutil.rmtree(partial, ignore_errors=True)
         raise ExportError(
             f"cannot export step {step} to {final}: {attempt.one_line(error)}; checkpoints are untouched"

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,35 @@ def test_export_that_fails_is_answered_and_training_goes_on(
 
     assert daemon.wait_for(Exported) == Exported(1, 7, 4, error="cannot export: the job has no export_dir")
     assert daemon.wait_for(Done).step == 8
+
+
+class RunsEagerly(tf.keras.Model):  # type: ignore[misc]
+    """Trains with `run_eagerly`, and can't be traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = tf.keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.inner(inputs) * float(inputs.numpy().mean() > 0)
+
+
+def test_model_that_can_not_be_traced_is_trained_on_although_an_export_was_asked_for(
+    begin: Callable[[Launch], None], daemon: DaemonEnd, tmp_path: Path
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
+    daemon.send(Go(1, restore=None))
+    model = RunsEagerly()
+    model(tf.ones((2, 4)))
+    with pytest.raises(LookupError), worker.Run(tf.train.Checkpoint(model=model)) as run:
+        daemon.send(Export(1, id=7))
+        while not run._attempt.requests.exports:
+            time.sleep(0.001)
+        run.step_done()
+        raise LookupError
+
+    assert "has no attribute 'numpy'" in (daemon.wait_for(Exported).error or "")
+    assert not list((tmp_path / "export").iterdir())
 
 
 def test_program_without_a_run_says_that_it_can_not_export(
