@@ -62,7 +62,7 @@ class FilesRun(Steps):
         the script doesn't say."""
         self._files = files
         told = self._attempt.launch
-        given = told.checkpoint_dir or (Path(directory) if directory is not None else None)
+        given = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
         if given is None:
             raise ValueError("cannot keep checkpoints: give the run a directory=, or the job a checkpoint_dir")
         self._directory = given

@@ -79,19 +79,19 @@ class Run(Steps):
             raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
         told = self._attempt.launch
         self._tracked = checkpoint
+        self._directory = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
         self._keeper = _keeper_of(
             together,
             checkpoint,
             strategy,
             self._attempt,
-            told.checkpoint_dir or (Path(directory) if directory is not None else None),
+            self._directory,
             told.interval or (parse_interval(interval) if interval not in (None, "auto") else None),
             exact.check_own(generators),
             self._not_finite if (told.on_nan or on_nan) != "off" else None,
         )
         self._on_nan = told.on_nan or on_nan or "stop"
         self._watch = Watch(told.loss_spike) if self._on_nan != "off" else None
-        self._directory = told.checkpoint_dir or (Path(directory) if directory is not None else None)
         self._left_out: frozenset[tuple[int, int]] = frozenset()
         self._divides = told.split <= 1
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict

@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 import worker
+from supervisor.protocol import checkpoints
 from tests.worker import training
 from worker.data import Feed
 from worker.skipping import rows_in, rows_of, skipped
@@ -126,6 +127,18 @@ def test_arrays_of_different_lengths_are_an_error() -> None:
 
 def run_of(directory: Path, steps: int | None = None) -> worker.Run:
     return worker.Run(training.build(tf.distribute.get_strategy()), total_steps=steps, directory=directory)
+
+
+def test_script_that_goes_to_another_folder_saves_where_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with run_of(Path("run"), steps=1) as run:
+        os.chdir("elsewhere")
+        run.step_done()
+
+    assert [name.step for name in checkpoints.committed(tmp_path / "run")] == [1]
 
 
 def test_batches_go_on_over_epochs_until_all_steps_are_done(tmp_path: Path) -> None:

@@ -85,6 +85,19 @@ def test_it_goes_on_where_it_was_with_both_generators(tmp_path: Path) -> None:
     assert files.value[0] == 6
 
 
+def test_script_that_goes_to_another_folder_saves_where_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    files = Counting()
+    with FilesRun(files, total_steps=4, directory="c", interval="2 steps") as run:
+        os.chdir("elsewhere")
+        train(run, files)
+
+    assert [name.step for name in checkpoints.committed(tmp_path / "c")] == [4, 2]
+
+
 def test_daemon_hears_all_of_it(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
     daemon.send(Go(1, restore=None))
