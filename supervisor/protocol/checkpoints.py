@@ -238,7 +238,8 @@ def highest_attempt(directory: Path) -> int:
 
 def sweep_partials(directory: Path) -> list[str]:
     """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
-    temporary = tuple(durable.temporary_prefix(name) for name in (layout.POINTER, layout.CONDITIONS, layout.SKIPPED))
+    replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.BATCH)
+    temporary = tuple(map(durable.temporary_prefix, replaced))
     leftovers = [
         entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
     ]

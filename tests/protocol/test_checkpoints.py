@@ -218,11 +218,12 @@ def test_the_sweep_takes_what_interrupted_saves_left_and_nothing_else(checkpoint
     (tmp_path / "step-0000000300.a1.partial").write_text("a file of that name")
     (tmp_path / "step-0000000400.a1.partial").symlink_to(kept)
     (tmp_path / ".checkpoint.0123abcd").write_text("a pointer file that was being written")
+    (tmp_path / ".batch.json.0123abcd").write_text("a description of batches that was being written")
     (tmp_path / "mine.partial").mkdir()
 
     swept = checkpoints.sweep_partials(tmp_path)
 
-    assert len(swept) == 4
+    assert len(swept) == 5
     assert sorted(os.listdir(tmp_path)) == ["mine.partial", kept.name]
     assert checkpoints.select(tmp_path).path == kept
 
