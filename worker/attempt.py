@@ -194,7 +194,7 @@ def begin() -> Attempt:
             line_buffering=True
         )  # into a pipe, and yet people follow it, and SIGKILL flushes nothing
     if not faulthandler.is_enabled():
-        faulthandler.enable()  # the daemon sends SIGABRT to a worker that hangs: the stacks of all threads go to stderr
+        faulthandler.enable(2)  # the daemon sends SIGABRT to a worker that hangs: all threads' stacks go to stderr
     try:
         stacks.register(channel.pipes)
     except OSError as error:

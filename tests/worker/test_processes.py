@@ -163,6 +163,21 @@ def test_hung_worker_leaves_its_stacks_when_it_is_aborted(start: Start, daemon: 
     assert "plain.py" in errors and "in _serve" in errors
 
 
+TEE = "class Tee:\n    def write(self, text): print(text, end='')\n    def flush(self): pass\n"
+
+
+def test_script_that_put_an_object_of_its_own_in_the_place_of_stderr_is_one_like_any_other(
+    start: Start, daemon: DaemonEnd
+) -> None:
+    script = f"import os, sys\n{TEE}sys.stderr = Tee()\nimport worker\nos.abort()"
+    process = start("-c", script, launch=Launch(control=daemon.control()))
+    _, errors = process.communicate(timeout=60)
+
+    assert daemon.wait_for(Hello).pid == process.pid
+    assert process.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in errors, "the stacks of a hang go where they always do"
+
+
 def test_without_tensorflow_it_says_what_to_install(start: Start) -> None:
     process = start("-c", "import sys; sys.modules['tensorflow'] = None; import worker; worker.Run")
     _, errors = process.communicate(timeout=100)
