@@ -54,6 +54,7 @@ class Attempt:
     reporter: Reporter
     channel: Channel | None = None
     number: int = 1
+    has_begun: bool = False  # from where the daemon said; a later run of the script goes on from what that one saved
     failed: bool = False
 
     @property

@@ -34,15 +34,17 @@ class Opened:
 
 
 def open_directory(attempt: Attempt, directory: Path) -> Opened:
-    """Waits for the daemon's word where there is a daemon, else chooses the newest checkpoint that is whole.
+    """Waits for the daemon's word where there is a daemon, else chooses the newest checkpoint that is whole; so it does
+    where a script trains a second time.
 
-    Leaves the process with LOCKED, DIRECTORY_UNUSABLE, or, without a daemon and with nothing whole in the directory,
+    Leaves the process with LOCKED, DIRECTORY_UNUSABLE, or, where it chooses and nothing in the directory is whole,
     CHECKPOINT_UNFIT.
     """
-    go = attempt.channel.wait_for_go() if attempt.channel is not None else None
+    go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun else None
+    attempt.has_begun = True
     try:
         durable.make_folder(directory)
-        if go is None:
+        if attempt.channel is None:
             attempt.number = 1 + checkpoints.highest_attempt(directory)
         lock = DirectoryLock(directory, attempt.number)
         checkpoints.sweep_partials(directory)

@@ -125,6 +125,25 @@ def test_figures_of_numpy_and_more_than_a_message_holds_leave_the_control_thread
     assert said["loss"] == 1.5 and said["norm_of_90"] == 90.0 and len(said) == 99
 
 
+def test_second_run_of_a_script_goes_on_where_the_first_one_ended(
+    tmp_path: Path, begin: Begin, daemon: DaemonEnd
+) -> None:
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, interval=Interval(steps=2)))
+    daemon.send(Go(1, restore=None))
+    files = Counting()
+    with FilesRun(files, total_steps=4) as first:
+        train(first, files)
+    files = Counting()
+    with FilesRun(files, total_steps=8) as second:
+        begun_at, held = second.step, float(files.value[0])
+        train(second, files)
+    daemon.wait_for(Done, among=lambda done: done.step == 8)
+
+    assert (begun_at, held) == (4, 4.0)
+    assert [str(name) for name in checkpoints.committed(tmp_path)] == [f"step-{step:010d}.a1" for step in (8, 6, 4, 2)]
+    assert not daemon.all_of(SaveFailed)
+
+
 @pytest.mark.parametrize("total_steps", [np.int64(2), 2.0])
 def test_counts_of_numpy_are_told_and_saved(total_steps: int, tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
