@@ -17,6 +17,7 @@ from supervisor.protocol.launch import Control, Launch, LaunchError
 from supervisor.protocol.messages import Failed, FromWorker, Progress, Promote
 from worker import stacks, standby
 from worker.channel import Channel
+from worker.remarks import remark
 from worker.requests import Requests
 from worker.terminal import Terminal
 
@@ -230,7 +231,7 @@ def this() -> Attempt:
 
 
 def _refuse(text: str) -> NoReturn:
-    sys.stderr.write(f"stepkeeper: {text}\n")
+    remark(text)
     raise SystemExit(int(WorkerExit.BAD_LAUNCH))
 
 

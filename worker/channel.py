@@ -7,7 +7,6 @@ Nothing but the thread writes, and threads don't survive a fork: a data loader f
 
 import os
 import select
-import sys
 import threading
 import time
 from collections import deque
@@ -43,6 +42,7 @@ from supervisor.protocol.messages import (
     Then,
 )
 from worker import abridging
+from worker.remarks import remark
 from worker.requests import Asked, Requests
 
 MAX_WAITING = 1000  # lines kept while the daemon is away; the oldest go first: a newer commit says more
@@ -111,7 +111,7 @@ class Channel:
 
     def remark(self, text: str) -> None:
         """One line on stderr, which the daemon keeps in the job's log."""
-        sys.stderr.write(f"stepkeeper: {text}\n")
+        remark(text)
 
     def wait_for_go(self) -> Go:
         """Blocks until the daemon says where to begin."""

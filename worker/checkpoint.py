@@ -7,7 +7,6 @@ next one; at most one save is in flight.
 """
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from worker import exact, finite, snapshot
 from worker.attempt import one_line, says_disk_full
 from worker.committing import Committing, cause_of, refusal
 from worker.image import Reserve
+from worker.remarks import remark
 from worker.saving import NotFinite, Origin, SaveError, StandsStill
 from worker.shelf import Shelf, is_full
 from worker.snapshot import CannotSnapshot, Snapshot
@@ -179,7 +179,7 @@ class CheckpointWriter:
             try:
                 act(newest)
             except OSError as error:
-                sys.stderr.write(f"stepkeeper: saved {newest}, but cannot {what} in {self._directory}: {error}\n")
+                remark(f"saved {newest}, but cannot {what} in {self._directory}: {error}")
 
     def _point_at(self, newest: CheckpointName) -> None:
         relative = f"{newest}/{layout.PREFIX}"

@@ -1,13 +1,13 @@
 """The distribution strategy, and the settings that must come before TensorFlow starts its devices."""
 
 import os
-import sys
 from pathlib import Path
 
 import tensorflow as tf
 
 from supervisor.protocol.launch import STRATEGIES, Launch
 from worker import attempt, conditions, members, tensorflow_conditions, tpu
+from worker.remarks import remark
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
 
@@ -94,7 +94,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
 
 def _gpu_names(there: int, wanted: int | None) -> list[str]:
     if wanted is not None and wanted > there:
-        sys.stderr.write(f"stepkeeper: mirrors over {there} GPUs, not {wanted}: there are no more on this host\n")
+        remark(f"mirrors over {there} GPUs, not {wanted}: there are no more on this host")
     return [f"/gpu:{number}" for number in range(min(there, wanted or there))]
 
 

@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from supervisor.protocol.manifest import Manifest
 from worker import generators
 from worker.attempt import one_line
 from worker.committing import Committing, cause_of, refusal
+from worker.remarks import remark
 from worker.saving import NotFinite, Origin, SaveError, StandsStill
 from worker.shelf import Shelf, is_full
 
@@ -152,7 +152,7 @@ class FilesWriter:
         try:
             self._shelf.retain(newest)
         except OSError as error:
-            sys.stderr.write(f"stepkeeper: cannot delete old checkpoints in {self._directory}: {error}\n")
+            remark(f"cannot delete old checkpoints in {self._directory}: {error}")
 
 
 def _cause(error: BaseException) -> str | None:

@@ -29,7 +29,7 @@ def fit(
     data: Any,
     *,
     epochs: int,
-    callbacks: Sequence[Any] = (),
+    callbacks: Sequence[Any] | None = None,
     strategy: tf.distribute.Strategy | None = None,
     directory: str | Path | None = None,
     interval: str | None = None,
@@ -52,6 +52,7 @@ def fit(
     Raises ValueError for what can't be resumed exactly.
     """
     _check(model, data, options)
+    callbacks = callbacks or ()
     exempt = tuple(leave_out)
     state = FitState(model, exempt)
     tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer, fit=state)

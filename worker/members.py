@@ -22,6 +22,7 @@ from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Launch, Member
 from supervisor.protocol.messages import Failed, FromWorker, Progress
 from worker import abridging, attempt
+from worker.remarks import remark
 
 LEAVE_TIMEOUT_S = 10.0  # for a member to end once training is over; what it still does then is the script's own affair
 REAP_TIMEOUT_S = 5.0  # its socket closes a moment before the process is gone
@@ -54,7 +55,7 @@ class MemberEnd:
 
     def remark(self, text: str) -> None:
         """One line on stderr."""
-        sys.stderr.write(f"stepkeeper: worker {self._rank}: {text}\n")
+        remark(f"worker {self._rank}: {text}")
 
     def drain(self, timeout: float) -> bool:
         """Nothing waits."""

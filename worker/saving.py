@@ -1,6 +1,5 @@
 """One save, from its decision to its answer, on the thread that trains or beside it."""
 
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from supervisor.protocol.manifest import Manifest
 from supervisor.protocol.messages import Committed, SaveFailed
 from worker.attempt import Reporter, one_line
 from worker.lock import Overtaken
+from worker.remarks import remark
 
 
 class SaveError(Exception):
@@ -71,7 +71,7 @@ class StandsStill:
         """On stderr, which the daemon keeps in the job's log."""
         if not self._is_said:
             self._is_said = True
-            sys.stderr.write(f"stepkeeper: training stands still while checkpoints are written: {why}\n")
+            remark(f"training stands still while checkpoints are written: {why}")
 
     def for_memory(self, error: MemoryError) -> None:
         """There was none for a copy."""

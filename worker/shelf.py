@@ -3,13 +3,13 @@
 import contextlib
 import errno
 import shutil
-import sys
 from pathlib import Path
 
 from supervisor.protocol import checkpoints, manifest, retention
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.manifest import ManifestError
 from supervisor.protocol.retention import Kept, RetentionPolicy
+from worker.remarks import remark
 
 
 class Shelf:
@@ -33,7 +33,7 @@ class Shelf:
         if gone is None:
             return False
         self._known.pop(gone, None)
-        sys.stderr.write(f"stepkeeper: deleted {gone} to make room for {for_name}: the disk is full\n")
+        remark(f"deleted {gone} to make room for {for_name}: the disk is full")
         return True
 
     def take_back(self, name: CheckpointName) -> None:

@@ -1,8 +1,7 @@
 """What a worker without a daemon tells the person before it: one line on stderr for what matters."""
 
-import sys
-
 from supervisor.protocol.messages import Committed, Done, Failed, FromWorker, Progress, Restored, SaveFailed
+from worker.remarks import remark
 
 
 class Terminal:
@@ -19,7 +18,7 @@ class Terminal:
 
     def remark(self, text: str) -> None:
         """One line as it is."""
-        sys.stderr.write(f"stepkeeper: {text}\n")
+        remark(text)
 
     def drain(self, timeout: float) -> bool:
         """Nothing waits."""
