@@ -2,13 +2,14 @@
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from supervisor import __version__
 from supervisor.control import groups, running, wire
 from supervisor.control.asked import Daemon
 from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.control.rpc_calls import Struct, as_rpc, do, results, runner_of
-from supervisor.control.rpc_info import config_info, process_info
+from supervisor.control.rpc_info import config_info, process_info, uids
 from supervisor.core.facts import State
 from supervisor.runner.order import Turn, Turns, by_priority, last_first
 from supervisor.runner.runner import Runner
@@ -17,6 +18,8 @@ API_VERSION = "3.0"  # the one handshake of Supervisor's client
 
 UP = frozenset({"STARTING", "RUNNING", "BACKOFF"})  # these a start refuses and a stop takes
 SIGNALLABLE = frozenset({"STARTING", "RUNNING", "STOPPING"})
+
+USERS = Path("/etc/passwd")  # who asks for users shares a thread, as who asks for files of one folder does
 
 
 # --- the daemon -----------------------------------------------------------------------------------------------------
@@ -97,7 +100,8 @@ async def all_config_info(daemon: Daemon) -> list[Struct]:
     """Every configured program, in use or not."""
     programs = daemon.programs
     configured = sorted(programs.configured.values(), key=lambda each: (each.process, each.group))
-    return [config_info(config, config.name in programs.runners) for config in configured]
+    known = await daemon.disks.run(USERS, uids, {each.user for each in configured})
+    return [config_info(each, each.name in programs.runners, known[each.user]) for each in configured]
 
 
 # --- programs -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from supervisor.config import ProgramConfig
@@ -43,14 +44,14 @@ def _exit_status(last: Exit | None) -> int:
     return -1 if last.signal is not None else last.code or 0
 
 
-def config_info(config: ProgramConfig, in_use: bool) -> dict[str, Any]:
-    """How the program is configured, as far as the interface has words for it."""
+def config_info(config: ProgramConfig, in_use: bool, uid: int | str) -> dict[str, Any]:
+    """How the program is configured, as far as the interface has words for it. `uid`: of its user, as `uids` has it."""
     return {
         "name": config.process,
         "group": config.group,
         "command": shlex.join(config.command),
         "directory": NONE if config.directory is None else str(config.directory),
-        "uid": _uid(config.user),
+        "uid": uid,
         "inuse": in_use,
         "autostart": config.autostart,
         "exitcodes": sorted(config.exitcodes),
@@ -75,6 +76,11 @@ def _log(config: ProgramConfig, channel: str) -> dict[str, Any]:
         f"{channel}_logfile": NONE if path is None else str(path),
         **{f"{channel}_{each}": getattr(config, f"{channel}_{each}") for each in others},
     }
+
+
+def uids(users: Iterable[str | None]) -> dict[str | None, int | str]:
+    """The numbers of users; blocks, for as long as the password database takes to answer."""
+    return {user: _uid(user) for user in users}
 
 
 def _uid(user: str | None) -> int | str:

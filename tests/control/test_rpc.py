@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import xmlrpc.client
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,36 @@ def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: 
 
         assert text == "bell \N{REPLACEMENT CHARACTER} byte \N{REPLACEMENT CHARACTER} end\n"
         assert log.read_bytes() == b"bell \x07 byte \xff end\n"
+
+
+SILENT_USERS = """
+import pathlib, pwd, time
+ask = pwd.getpwuid
+def getpwuid(uid):
+    while pathlib.Path({silent!r}).exists():
+        time.sleep(0.01)
+    return ask(uid)
+pwd.getpwuid = getpwuid
+"""
+
+
+def test_a_user_database_that_does_not_answer_holds_nobody_up(tmp_path: Path):
+    silent = tmp_path / "silent"
+    (tmp_path / "sitecustomize.py").write_text(SILENT_USERS.format(silent=str(silent)))
+    python_path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    program = f"[program:sleeper]\ncommand=/bin/sleep 100000\nuser={os.geteuid()}\n"
+    with Daemon(tmp_path, program, environment={"PYTHONPATH": python_path}) as daemon, ThreadPoolExecutor() as pool:
+        daemon.until_state("sleeper", "RUNNING")
+        silent.touch()
+        try:
+            asked = pool.submit(proxy(daemon).supervisor.getAllConfigInfo)
+            answered = [pool.submit(daemon.call, "pid") for _ in range(20)]
+            done, _ = wait(answered, timeout=20)
+        finally:
+            silent.unlink()
+
+        assert done == set(answered)
+        assert [each["uid"] for each in asked.result()] == [os.geteuid()]
 
 
 def test_a_stream_ends_its_work_when_the_client_goes(daemon: Daemon):
