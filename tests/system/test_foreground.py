@@ -33,6 +33,11 @@ autostart=false
 command=/bin/cat
 stdout_logfile=NONE
 stderr_logfile=NONE
+[program:thinker]
+command=/bin/sh -c "echo ready; while read line; do sleep 2; echo thought of $line; done"
+[program:mortal]
+command=/bin/sh -c "read line; sleep 2"
+autorestart=false
 [program:deaf]
 command=/bin/sh -c "exec 0<&-; exec sleep 1000"
 """
@@ -43,7 +48,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder: Path = tmp_path_factory.mktemp("fg")
     (folder / "talk.py").write_text(TALK.replace("\\n", "\n"))
     with Daemon(folder, PROGRAMS.format(python=sys.executable, folder=folder)) as daemon:
-        for name in ("talker", "silent", "deaf"):
+        for name in ("talker", "silent", "thinker", "mortal", "deaf"):
             daemon.until_state(name, "RUNNING")
         yield daemon
 
@@ -147,6 +152,22 @@ def test_lines_from_a_pipe_are_answered_before_fg_leaves(daemon: Daemon):
 
     assert status == 0
     assert b"heard piped" in said and b"heard last" in said
+
+
+def test_an_answer_that_takes_its_time_is_waited_for(daemon: Daemon):
+    command = f"echo piped | {sys.executable} -m supervisor.ctl.main -c {daemon.conf} fg thinker"
+    said, status = pexpect.run(f"/bin/sh -c {shlex.quote(command)}", withexitstatus=True, timeout=TIME_S)
+
+    assert status == 0
+    assert b"thought of piped" in said
+
+
+def test_a_program_that_ends_by_what_a_pipe_sent_is_said_to(daemon: Daemon):
+    command = f"echo die | {sys.executable} -m supervisor.ctl.main -c {daemon.conf} fg mortal"
+    said, status = pexpect.run(f"/bin/sh -c {shlex.quote(command)}", withexitstatus=True, timeout=TIME_S)
+
+    assert status == 0
+    assert b"Process got killed" in said
 
 
 def test_without_a_log_fg_says_so_and_still_sends(daemon: Daemon):

@@ -17,6 +17,7 @@ from supervisor.ctl.terminal import Status, Terminal
 FIRST_BYTES = 1024  # of each log: what Supervisor's begins with
 LOOK_S = 0.5  # how often the program is looked at while nothing is typed
 LAST_OUTPUT_S = 1.0  # for what it printed last to be shown
+ANSWER_S = 5.0  # for its answer to begin, where the lines came from a pipe and nobody is there to press Ctrl-C
 RUNNING = 20
 
 
@@ -65,8 +66,14 @@ def _converse(terminal: Terminal, name: str, pid: int, streams: list["_Stream"])
     """Sends line after line until the input or the program ends, or Ctrl-C."""
     try:
         with _watched(terminal, name, pid):
+            if not sys.stdin.isatty():
+                _begin(streams)
+            sent_at = None
             while line := sys.stdin.readline():
+                sent_at = time.monotonic()
                 terminal.client.call("send_stdin", name=name, chars=line if line.endswith("\n") else f"{line}\n")
+            if not sys.stdin.isatty():
+                _hear(streams, sent_at)
     except KeyboardInterrupt:
         return
     except UnicodeDecodeError as error:
@@ -81,13 +88,26 @@ def _converse(terminal: Terminal, name: str, pid: int, streams: list["_Stream"])
             return
         _tell_end(terminal, streams)
         return
-    if not sys.stdin.isatty():
-        _finish(streams)
 
 
 def _tell_end(terminal: Terminal, streams: list["_Stream"]) -> None:
     _finish(streams)
     terminal.say("Process got killed")
+
+
+def _begin(streams: list["_Stream"]) -> None:
+    """Has the logs shown as they are, so that what comes next can be told from what was there."""
+    for each in streams:
+        each.has_begun.wait(LOOK_S)
+
+
+def _hear(streams: list["_Stream"], sent_at: float | None) -> None:
+    """Waits for the answer to what was sent last, if anything was, and then for the rest of it."""
+    while sent_at is not None and streams and time.monotonic() < sent_at + ANSWER_S:
+        if any(each.shown_at > sent_at for each in streams):
+            break
+        time.sleep(LOOK_S / 10)
+    _finish(streams)
 
 
 def _finish(streams: list["_Stream"]) -> None:
@@ -133,7 +153,8 @@ class _Stream:
         self._terminal = terminal
         self._name = name
         self._channel = channel
-        self._shown_at = time.monotonic()
+        self.shown_at = time.monotonic()
+        self.has_begun = threading.Event()
         self._connection: socket.socket | None = None
         self._is_over = False
         threading.Thread(target=self._show, name=channel, daemon=True).start()
@@ -141,7 +162,7 @@ class _Stream:
     @property
     def is_busy(self) -> bool:
         """Whether something has come just now, and more may."""
-        return time.monotonic() - self._shown_at < LOOK_S
+        return time.monotonic() - self.shown_at < LOOK_S
 
     def close(self) -> None:
         """Shows no more."""
@@ -161,7 +182,8 @@ class _Stream:
                 self._name, self._channel, FIRST_BYTES, follow=True, on_open=self._opened
             )
             for text in decoded(blocks):
-                self._shown_at = time.monotonic()
+                self.shown_at = time.monotonic()
                 if self._is_over:
                     return
                 print(text, end="", file=self._terminal.out, flush=True)
+                self.has_begun.set()
