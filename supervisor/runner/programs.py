@@ -29,7 +29,6 @@ from supervisor.runner.services import Services
 from supervisor.runner.strays import Strays
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
-LAST_EVENTS_S = 2.0  # for listeners to hear of the last ends, while a daemon leaves
 
 log = structlog.get_logger()
 
@@ -242,7 +241,8 @@ class Programs:
             if before:
                 await self._or_hurry(asyncio.gather(*(each.wait() for each in before)))
             if runner.config.listener is not None:
-                await self._or_hurry(asyncio.ensure_future(self._services.listening.heard_out(LAST_EVENTS_S)))
+                heard_out = self._services.listening.heard_out(runner.config.stopwaitsecs)
+                await self._or_hurry(asyncio.ensure_future(heard_out))
             await runner.retire(*self._why())
         finally:
             gone.set()

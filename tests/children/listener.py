@@ -1,7 +1,8 @@
 """An event listener that writes down what it gets, byte for byte, in Supervisor's protocol and nothing else.
 
 LOG: one JSON object a line, `headers` and `payload`. ANSWERS: what it answers to its first events, separated by commas:
-`FAIL`, `die` (ends while it is busy), `nonsense`, `hang`; after them OK. Counted in a file, so over restarts.
+`FAIL`, `die` (ends while it is busy), `nonsense`, `hang`, `late` (OK, after four seconds); after
+them OK. Counted in a file, so over restarts.
 """
 
 import json
@@ -35,6 +36,8 @@ def answer(word: str) -> None:
         os._exit(1)
     if word == "hang":
         time.sleep(3600)
+    if word == "late":
+        time.sleep(4)
     result = b"OK" if word not in ("FAIL",) else b"FAIL"
     line = b"nonsense\n" if word == "nonsense" else b"RESULT %d\n%s" % (len(result), result)
     sys.stdout.buffer.write(line)

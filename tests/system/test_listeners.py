@@ -116,7 +116,8 @@ def test_what_does_not_fit_is_counted_and_said(tmp_path: Path):
 def test_a_listener_hears_how_programs_end_when_the_daemon_leaves(tmp_path: Path):
     events = "PROCESS_STATE_STOPPED,SUPERVISOR_STATE_CHANGE"
     slow = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.1; done"
-    with Daemon(tmp_path, f'[program:p]\ncommand=/bin/sh -c "{slow}"\n' + ear(tmp_path, events)) as daemon:
+    listener = ear(tmp_path, events, answers="OK,late")
+    with Daemon(tmp_path, f'[program:p]\ncommand=/bin/sh -c "{slow}"\n{listener}') as daemon:
         daemon.until_state("p", "RUNNING")
         assert daemon.stop() == 0
 
