@@ -85,6 +85,12 @@ def test_pid_of_a_stopped_program_is_0_with_7(daemon, ctl):
     assert (result.out, result.status) == ("4242\n0\n", 7)
 
 
+def test_pids_come_in_the_order_of_the_names(daemon, ctl):
+    daemon.answers["status"] = {"programs": [program("a", pid=11), program("b", pid=22)]}
+
+    assert ctl("pid", "b", "x", "a").out == "22\nNo such process x\n11\n"
+
+
 def test_pid_of_an_unknown_program(daemon, ctl):
     daemon.answers["status"] = {"programs": []}
 

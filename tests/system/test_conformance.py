@@ -116,7 +116,7 @@ def looking(side: Side) -> None:
     side.ctl("pid")
     side.ctl("pid", "job")
     side.ctl("pid", "off")
-    side.ctl("pid", "nope")
+    side.ctl("pid", "job", "nope", "off")
     side.ctl("pid", "all")
     side.ctl("avail")
     side.ctl("version")

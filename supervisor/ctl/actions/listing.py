@@ -53,13 +53,15 @@ def pid(terminal: Terminal, arguments: Arguments) -> Status:
         else:
             terminal.say(str(answer["pid"]))
         return Status.FINE
-    found, unknown = naming.chosen(arguments, terminal.client.call("status")["programs"])
+    programs = terminal.client.call("status")["programs"]
+    found, unknown = naming.chosen(arguments, programs)
     if terminal.as_json:
-        programs = [{"name": each["name"], "pid": each["pid"]} for each in found]
-        terminal.show({"programs": programs, "unknown": unknown})
+        terminal.show({"programs": [{"name": each["name"], "pid": each["pid"]} for each in found], "unknown": unknown})
     else:
-        for line in [*(f"No such process {name}" for name in unknown), *(str(each["pid"] or 0) for each in found)]:
-            terminal.say(line)
+        for name in [naming.ALL] if naming.ALL in arguments else arguments:
+            pids = [str(each["pid"] or 0) for each in naming.chosen([name], programs)[0]]
+            for line in [f"No such process {name}"] if name in unknown else pids:
+                terminal.say(line)
     down = naming.ALL not in arguments and any(not each["pid"] for each in found)
     return max(Status.WRONG if unknown else Status.FINE, Status.NOT_RUNNING if down else Status.FINE)
 
