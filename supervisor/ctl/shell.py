@@ -16,7 +16,8 @@ from supervisor.ctl.terminal import Status, Terminal
 
 HISTORY_LINES = 1000
 OPEN = "open"
-LEAVE = ("quit", "exit", "EOF")
+END = "EOF"  # what `cmd` calls the end of the input
+LEAVE = ("quit", "exit", END)
 
 
 class Shell(cmd.Cmd):
@@ -33,6 +34,8 @@ class Shell(cmd.Cmd):
         if not words:
             return False
         name, *arguments = words
+        if name == END:
+            print(file=self._terminal.out)  # or what follows would stand behind the prompt
         if name in LEAVE:
             return True
         try:

@@ -49,6 +49,17 @@ def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_pat
     assert "version" in history.read_text()
 
 
+def test_the_end_of_the_input_leaves_no_prompt_in_the_last_line(daemon):
+    daemon.answers["status"] = {"programs": []}
+    shell = spawn(daemon)
+
+    shell.expect("supervisor> ")
+    shell.sendeof()
+    shell.expect(pexpect.EOF)
+
+    assert shell.before.endswith("\n")
+
+
 def test_the_shell_asks_before_it_shuts_down(daemon):
     daemon.answers |= {"status": {"programs": []}, "shutdown": {}}
     shell = spawn(daemon)
