@@ -55,11 +55,12 @@ def test_status_of_an_unknown_name_says_so_with_4(daemon, ctl):
 
 def test_status_json_holds_everything_the_daemon_told(daemon, ctl):
     programs = [program("digits", job=job())]
-    daemon.answers["status"] = {"programs": programs}
+    troubles = {"ledger_error": "the disk is full", "hooks_error": None}
+    daemon.answers["status"] = {"programs": programs, **troubles}
 
     told = json.loads(ctl("status", "--json").out)
 
-    assert told == {"schema": 1, "programs": programs, "unknown": []}
+    assert told == {"schema": 1, "programs": programs, "unknown": [], **troubles}
 
 
 def test_control_characters_from_a_program_never_reach_the_terminal(daemon, ctl):

@@ -39,6 +39,13 @@ def test_the_page_has_every_exit_status():
     assert {int(each) for each in re.findall(r"^\| (\d+) ", statuses, re.MULTILINE)} == {*map(int, Status), 130}
 
 
+def test_the_page_says_what_every_action_gives_as_json():
+    table = PAGE[PAGE.index("| Action | Keys") : PAGE.index("## Exit status")]
+    told = {name for cell in re.findall(r"^\| (.+?) \|", table, re.MULTILINE) for name in cell.split(", ")}
+
+    assert TABLE.keys() - told == {"fg", "open", "reload", "shutdown"}  # no object, that of status, an empty one
+
+
 def test_the_page_names_the_schema():
     assert f"`schema` is {SCHEMA}" in PAGE
 

@@ -20,15 +20,15 @@ def status(terminal: Terminal, arguments: Arguments) -> Status:
     if len(names) != len(arguments):
         return _watch(terminal, names)
     try:
-        programs = terminal.client.call("status")["programs"]
+        answer = terminal.client.call("status")
     except LoginNeeded:
         raise
     except Unreachable as error:
         terminal.say(str(error))
         return Status.UNKNOWN
-    found, unknown = naming.chosen(names, programs)
+    found, unknown = naming.chosen(names, answer["programs"])
     if terminal.as_json:
-        terminal.show({"programs": found, "unknown": unknown})
+        terminal.show({**answer, "programs": found, "unknown": unknown})
     else:
         for line in [*map(naming.unknown, unknown), *render.status_lines(found)]:
             terminal.say(line)
