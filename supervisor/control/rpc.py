@@ -1,5 +1,6 @@
 """Supervisor's XML-RPC methods, in one fixed table: a name from outside is looked up here and nowhere else."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,8 @@ from supervisor.control.asked import Daemon
 from supervisor.control.audit import Caller
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault, fault_of
-from supervisor.control.xmlrpc import Value
+from supervisor.control.log_reading import MAX_BYTES
+from supervisor.control.xmlrpc import Value, weight
 
 log = structlog.get_logger()
 
@@ -143,7 +145,7 @@ async def call(daemon: Daemon, caller: Caller, name: str, given: Sequence[Value]
     if name == MULTICALL:
         (calls,) = _MULTICALL.arguments(given)
         assert isinstance(calls, list)
-        return [await _called(daemon, caller, each) for each in calls]
+        return await _called_in_turn(daemon, caller, calls)
     method = METHODS.get(name)
     if method is None:
         raise RpcFault(FaultCode.UNKNOWN_METHOD)
@@ -156,6 +158,19 @@ async def call(daemon: Daemon, caller: Caller, name: str, given: Sequence[Value]
             raise RpcFault(FaultCode.SHUTDOWN_STATE)
         changed: Value = await method.act(daemon, *method.arguments(given))
         return changed
+
+
+async def _called_in_turn(daemon: Daemon, caller: Caller, calls: Sequence[Value]) -> list[Value]:
+    """The calls of a multicall. Supervision has its turn after each; what they give together is bounded."""
+    given, results = 0, list[Value]()
+    for each in calls:
+        await asyncio.sleep(0)
+        if given < MAX_BYTES:
+            results.append(await _called(daemon, caller, each))
+            given += weight(results[-1])
+        else:
+            results.append(_struct(RpcFault(FaultCode.FAILED, "the calls before gave 16 MiB; make another multicall")))
+    return results
 
 
 async def _called(daemon: Daemon, caller: Caller, described: Value) -> Value:

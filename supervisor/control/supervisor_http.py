@@ -16,10 +16,10 @@ from supervisor.control.asked import Daemon
 from supervisor.control.audit import Caller
 from supervisor.control.errors import CommandError
 from supervisor.control.faults import FaultCode, RpcFault
-from supervisor.control.xmlrpc import Malformed, fault_response, parse_call, response
+from supervisor.control.xmlrpc import Malformed, fault_response, parse_call, response, weight
 
 FIRST_BYTES = 1024  # of a stream: what Supervisor's begins with
-SMALL_BYTES = 16 * 1024  # parsing more than that takes milliseconds, which supervision need not wait for
+SMALL_BYTES = 16 * 1024  # to read or write more than that takes milliseconds, which supervision need not wait for
 XML = "defusedxml"  # the library is loaded with the first call, which takes as long
 TRUNCATED = b"==> File truncated <==\n"
 
@@ -50,7 +50,8 @@ async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Respon
         raise web.HTTPBadRequest from error
     try:
         # shielded: a client that goes away must not leave a command half done
-        answer = response(await asyncio.shield(rpc.call(daemon, who(request), name, parameters)))
+        result = await asyncio.shield(rpc.call(daemon, who(request), name, parameters))
+        answer = response(result) if weight(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))
     except CommandError as error:  # not allowed: no fault of Supervisor's says so, and its client shows the reason

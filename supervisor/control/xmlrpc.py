@@ -17,6 +17,7 @@ Value: TypeAlias = "str | bytes | bool | int | float | Sequence[Value] | Mapping
 MAX_DEPTH = 16  # values within values; the deepest call there is, a multicall, has four
 MAX_DIGITS = 20  # of a number, sign included: 64 bits
 INT_BITS_32 = 1 << 31
+SCALAR_CHARACTERS = 40  # of tags around a value, or a member of a struct
 _NOT_PLAIN = re.compile("[&<>]|[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -102,6 +103,17 @@ _SCALARS: Mapping[str, Callable[[str], Value]] = {
     "base64": _bytes,
     "nil": lambda text: None,
 }
+
+
+def weight(value: Value) -> int:
+    """About how many characters its text has."""
+    if isinstance(value, str | bytes):
+        return len(value) + SCALAR_CHARACTERS
+    if isinstance(value, Mapping):
+        return sum(map(weight, value.values())) + SCALAR_CHARACTERS * len(value)
+    if isinstance(value, Sequence):
+        return sum(map(weight, value))
+    return SCALAR_CHARACTERS
 
 
 def response(value: Value) -> bytes:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import xmlrpc.client
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -248,6 +249,51 @@ def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: 
 
         assert text == "bell \N{REPLACEMENT CHARACTER} byte \N{REPLACEMENT CHARACTER} end\n"
         assert log.read_bytes() == b"bell \x07 byte \xff end\n"
+
+
+def waits_at_most(daemon: Daemon, body: bytes) -> tuple[float, bytes]:
+    """The longest that anybody waits for an answer while this one is made, as a share of that time; and the answer."""
+    began, longest = time.monotonic(), 0.0
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(post, daemon, body)
+        while not asked.done():
+            at = time.monotonic()
+            daemon.call("pid")
+            longest = max(longest, time.monotonic() - at)
+    return longest / (time.monotonic() - began), asked.result()[1]
+
+
+def test_a_log_of_which_every_character_is_written_otherwise_holds_nobody_up(tmp_path: Path):
+    log = tmp_path / "escapes.log"
+    log.write_bytes(b"<" * (8 << 20))
+    with Daemon(tmp_path, f"[program:off]\ncommand=/bin/true\nautostart=false\nstdout_logfile={log}\n") as daemon:
+        read = xmlrpc.client.dumps(("off", 0, 0), "supervisor.readProcessStdoutLog").encode()
+
+        share, answer = waits_at_most(daemon, read)
+
+        assert answer.count(b"&lt;") == 8 << 20
+        assert share < 0.5
+
+
+def test_a_multicall_of_many_calls_holds_nobody_up(daemon: Daemon):
+    calls = [{"methodName": "supervisor.getAllProcessInfo", "params": []}] * 3000
+
+    share, answer = waits_at_most(daemon, xmlrpc.client.dumps((calls,), "system.multicall").encode())
+
+    assert answer.count(b"<name>statename</name>") == 6000
+    assert share < 0.5
+
+
+def test_what_a_multicall_gives_is_bounded_and_the_rest_is_told_so(tmp_path: Path):
+    log = tmp_path / "long.log"
+    log.write_bytes(b"x" * (6 << 20))
+    with Daemon(tmp_path, f"[program:off]\ncommand=/bin/true\nautostart=false\nstdout_logfile={log}\n") as daemon:
+        read = {"methodName": "supervisor.readProcessStdoutLog", "params": ["off", 0, 0]}
+
+        results = proxy(daemon).system.multicall([read] * 100)
+
+        assert [len(each) for each in results[:3]] == [6 << 20] * 3
+        assert {each["faultCode"] for each in results[3:]} == {30}
 
 
 SILENT_USERS = """
