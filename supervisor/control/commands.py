@@ -136,7 +136,7 @@ async def clear(daemon: Daemon, arguments: Arguments) -> Result:
 
 async def _clear(logs: LogPump, paths: set[Path | None]) -> None:
     for path in filter(None, paths):
-        await asyncio.to_thread(logs.clear, path)
+        await logs.clear(path)
 
 
 async def pid(daemon: Daemon, arguments: Arguments) -> Result:

@@ -5,6 +5,7 @@ disk, then never reaches a program. This side makes the pipes, keeps a duplicate
 that dies takes no program with it, and hands them over. It has a thread of its own: nobody else waits for the keeper.
 """
 
+import asyncio
 import errno
 import os
 import select
@@ -18,6 +19,7 @@ from pathlib import Path
 import structlog
 
 from supervisor.host import journal, syslog
+from supervisor.host.disk_threads import DiskThreads
 from supervisor.host.log_file import empty
 from supervisor.host.log_handover import CLOSE_S, SILENT_S, Handover, Hearers
 from supervisor.host.log_messages import End, Reopen, Take
@@ -72,6 +74,7 @@ class LogPump:
         self.hearers = Hearers()
         """Who hears what programs print, if they are to be heard; called in a thread of this."""
         self._handover = Handover(state_dir, silent_s, self.hearers)
+        self._disks = DiskThreads()
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
@@ -135,10 +138,10 @@ class LogPump:
         """Opens all files again by their names, for whoever has rotated them."""
         self._order(lambda: self._handover.say(Reopen()))
 
-    def clear(self, path: Path) -> None:
+    async def clear(self, path: Path) -> None:
         """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them.
 
-        Of the daemon's descriptors nothing is deleted.
+        Of the daemon's descriptors nothing is deleted. No thread that others need waits for the disk.
         """
         if path in OURS:
             return
@@ -146,11 +149,11 @@ class LogPump:
         if not self._order(lambda: self._handover.clear(str(path.absolute()), done)):
             done.set_result(False)
         try:
-            is_done = done.result(ANSWER_S)
+            async with asyncio.timeout(ANSWER_S):
+                if not await asyncio.shield(asyncio.wrap_future(done)):
+                    await self._disks.run(path, empty, path)
         except TimeoutError:
             raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {ANSWER_S:g} s") from None
-        if not is_done:
-            empty(path)
 
     def close(self) -> None:
         """Writes what can still be read, closes everything, ends keeper and thread; waits about CLOSE_S at most."""

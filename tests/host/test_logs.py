@@ -1,5 +1,6 @@
 """What programs print reaches their log files, through rotation, other people's hands and a full disk."""
 
+import asyncio
 import os
 import threading
 import time
@@ -122,7 +123,7 @@ def test_a_log_that_is_the_daemons_own_output_gets_there(
     pipe = pump.capture(Path(path), 0, 0)
     os.write(pipe, b"hello\n")
     os.close(pipe)
-    pump.clear(Path(path))
+    asyncio.run(pump.clear(Path(path)))
 
     assert getattr(capfd.readouterr(), stream) == "hello\n"
 
@@ -194,7 +195,7 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: Log
     (tmp_path / "out.log.2024").write_text("somebody else's")
     pipe = pump.capture(path, 100, 3) if running else None
 
-    pump.clear(path)
+    asyncio.run(pump.clear(path))
 
     assert content(path) == b""
     assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.2024"]
@@ -205,7 +206,7 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: Log
 
 
 def test_clear_of_what_does_not_exist_makes_nothing(pump: LogPump, tmp_path: Path) -> None:
-    pump.clear(tmp_path / "out.log")
+    asyncio.run(pump.clear(tmp_path / "out.log"))
 
     assert os.listdir(tmp_path) == []
 
@@ -301,7 +302,7 @@ def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogPump,
     with pytest.raises(OSError, match="Logs are closed"):
         pump.capture(tmp_path / "out.log", 0, 0)
     pump.reopen()
-    pump.clear(tmp_path / "out.log")
+    asyncio.run(pump.clear(tmp_path / "out.log"))
 
     assert content(tmp_path / "out.log") == b""
     assert len(os.listdir("/proc/self/fd")) == before - 1  # the pump's own

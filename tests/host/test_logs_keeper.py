@@ -1,5 +1,6 @@
 """The process that reads what programs print: who it belongs to, how it is followed, when it ends."""
 
+import asyncio
 import os
 import re
 import signal
@@ -174,7 +175,7 @@ def test_an_orderly_end_takes_the_keeper_along_though_a_grandchild_still_holds_t
 def test_without_a_program_that_has_a_log_there_is_no_keeper(daemons: Callable[[], LogPump], state: Path):
     pump = daemons()
     os.close(pump.capture(None, 0, 0))
-    pump.clear(Path("/nonexistent"))
+    asyncio.run(pump.clear(Path("/nonexistent")))
 
     pump.close()
 

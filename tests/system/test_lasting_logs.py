@@ -5,12 +5,15 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from supervisor.host.logs import ANSWER_S
 from tests.reading import alive, content
 from tests.system.harness import TRAINER, Daemon
 
@@ -129,6 +132,27 @@ def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_p
 
 
 @pytest.mark.skipif(Path("/dev/log").exists(), reason="would write into this machine's log")
+def test_logs_that_can_not_be_cleared_hold_up_nothing_else(tmp_path: Path):
+    programs = "[program:w]\ncommand=/bin/sleep 1000\nnumprocs=40\nprocess_name=%(process_num)d\n"
+    names = [f"w:{number}" for number in range(40)]
+    with Daemon(tmp_path, programs) as daemon, ThreadPoolExecutor(len(names)) as pool:
+        daemon.until_state("w:39", "RUNNING")
+        pid = daemon.until(lambda: keeper(daemon), "there is a keeper")
+        os.kill(pid, signal.SIGSTOP)
+        connections = daemon.descriptors()
+        try:
+            clearing = [pool.submit(daemon.call, "clear", name=name) for name in names]
+            daemon.until(lambda: daemon.descriptors() >= connections + len(names) // 2, "many are asked for")
+            began = time.monotonic()
+            daemon.call("history", name="w:0")
+            took_s = time.monotonic() - began
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait(clearing)
+
+    assert took_s < ANSWER_S / 2
+
+
 def test_a_missing_system_log_is_told_and_costs_the_program_nothing(tmp_path: Path) -> None:
     program = f"[program:talker]\ncommand={sys.executable} {COUNTER} {tmp_path}/stop\nstdout_syslog=true\n"
     with Daemon(tmp_path, program) as daemon:
