@@ -233,7 +233,8 @@ class Supervisord:
         for unix in self._config.unix_http_servers:
             return f"unix://{unix.file}"
         for inet in self._config.inet_http_servers:
-            return f"http://{inet.address[0] or 'localhost'}:{inet.address[1]}"
+            host, port = inet.address
+            return f"http://{f'[{host}]' if host and ':' in host else host or 'localhost'}:{port}"
         return None
 
     def _trap_signals(self, programs: Programs, logs: LogPump, noticing: Noticing) -> None:

@@ -166,6 +166,20 @@ def test_each_of_several_doors_asks_for_its_own_login_only(tmp_path: Path, locke
     assert by_name == {"open": 403, "locked": 401}
 
 
+needs_ipv6 = pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this host has no IPv6")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", pytest.param("[::1]", marks=needs_ipv6)])
+def test_programs_are_told_an_address_that_is_a_url(tmp_path: Path, host: str):
+    conf, told, address = tmp_path / "a.conf", tmp_path / "told", f"{host}:{free_port()}"
+    tell = f"[program:p]\ncommand=/bin/sh -c 'echo $SUPERVISOR_SERVER_URL >{told}'\nstartsecs=0\nautorestart=false\n"
+    conf.write_text(f"[supervisord]\nnotices=off\nexit_on=done\n[inet_http_server]\nport={address}\n{tell}")
+
+    subprocess.run([sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(conf)], timeout=60, check=True)
+
+    assert told.read_text() == f"http://{address}\n"
+
+
 def test_an_address_that_is_taken_is_named(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
