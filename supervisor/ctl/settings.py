@@ -50,7 +50,7 @@ def settings(options: Options, environment: Mapping[str, str]) -> Settings:
     if options.configuration is not None or options.url is None:
         values = _of_file(_file(options.configuration), environment)
     url = options.url or values.get("serverurl") or DEFAULT_URL
-    _check_url(url)
+    _check_url(url, "-s" if options.url else "[supervisorctl] serverurl")
     history = options.history_file or _path(values.get("history_file"))
     return Settings(
         url=url,
@@ -115,8 +115,8 @@ def is_url(url: str) -> bool:
         return False
 
 
-def _check_url(url: str) -> None:
+def _check_url(url: str, where: str) -> None:
     if not is_url(url):
         raise SettingsError(
-            f"invalid value for -s {url!r}: value {url!r} is not a URL; write unix:///path or http://host:port"
+            f"invalid value for {where} {url!r}: value {url!r} is not a URL; write unix:///path or http://host:port"
         )

@@ -57,6 +57,11 @@ def test_what_is_no_url_is_refused(url):
         settings(Options(url=url), {})
 
 
+def test_a_mistake_of_the_files_is_not_said_to_be_an_options(tmp_path):
+    with pytest.raises(SettingsError, match=r"invalid value for \[supervisorctl\] serverurl 'gpu1:9001'"):
+        settings(written(tmp_path, "[supervisorctl]\nserverurl = gpu1:9001\n"), {})
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
