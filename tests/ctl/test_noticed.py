@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.ctl.daemon_end import Fault
+from tests.ctl.daemon_end import Fault, program
 
 NOTICE = {
     "source": "aws",
@@ -77,6 +77,26 @@ def test_a_drill_is_taken_back(daemon, ctl):
 
     assert ctl("drill", "digits", "--withdraw").out == "digits: drill withdrawn\n"
     assert daemon.asked[-1] == ("drill", {"name": "digits", "withdraw": True})
+
+
+@pytest.mark.parametrize("arguments", [("--in", "5s"), ("--withdraw",)])
+def test_a_drill_of_a_group_is_one_of_each_of_its_programs(daemon, ctl, arguments):
+    programs = [program("w:0"), program("w:1"), program("x")]
+    daemon.answers |= {"status": {"programs": programs}, "drill": {"id": "1"}}
+
+    result = ctl("drill", "w:*", *arguments)
+
+    assert [asked["name"] for command, asked in daemon.asked if command == "drill"] == ["w:0", "w:1"]
+    assert result.status == 0
+
+
+def test_a_drill_that_is_refused_is_explained(daemon, ctl):
+    daemon.answers["drill"] = Fault("BAD_ARGUMENTS", "kind is 'storm'; it can be preemption, maintenance")
+
+    result = ctl("drill", "digits", "--in", "5s", "--kind", "storm")
+
+    assert (result.out, result.status) == ("digits: ERROR (bad arguments)\n", 1)
+    assert "it can be preemption" in result.err
 
 
 @pytest.mark.parametrize(

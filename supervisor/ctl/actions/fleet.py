@@ -17,6 +17,7 @@ FAULTS: dict[str, tuple[str, Status]] = {
     "ABNORMAL_TERMINATION": ("abnormal termination", Status.NOT_RUNNING),
     "NOT_RUNNING": ("not running", Status.NOT_RUNNING),
     "BAD_SIGNAL": ("bad signal name", Status.WRONG),
+    "BAD_ARGUMENTS": ("bad arguments", Status.WRONG),
     "FAILED": ("failed", Status.WRONG),
     "NOT_A_JOB": ("not a job", Status.WRONG),
     "SHUTDOWN_STATE": ("supervisor shutting down", Status.WRONG),
@@ -26,7 +27,9 @@ FAULTS: dict[str, tuple[str, Status]] = {
 _OF_ALL = frozenset({"FORBIDDEN", "UNKNOWN_COMMAND"})
 """Refusals that hold for every program."""
 
-_EXPLAINED = frozenset({"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "FAILED", "NOT_A_JOB"})
+_EXPLAINED = frozenset(
+    {"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "BAD_ARGUMENTS", "FAILED", "NOT_A_JOB"}
+)
 """Refusals whose message says more than their name."""
 
 

@@ -6,6 +6,8 @@ from typing import Any
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage, no_arguments
 from supervisor.ctl.actions.fleet import Order, give
+from supervisor.ctl.actions.running import expanded
+from supervisor.ctl.naming import ALL
 from supervisor.ctl.terminal import Status, Terminal
 from supervisor.protocol.launch import UNITS
 
@@ -62,7 +64,7 @@ def drill(terminal: Terminal, arguments: Arguments) -> Status:
     if "--withdraw" in flags:
         if values or "--possible" in flags:
             raise Usage("Error: --withdraw goes with names only")
-        return give(terminal, Order("drill", lambda _: "drill withdrawn"), names, withdraw=True)
+        return give(terminal, Order("drill", lambda _: "drill withdrawn"), _members(terminal, names), withdraw=True)
     if "--in" not in values:
         raise Usage("Error: drill requires --in and a length of time, such as --in 30s")
     asked: dict[str, object] = {"in_s": _seconds(values["--in"])}
@@ -70,7 +72,13 @@ def drill(terminal: Terminal, arguments: Arguments) -> Status:
         asked["kind"] = values["--kind"]
     if "--possible" in flags:
         asked["certainty"] = "possible"
-    return give(terminal, Order("drill", lambda _: f"told that the host goes away in {values['--in']}"), names, **asked)
+    order = Order("drill", lambda _: f"told that the host goes away in {values['--in']}")
+    return give(terminal, order, _members(terminal, names), **asked)
+
+
+def _members(terminal: Terminal, names: Arguments) -> Arguments:
+    """The names, with those of its programs for a group; `all` is a drill of its own."""
+    return names if ALL in names else expanded(terminal, names, lambda _: True)
 
 
 def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:

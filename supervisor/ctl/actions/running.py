@@ -90,7 +90,7 @@ def checkpoint(terminal: Terminal, arguments: Arguments) -> Status:
     """Has each job write a checkpoint now and train on."""
     if not arguments:
         raise Usage("Error: checkpoint requires a process name")
-    names = _expanded(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
+    names = expanded(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
     return give(terminal, Order("checkpoint", _saved), names)
 
 
@@ -98,7 +98,7 @@ def export(terminal: Terminal, arguments: Arguments) -> Status:
     """Has each job export its model as it is now and train on."""
     if not arguments:
         raise Usage("Error: export requires a process name")
-    names = _expanded(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
+    names = expanded(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
     return give(terminal, Order("export", lambda outcome: f"exported to {outcome.result['path']}"), names)
 
 
@@ -120,10 +120,10 @@ def _chosen(
     def is_meant(program: Program) -> bool:
         return codes is None or program["wire_code"] in codes
 
-    return _expanded(terminal, names, is_meant, last_first=last_first)
+    return expanded(terminal, names, is_meant, last_first=last_first)
 
 
-def _expanded(
+def expanded(
     terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool], *, last_first: bool = False
 ) -> Arguments:
     """The names, and in the place of `all` or a group those of its programs that are meant; unknown ones stay.
