@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,7 @@ from supervisor.control.sampling import BUDGETED, JobSample, NoticesSample, Prog
 from supervisor.core import effects as order
 from supervisor.core.accounting import Spent
 from supervisor.core.facts import State
+from supervisor.core.restart import Cause
 from supervisor.protocol import messages
 from supervisor.protocol.messages import Then
 from supervisor.runner.tally import Tally
@@ -202,6 +204,13 @@ def test_every_metric_is_documented_with_its_labels():
         row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` ")), None)
         assert row is not None, f"docs/metrics.md has no row for {name}"
         assert all(label in row for label in labels), f"the row of {name} lacks one of {labels}"
+
+
+def test_the_page_has_every_cause_and_says_which_are_always_there():
+    always, _, later = DOCUMENTATION.read_text().partition("Causes are those of")[2].partition("always there")
+
+    assert set(re.findall(r"`([a-z-]+)`", always)) == {*BUDGETED, "startretries"}
+    assert set(re.findall(r"`([a-z-]+)`", later)) == set(Cause) - set(BUDGETED)
 
 
 def test_steps_done_again_after_a_death_are_counted_as_repeated():
