@@ -204,4 +204,6 @@ class Client:
             return Unreachable(f"{self.url} permission denied; ask as root or as the socket's owner")
         if isinstance(error, TimeoutError):
             return Unreachable(f"{self.url} did not answer in time; is supervisord stopped or the host overloaded?")
+        if isinstance(error, http.client.IncompleteRead):
+            return Unreachable(f"{self.url} closed the connection; supervisord may have left")
         return Unreachable(f"{self.url} broke off: {error or type(error).__name__}")

@@ -2,10 +2,13 @@
 
 import json
 import signal
+import socket
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from supervisor.ctl.main import main
 from tests.ctl.conftest import CTL
 
 
@@ -92,3 +95,25 @@ def test_as_json_whatever_goes_wrong_is_an_object_too(daemon, ctl, words):
 
 def test_as_json_help_is_a_text(ctl):
     assert "checkpoint" in json.loads(ctl("help", "--json").out)["text"]
+
+
+def test_a_daemon_that_leaves_while_its_log_is_followed_is_said_to(tmp_path, capsys):
+    path = tmp_path / "short.sock"
+
+    def leave_in_the_midst(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nlast\n\r\n")
+
+    with socket.socket(socket.AF_UNIX) as listener, ThreadPoolExecutor() as pool:
+        listener.bind(str(path))
+        listener.listen()
+        pool.submit(leave_in_the_midst, listener)
+        status = main(["-s", f"unix://{path}", "tail", "-f", "web"])
+
+    assert status == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "last",
+        f"unix://{path} closed the connection; supervisord may have left",
+    ]
