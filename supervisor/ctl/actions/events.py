@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
-from supervisor.ctl.client import LoginNeeded, Unreachable
+from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import SCHEMA, Status, Terminal
 
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
@@ -56,7 +56,7 @@ def _watched(terminal: Terminal, wanted: Wanted) -> Iterator[Event]:
             why = "supervisord ended the stream"
         except LoginNeeded:
             raise
-        except Unreachable as error:
+        except (Unreachable, Refusal) as error:
             if not (wanted.follow and was_there):
                 raise
             why = str(error)
@@ -72,7 +72,9 @@ def _until_there(terminal: Terminal, cursor: str | None) -> str | None:
         time.sleep(TRY_AGAIN_S)
         try:
             terminal.client.call("pid")
-        except Unreachable:
+        except LoginNeeded:
+            raise
+        except (Unreachable, Refusal):
             continue
         return cursor
 
