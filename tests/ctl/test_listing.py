@@ -194,3 +194,12 @@ def test_history_tells_each_attempt_and_what_it_refused(daemon, ctl):
     assert lines[2].strip() == "refused step-0000000110.a1: ckpt.index is missing"
     assert lines[3].split()[3:] == ["runs", "100", "-", "1", "-"]
     assert daemon.asked == [("history", {"name": "digits", "limit": 5})]
+
+
+@pytest.mark.parametrize("action", ["checkpoints", "goodput", "history", "story"])
+@pytest.mark.parametrize("name", ["all", "w:*", "w:"])
+def test_what_is_told_of_one_program_is_not_asked_of_many(daemon, ctl, action, name):
+    result = ctl(action, name)
+
+    assert result.out.startswith(f"Error: {action} requires one process name\n")
+    assert (result.status, daemon.asked) == (1, [])

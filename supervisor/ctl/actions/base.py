@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from supervisor.ctl.naming import ALL, is_group
 from supervisor.ctl.terminal import Status, Terminal
 
 Arguments = list[str]
@@ -34,7 +35,7 @@ def no_arguments(action: str, arguments: Arguments) -> None:
 
 
 def one_name(action: str, arguments: Arguments) -> str:
-    """The only argument. Raises Usage."""
-    if len(arguments) != 1:
+    """The only argument, one program's name. Raises Usage."""
+    if len(arguments) != 1 or arguments[0] == ALL or is_group(arguments[0]):
         raise Usage(f"Error: {action} requires one process name")
     return arguments[0]
