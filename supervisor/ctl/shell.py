@@ -30,7 +30,7 @@ class Shell(cmd.Cmd):
 
     def onecmd(self, line: str) -> bool:
         """Runs one line; True if it was the last."""
-        words = line.split()
+        words = line.replace("?", "help ", 1).split() if line.startswith("?") else line.split()
         if not words:
             return False
         name, *arguments = words

@@ -41,6 +41,8 @@ def test_the_shell_begins_with_the_status_and_does_what_is_typed(daemon, tmp_pat
     shell.expect("9.9.9")
     shell.sendline("bogus")
     shell.expect("Unknown syntax: bogus")
+    shell.sendline("?tail")
+    shell.expect("tail .* NAME")
     shell.sendline("quit")
     shell.expect(pexpect.EOF)
     shell.close()

@@ -19,6 +19,7 @@ import pytest
 
 from supervisor.host import marks
 from supervisor.protocol import checkpoints, layout
+from supervisor.supervisord import ONE_S
 from tests.reading import alive
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job
 
@@ -465,6 +466,7 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
         daemon.process.send_signal(signal.SIGTERM)
         log = tmp_path / "daemon.log"
         daemon.until(lambda: "daemon.leaving" in log.read_text(), "it leaves")
+        time.sleep(ONE_S)
     began_at = time.monotonic()
     assert daemon.stop() == 0
 
@@ -485,6 +487,7 @@ def test_what_is_left_of_a_program_that_is_not_configured_any_more_ends_with_the
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGTERM)
     daemon.until(lambda: daemon.events("daemon.leaving"), "it leaves")
+    time.sleep(ONE_S)
     assert daemon.stop() == 0
     try:
         daemon.until(lambda: not alive(first), "it is killed", 5.0)

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from supervisor.protocol import checkpoints, layout
+from supervisor.supervisord import ONE_S
 from tests.reading import alive
 from tests.system.harness import Daemon, Refused, job
 
@@ -180,8 +181,21 @@ def test_second_sigterm_does_not_wait_for_the_flush(tmp_path: Path):
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGTERM)
         daemon.until(lambda: daemon.status("count")["state"] == "FLUSHING", "it flushes")
+        time.sleep(ONE_S)
 
         assert daemon.stop() == 0
+
+
+def test_two_signals_at_once_are_one_and_jobs_flush(tmp_path: Path):
+    with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000, EVERY=100_000)) as daemon:
+        daemon.until_step("count", 5)
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGTERM)
+        time.sleep(0.002)  # as timeout(1)
+
+        assert daemon.stop() == 0
+
+    assert checkpoints.committed(tmp_path / "count")
 
 
 def test_hung_job_is_aborted_and_relaunched_from_its_checkpoint(tmp_path: Path):
