@@ -35,7 +35,7 @@ class Bus:
 
     def __init__(self, address: str | None) -> None:
         self._address = address
-        self._changes: asyncio.Queue[bool | None] = asyncio.Queue()
+        self._changed = asyncio.Event()
         self._lock: int | None = None
 
     async def __aenter__(self) -> "Bus":
@@ -107,12 +107,15 @@ class Bus:
         return bool(await self._property("PreparingForShutdown"))
 
     async def next_change(self) -> bool:
-        """Waits for logind's next word: True, a shutdown begins; False, it was called off."""
-        change = await self._changes.get()
-        if change is None:
-            self._changes.put_nowait(None)  # it stays lost
+        """Waits for logind's next word: True, a shutdown begins; False, it was called off.
+
+        Anybody on the bus can send us such a signal, so logind is asked what holds.
+        """
+        await self._changed.wait()
+        if self._ending.done():
             raise BusError("the connection to the bus was lost")
-        return change
+        self._changed.clear()
+        return await self.is_preparing()
 
     async def _property(self, name: str, interface: str = INTERFACE, service: str = SERVICE, path: str = PATH) -> Any:
         reply = await self._call(service, path, "org.freedesktop.DBus.Properties", "Get", "ss", interface, name)
@@ -136,10 +139,10 @@ class Bus:
 
     def _heard(self, message: Message) -> None:
         is_ours = message.message_type is MessageType.SIGNAL and message.path == PATH and message.member == SIGNAL
-        if is_ours and message.interface == INTERFACE and message.signature == "b":
-            self._changes.put_nowait(bool(message.body[0]))
+        if is_ours and message.interface == INTERFACE:
+            self._changed.set()
 
     def _lost(self, ending: "asyncio.Future[None]") -> None:
         if not ending.cancelled():
             ending.exception()  # looked at, else asyncio complains that nobody did
-        self._changes.put_nowait(None)
+        self._changed.set()

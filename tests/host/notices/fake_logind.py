@@ -34,6 +34,7 @@ class FakeLogind:
         self._daemon: asyncio.subprocess.Process | None = None
         self._bus: MessageBus | None = None
         self._locks: list[int] = []
+        self._was_asked = asyncio.Event()
         self.asked: list[list[str]] = []
         self.is_preparing = False
         self.refuses = False
@@ -87,10 +88,28 @@ class FakeLogind:
         self.is_preparing = is_preparing
         await self._bus.send(Message.new_signal(PATH, INTERFACE, "PrepareForShutdown", "b", [is_preparing]))
 
+    async def forge(self, is_preparing: bool) -> None:
+        """Somebody else on the bus says the same, straight to everybody's own address, where no match rule is asked."""
+        forger = await MessageBus(bus_address=self.address).connect()
+        listed = Message("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "ListNames")
+        names = (await forger.call(listed)).body[0]
+        for name in [each for each in names if each.startswith(":")]:
+            signal = Message.new_signal(PATH, INTERFACE, "PrepareForShutdown", "b", [is_preparing])
+            signal.destination = name
+            await forger.send(signal)
+        forger.disconnect()
+
     async def until_unlocked(self) -> None:
         """Waits until the lock given last was given up."""
         async with asyncio.timeout(30):
             await asyncio.to_thread(os.read, self._locks[-1], 1)  # ends when the last holder of the other end is gone
+
+    async def until_asked(self, times: int) -> None:
+        """Waits until a lock was asked for so often."""
+        async with asyncio.timeout(30):
+            while len(self.asked) < times:
+                await self._was_asked.wait()
+                self._was_asked.clear()
 
     def is_locked(self) -> bool:
         """Whether the lock given last is still held."""
@@ -119,6 +138,7 @@ class FakeLogind:
 
     def _inhibit(self, message: Message) -> Message:
         self.asked.append(message.body)
+        self._was_asked.set()
         if self.refuses:
             return Message.new_error(message, "org.freedesktop.DBus.Error.AccessDenied", "Permission denied")
         ours, theirs = os.pipe()

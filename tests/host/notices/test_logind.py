@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.notices import Certainty, Kind
-from supervisor.host.notices.logind import Logind
+from supervisor.host.notices.logind import NOTICE_ID, Logind
 from tests.host.notices.recorder import Recorder
 
 pytest.importorskip("dbus_fast", reason="the optional dbus-fast is not installed")
@@ -69,6 +69,20 @@ async def test_shutdown_that_is_called_off_is_withdrawn(logind: FakeLogind, hear
     await heard.until(lambda: heard.withdrawn_ids)
 
     assert heard.withdrawn_ids == [notice.id]
+
+
+async def test_shutdown_that_somebody_else_announces_is_not_believed(logind: FakeLogind, heard: Recorder) -> None:
+    watching = source(logind)
+    heard.watch(watching)
+    await heard.more_answers(1)
+    await watching.acknowledge(NOTICE_ID)
+    await logind.until_unlocked()
+
+    await logind.forge(True)
+    await logind.prepare(False)
+    await logind.until_asked(2)  # a new lock, after both were heard
+
+    assert heard.received_all == []
 
 
 async def test_shutdown_under_way_at_the_start_is_told(logind: FakeLogind, heard: Recorder) -> None:
