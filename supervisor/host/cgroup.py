@@ -133,8 +133,8 @@ def prepare() -> Cgroups | None:
     group itself is left alone: with workers alive below, systemd could not start the next daemon there
     (DelegateSubgroup=, systemd 254, is for that).
     """
-    mount = mounted(Path("/proc/self/mounts").read_text())
-    own = own_group(Path("/proc/self/cgroup").read_text())
+    mount = mounted(os.fsdecode(Path("/proc/self/mounts").read_bytes()))
+    own = own_group(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
     if mount is None or own is None:
         return None
     here = mount / own.lstrip("/")

@@ -1,5 +1,6 @@
 """How much memory is left for others, on the host and in the control group that this process is in."""
 
+import os
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ def available_and_total(groups: Path = GROUPS, own: Path = Path("/proc/self/cgro
 
 def _folders(groups: Path, own: Path) -> list[Path]:
     try:
-        lines = own.read_text().splitlines()
+        lines = os.fsdecode(own.read_bytes()).splitlines()
     except OSError:
         return []
     inside = next((line[3:] for line in lines if line.startswith("0::")), None)

@@ -1,5 +1,6 @@
 """Tells whether the kernel killed a process as memory ran out, from counters that rise before the signal."""
 
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -75,7 +76,7 @@ def evidence(counters: Iterable[Counter]) -> str | None:
 def _cgroup_counter(pid: int) -> Counter | None:
     """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        lines = os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes()).splitlines()
     except OSError:
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}

@@ -60,7 +60,7 @@ def left_in(group: str) -> list[psutil.Process]:
     found, service = [], _service(group)
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):  # gone meanwhile
-            if pid != os.getpid() and _service(Path(f"/proc/{pid}/cgroup").read_text()) == service:
+            if pid != os.getpid() and _service(os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes())) == service:
                 found.append(psutil.Process(pid))
     return found
 
@@ -112,7 +112,7 @@ def main(unit: str) -> int:
     """Gives the exit status: 0, or 1 if something could not be ended."""
     if os.environ.get("SERVICE_RESULT") != "success":
         time.sleep(CRASH_PAUSE_S)
-    left = left_in(Path("/proc/self/cgroup").read_text())
+    left = left_in(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
     if not ends(os.environ, _ask_job(unit)):
         if left:
             _say(f"the daemon is gone ({os.environ.get('SERVICE_RESULT')}); {len(left)} processes live on for the next")

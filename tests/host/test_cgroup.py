@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.host import cgroup
-from supervisor.host.cgroup import Cgroups
+from supervisor.host.cgroup import Cgroup, Cgroups
+from supervisor.host.memory import available_and_total
+from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, SpawnRequest, spawn
+from supervisor.host.service_end import left_in
 from tests.reading import alive
 from tests.system.harness import TRAINER, Daemon
 
@@ -83,6 +86,40 @@ def test_the_unified_tree_is_found_beside_the_old_ones():
     assert cgroup.mounted(MOUNTS) == Path("/sys/fs/cgroup/unified")
     assert cgroup.own_group("9:memory:/x\n0::/a/b\n") == "/a/b"
     assert cgroup.own_group("9:memory:/x\n") is None
+
+
+def test_a_mount_whose_name_is_no_utf_8_is_no_hindrance(tmp_path: Path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    mounts = ["mount", "-t", "tmpfs", "none", str(folder)]
+    if subprocess.run(["unshare", "--mount", *mounts], check=False, capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    look = "import sys; from supervisor.host import cgroup; cgroup.prepare()"
+    script = '"$@" && exec "$0" -c "$LOOK"'
+    command = ["unshare", "--mount", "sh", "-c", script, sys.executable, *mounts]
+
+    done = subprocess.run(command, env={**os.environ, "LOOK": look}, check=False, capture_output=True, text=True)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_processes_in_a_group_whose_name_is_no_utf_8_are_looked_at_like_others(given: Path):
+    odd = Cgroup(given / os.fsdecode(b"caf\xe9"))
+    odd.path.mkdir()
+    with subprocess.Popen(["sleep", "600"]) as child:
+        try:
+            assert odd.take_in(child.pid)
+            group = Path(f"/proc/{child.pid}/cgroup")
+
+            found = left_in(os.fsdecode(group.read_bytes()))
+            evidence = OomWatch(child.pid).evidence()
+            available, total = available_and_total(own=group)
+        finally:
+            child.kill()
+
+    assert [each.pid for each in found] == [child.pid]
+    assert evidence is None
+    assert 0 < available <= total
 
 
 def test_the_daemon_moves_to_a_group_of_its_own_and_finds_it_again(given: Path):
