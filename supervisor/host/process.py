@@ -219,8 +219,7 @@ class Process:
             self.kill_stragglers()
             return
         victims = tree.freeze(self.pid, self.start_time)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signals.SIGKILL)
+        self._kill_group()
         tree.kill(victims)
 
     def kill_stragglers(self) -> int:
@@ -236,11 +235,16 @@ class Process:
             self._stop_watching()
 
     def _ended(self) -> None:
-        if self._group_ends_with_it and identity(self.pid) in (None, self.start_time):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signals.SIGKILL)
+        if self._group_ends_with_it:
+            self._kill_group()
         self._loop.remove_reader(self._pidfd)  # it stays readable for ever
         self._ask_how(self._loop.time() + REAPED_WITHIN_S)
+
+    def _kill_group(self) -> None:
+        """SIGKILL to its group, unless its number is somebody else's by now: init may have reaped what was adopted."""
+        if identity(self.pid) in (None, self.start_time):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signals.SIGKILL)
 
     def _ask_how(self, until: float) -> None:
         """Asks how it ended; again later while whoever is to reap it has not."""

@@ -259,6 +259,19 @@ async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start
     assert identity(stranger.pid) == real
 
 
+async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
+    somebody = start("sleep", "100")
+    stranger = somebody.process
+    real = stranger.start_time
+
+    stranger.start_time = real - 1  # as if an earlier process of this number had been ours
+    stranger.kill_tree()
+    stranger.start_time = real
+    stranger.send(signal.SIGTERM, group=False)
+
+    assert await somebody.exit() == Exit(None, signal.SIGTERM)
+
+
 async def test_identity_is_none_where_no_process_is(start: Start) -> None:
     spawned = start("true")
     before = spawned.process.start_time
