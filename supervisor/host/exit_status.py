@@ -48,7 +48,7 @@ def of_zombie(pid: int, start_time: int) -> Exit | None:
     """What /proc says of a process that nobody has reaped yet; None if it is no zombie, or another one by now."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     fields = stat[stat.rindex(b")") + 2 :].split()  # from field 3 on
     if fields[0] not in (b"Z", b"X") or int(fields[19]) != start_time:

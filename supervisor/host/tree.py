@@ -12,11 +12,16 @@ MAX_ROUNDS = 50  # each finds what was forked since the one before; a fork bomb 
 
 
 def identity(pid: int) -> int | None:
-    """When the process started (kernel ticks after boot), None if there is none. Pid and start time identify it."""
+    """When the process started (kernel ticks after boot), None if there is none. Pid and start time identify it.
+
+    0 if we may not look (proc(5), hidepid): somebody else's, or one of ours that became another user.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
+    except PermissionError:
+        return 0
     return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22; the name before it may hold blanks and brackets
 
 
@@ -24,7 +29,7 @@ def is_zombie(pid: int) -> bool:
     """Whether the process is dead and not reaped yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
     return stat[stat.rindex(b")") + 2 :].split()[0] == b"Z"
 

@@ -4,6 +4,8 @@ import asyncio
 import os
 import platform
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,16 @@ from tests.reading import descriptors
 
 Start = Callable[..., Spawned]
 KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
+HIDDEN = """
+import os
+from supervisor.host import exit_status, tree
+
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+print(tree.identity(1), tree.is_zombie(1), exit_status.of_zombie(1, 1))
+"""
+"""What somebody who is nobody sees of process 1, a shell of root's."""
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 
 
@@ -280,6 +292,16 @@ async def test_identity_is_none_where_no_process_is(start: Start) -> None:
     assert before > 0
     assert identity(spawned.process.pid) is None
     assert identity(os.getpid()) is not None
+
+
+def test_a_process_that_may_not_be_looked_at_is_none_of_ours() -> None:
+    hide = ["unshare", "--pid", "--fork", "--mount", "sh", "-c", 'mount -t proc -o hidepid=1 proc /proc && "$@"', "sh"]
+    if os.geteuid() != 0 or subprocess.run([*hide, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root can make a /proc that hides processes")
+
+    seen = subprocess.run([*hide, sys.executable, "-c", HIDDEN], check=True, capture_output=True, text=True).stdout
+
+    assert seen == "0 False None\n"
 
 
 async def test_descriptors_do_not_grow(start: Start) -> None:
