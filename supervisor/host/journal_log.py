@@ -32,6 +32,8 @@ class JournalHandler(logging.Handler):
             self._journal.send(_fields(record))
         except OSError:
             self._otherwise.handle(record)
+        except Exception:  # noqa: BLE001 - it can't be worded; as logging's own handlers do, lest it end the thread
+            self.handleError(record)
 
     def close(self) -> None:
         self._journal.close()

@@ -81,13 +81,15 @@ class SyslogHandler(logging.Handler):
         if time.monotonic() < self._not_before:
             return
         severity = next((PRIORITIES[level] for level in sorted(PRIORITIES, reverse=True) if record.levelno >= level), 7)
-        text = self.format(record).encode(errors="backslashreplace")
         try:
+            text = self.format(record).encode(errors="backslashreplace")
             self._way.send(datagram(self._tag, text, record.created, severity, os.getpid()))
         except TimeoutError:
             self._not_before = time.monotonic() + self.QUIET_S
         except OSError:
             return  # nobody listens; somebody may at the next record
+        except Exception:  # noqa: BLE001 - it can't be worded; as logging's own handlers do, lest it end the thread
+            self.handleError(record)
 
     def close(self) -> None:
         self._way.close()

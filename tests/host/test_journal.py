@@ -149,6 +149,18 @@ def test_records_of_other_libraries_arrive_too(journal: Journal, journald: Liste
     assert (fields["MESSAGE"], fields["PRIORITY"], fields["EVENT"]) == ("took 3 s", "4", "asyncio")
 
 
+def test_a_record_that_can_not_be_worded_does_not_end_the_log(
+    journal: Journal, journald: Listener, capsys: pytest.CaptureFixture[str]
+):
+    handler = JournalHandler(journal, logging.NullHandler())
+
+    handler.handle(logging.LogRecord("x", logging.WARNING, "", 0, "%d steps", ("many",), None))
+    handler.handle(record(event="daemon.ready"))
+
+    assert journald.receive()[0]["EVENT"] == "daemon.ready"
+    assert "%d steps" in capsys.readouterr().err
+
+
 def test_what_the_journal_does_not_take_goes_the_other_way(tmp_path: Path):
     other_way = io.StringIO()
     handler = JournalHandler(Journal(tmp_path / "nobody"), logging.StreamHandler(other_way))

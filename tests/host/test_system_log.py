@@ -192,6 +192,18 @@ def test_any_pieces_become_the_lines_that_they_make(pieces: list[bytes]):
     assert b"".join(kept.lines).replace(b"\r", b"") == whole.replace(b"\n", b"").replace(b"\r", b"")
 
 
+def test_a_record_that_can_not_be_worded_does_not_end_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with listening(tmp_path / "log") as end:
+        handler = syslog.SyslogHandler("supervisor", tmp_path / "log")
+        handler.handle(logging.LogRecord("x", logging.ERROR, "f", 1, "%d steps", ("many",), None))
+        handler.handle(logging.LogRecord("x", logging.ERROR, "f", 1, "all is well", (), None))
+        line = end.recv(65536)
+    handler.close()
+
+    assert line.endswith(b": all is well")
+    assert "%d steps" in capsys.readouterr().err
+
+
 def test_the_daemons_own_records_go_there_too_and_a_log_that_hangs_delays_little(tmp_path: Path):
     with listening(tmp_path / "log") as end:
         handler = syslog.SyslogHandler("super visor", tmp_path / "log")
