@@ -6,7 +6,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-READING_SAYS_DAMAGE = frozenset({errno.ENOENT, errno.EIO, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR})
+READING_SAYS_DAMAGE = frozenset(
+    {
+        errno.ENOENT,
+        errno.EIO,
+        errno.EUCLEAN,  # this and the next of ext4, XFS and others: what they keep of the file itself is damaged
+        errno.EBADMSG,
+        errno.ELOOP,
+        errno.EISDIR,
+        errno.ENXIO,
+        errno.ENOTDIR,
+    }
+)
 """Errors of reading that say the file is bad. Any other (EACCES, EMFILE) says nothing about it and is raised."""
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.damage import READING_SAYS_DAMAGE
 
 FORMAT = 1
 MAX_BYTES = 16 << 20  # a manifest is kilobytes; more is not ours
@@ -23,9 +24,6 @@ MAX_FILES = 100_000
 
 MAX_NAME_BYTES = 255  # of every file system that matters
 _PLAIN_NAME = re.compile(r"[^/\0\ud800-\udfff]+")
-
-_DAMAGE = frozenset({errno.ENOENT, errno.EIO, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR})
-"""Errors of reading that say the checkpoint is bad. Any other (EACCES, EMFILE) says nothing about it and is raised."""
 
 
 class ManifestError(ValueError):
@@ -161,7 +159,7 @@ def _reading(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _DAMAGE:
+        if error.errno not in READING_SAYS_DAMAGE:
             raise
         why = f"{name} is missing" if error.errno == errno.ENOENT else f"{name}: {error.strerror}"
         raise ManifestError(why) from error

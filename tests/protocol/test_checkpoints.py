@@ -1,5 +1,6 @@
 """Whatever happens to a checkpoint directory: the newest whole checkpoint is chosen, or that there is none is said."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -111,6 +112,26 @@ def test_the_newest_is_that_of_the_highest_step_then_of_the_later_attempt(checkp
     newest = checkpoint(200, attempt=10)
 
     assert checkpoints.select(tmp_path).path == newest
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
+def test_what_the_file_system_itself_calls_damaged_is_set_aside(
+    number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = checkpoint(step=100), checkpoint(step=200)
+    opened = os.open
+
+    def refuse(path: str | Path, *args: int, **more: int) -> int:
+        if path == newer / DATA:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    selection = checkpoints.select(tmp_path)
+
+    assert selection.path == older
+    assert [(each.name, each.reason) for each in selection.refused] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
 
 
 def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> None:
