@@ -87,9 +87,10 @@ class CheckpointStore:
         with self._lock:
             lane = self._lanes.get(directory)
             if lane is None:
-                lane = self._lanes[directory] = deque()
+                lane = deque()
                 # A daemon thread, not an executor's: those are waited for when the interpreter ends.
                 threading.Thread(target=self._drain, args=(directory, lane), name="checkpoints", daemon=True).start()
+                self._lanes[directory] = lane  # only now: the host may have no thread to spare
             lane.append(lambda: _answer(future, work))
         return await asyncio.wrap_future(future)
 

@@ -66,9 +66,17 @@ class Hooks:
                 return
             self._queue.append(happening)
             if self._thread is None:  # not before: threads inherit the signals that are blocked during the start
-                self._thread = threading.Thread(target=self._run, name="hooks", daemon=True)
-                self._thread.start()
+                self._begin()
             self._changed.notify_all()
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the host has none to spare
+            log.warning("hook.delayed", error=str(error), queued=len(self._queue), next="it is run with the next")
+        else:
+            self._thread = thread
 
     def close(self, patience_s: float) -> None:
         """Lets what is queued be told for so long; what runs then is killed, what waits is dropped."""

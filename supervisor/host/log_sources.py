@@ -87,10 +87,15 @@ class Sources:
         if why or is_known:
             os.close(descriptor)
             return
+        try:
+            lines = self._lines_of(take)
+        except RuntimeError as error:  # the host has no thread to spare
+            os.close(descriptor)
+            self._tell(("pipe", take.id), Refused(take.id, str(error)))
+            return
         os.set_blocking(descriptor, False)
-        self._sources[descriptor] = Source(
-            take, self._writer_of(take), self._lines_of(take), Capture(take.capture) if take.capture else None
-        )
+        capture = Capture(take.capture) if take.capture else None
+        self._sources[descriptor] = Source(take, self._writer_of(take), lines, capture)
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def _writer_of(self, take: Take) -> Writer | None:

@@ -100,12 +100,19 @@ class Writer:
             return True
 
     def _wake(self) -> None:
-        """Has the thread look, with the lock held; there is one from now on until it has nothing to do for a while."""
+        """Has the thread look, with the lock held; there is one from now on until it has nothing to do for a while.
+
+        Where the host has none to spare, the caller's does the work this once.
+        """
         if self._has_thread:
             self._changed.notify()
             return
-        threading.Thread(target=self._run, name=self._file.path.name, daemon=True).start()
-        self._has_thread = True
+        try:
+            threading.Thread(target=self._run, name=self._file.path.name, daemon=True).start()
+            self._has_thread = True
+        except RuntimeError:
+            self._work()
+            self._ring()
 
     # --- in the thread ------------------------------------------------------------------------------------------------
 

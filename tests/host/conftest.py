@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -51,6 +52,17 @@ class Spawned:
         """Leaves nothing behind."""
         self.process.kill_tree()
         os.close(self._output)
+
+
+@pytest.fixture
+def no_threads(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The host has no thread to spare, until `undo`."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")  # Python's words for EAGAIN of clone(2)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    return monkeypatch
 
 
 @pytest.fixture

@@ -115,6 +115,16 @@ async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) 
     os.close(write)
 
 
+async def test_a_lack_of_threads_passes(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore()
+    with pytest.raises(RuntimeError):
+        await store.highest_attempt(tmp_path)
+
+    no_threads.undo()
+
+    assert await asyncio.wait_for(store.highest_attempt(tmp_path), PATIENCE_S) == 0
+
+
 async def test_one_directory_answers_one_question_at_a_time(tmp_path: Path) -> None:
     store, order = CheckpointStore(), list[int]()
 

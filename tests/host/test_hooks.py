@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.hooks import QUEUED, Happening, Hooks
-from tests.reading import alive
+from tests.reading import alive, content
 
 PAGE = (Path(__file__).parents[2] / "docs" / "hooks.md").read_text()
 PATIENCE_S = 60.0
@@ -102,6 +102,20 @@ def test_a_command_that_cannot_run_is_a_failure(hooks: Hooks, command: str):
     until(lambda: hooks.failed, "it is told")
 
     assert hooks.failed == 1
+
+
+def test_what_is_told_while_there_is_no_thread_is_run_with_the_next(
+    hooks: Hooks, tmp_path: Path, no_threads: pytest.MonkeyPatch
+):
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\ncat >> {tmp_path}/told\n")
+    hooks.tell(happening(command, number=1))
+
+    no_threads.undo()
+    hooks.tell(happening(command, number=2))
+    until(lambda: content(tmp_path / "told").count(b"\n") == 2, "both are told")
+
+    assert [json.loads(line)["number"] for line in content(tmp_path / "told").splitlines()] == [1, 2]
+    assert hooks.trouble is None
 
 
 def test_a_command_that_fails_does_not_keep_the_next_from_running(hooks: Hooks, tmp_path: Path):

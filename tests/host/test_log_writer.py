@@ -56,6 +56,20 @@ def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) 
     until(lambda: content(path) == b"".join(pieces))
 
 
+def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
+    path, rung = tmp_path / "short.log", threading.Event()
+    writer = Writer(LogFile(path, 0, 0), rung.set)
+    writer.hold(0, 0)
+    writer.put(b"one\n")
+    writer.put(b"two\n")
+
+    writer.release()
+
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert writer.has_ended
+    assert rung.is_set()
+
+
 def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
     path, rung = tmp_path / "left.log", threading.Event()
     writer = Writer(LogFile(path, 0, 0), rung.set)

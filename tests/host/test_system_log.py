@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from supervisor.host import syslog
 from supervisor.host.log_lines import LINE_BYTES, Lines
+from supervisor.host.log_messages import Refused, Take
+from supervisor.host.log_sources import Sources
 from supervisor.host.logs import LogPump, Tee
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S
@@ -159,6 +162,27 @@ def test_the_next_daemon_finds_it_logging(tmp_path: Path):
         assert end.recv(65536).endswith(b"web: second")
         os.close(pipe)
         second.close()
+
+
+def test_without_a_thread_to_be_had_a_pipe_is_refused_until_there_is_one(
+    tmp_path: Path, no_threads: pytest.MonkeyPatch
+):
+    told: list[object] = []
+    reading, writing = os.pipe()
+    take = Take(os.fstat(reading).st_ino, "", 0, 0, syslog=str(tmp_path / "log"), program="web")
+    with select.epoll() as epoll, listening(tmp_path / "log") as end:
+        sources = Sources(epoll, lambda: None, lambda _, message: told.append(message), lambda *_: None)
+        sources.take(take, os.dup(reading))
+        assert told == [Refused(take.id, "can't start new thread")]
+
+        no_threads.undo()
+        sources.take(take, reading)
+        os.write(writing, b"now\n")
+        sources.read(reading)
+
+        assert end.recv(65536).endswith(b"web: now")
+        sources.end(drain=False)
+    os.close(writing)
 
 
 def test_names_become_tags_that_end_where_they_should():
