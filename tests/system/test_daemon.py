@@ -82,6 +82,22 @@ def test_reload_reads_the_configuration_again_and_ends_what_is_not_in_it(tmp_pat
         daemon.until(lambda: not alive(old), "what is not configured any more is ended")
 
 
+def test_who_starts_it_with_the_ends_of_children_ignored_hides_none_from_it(tmp_path: Path):
+    keys = "healthcheck_command=/bin/false\nhealthcheck_interval=0.2\nhealthcheck_retries=1\n"
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # exec keeps that
+    try:
+        with Daemon(tmp_path, f"[program:sick]\ncommand=/bin/sleep 100000\n{keys}") as daemon:
+            signal.signal(signal.SIGCHLD, before)
+
+            attempts = daemon.until(
+                lambda: (found := daemon.call("history", name="sick")["attempts"])[1:] and found, "it is restarted"
+            )
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+    assert attempts[0]["cause"] == "unhealthy"
+
+
 def test_output_is_captured_and_the_log_survives_its_removal(tmp_path: Path):
     script = "while :; do echo tick; sleep 0.05; done"
     with Daemon(tmp_path, f'[program:ticker]\ncommand=/bin/sh -c "{script}"\n') as daemon:
