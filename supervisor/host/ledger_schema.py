@@ -200,6 +200,8 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         for probe in _PROBES:
             connection.execute(probe)
     except sqlite3.OperationalError as error:
+        if is_passing(error):
+            raise
         raise _Damaged(str(error)) from error
 
 

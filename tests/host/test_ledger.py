@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from supervisor.host import ledger as ledger_module
-from supervisor.host import ledger_writer
+from supervisor.host import ledger_schema, ledger_writer
 from supervisor.host.ledger import CLOSE_WAIT_S, AttemptRecord, Ledger, LedgerError, OpenAttempt
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
@@ -189,6 +189,25 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
         assert later.set_aside is None
         assert [each.attempt for each in later.history("digits")] == [1, 2]
         assert later.unfinished() == [OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
+
+
+def test_an_older_ledger_that_can_not_be_taken_over_at_present_stays_where_it_is(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_schema, "BUSY_S", 0.05)
+    ledger.remember_wanted("digits", False)
+    ledger.close()
+    path = tmp_path / "ledger.sqlite3"
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        shell.execute("ALTER TABLE attempts DROP COLUMN ran_s")
+        shell.execute("PRAGMA user_version = 8")
+        shell.execute("BEGIN IMMEDIATE")  # as a person's own shell does, or a full disk
+        with pytest.raises(LedgerError, match="database is locked"):
+            Ledger(path)
+
+    with closing(Ledger(path)) as later:
+        assert later.set_aside is None
+        assert later.wanted() == {"digits": False}
 
 
 def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:
