@@ -135,7 +135,8 @@ class _Watched:
 
     def follow(self, inode: int) -> bool:
         """Watches the folder that `inode` is, if that is not done yet; True if it was begun now."""
-        if inode == self._inode:
+        has_ended = any(not each.is_alive() for each in self._observer.emitters)  # its folder was removed
+        if inode == self._inode and not has_ended:  # a new one may have the number that became free
             return False
         self._inode = inode
         try:

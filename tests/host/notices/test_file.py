@@ -45,6 +45,11 @@ def move_away(folder: Path) -> None:
     folder.rename(folder.with_name("away"))
 
 
+def remove(folder: Path) -> None:
+    """Removes an empty folder."""
+    folder.rmdir()
+
+
 def set_mode(folder: Path, mode: int) -> None:
     """Changes who may write in a folder."""
     folder.chmod(mode)
@@ -226,6 +231,20 @@ async def test_folder_that_is_replaced_is_watched_again(folder: Path, heard: Rec
     await heard.until(lambda: len(heard.received_all) == 2)
 
     assert list(heard.active) == ["new"]
+
+
+async def test_folder_that_is_removed_is_watched_again_whatever_its_number(folder: Path, heard: Recorder) -> None:
+    source = fast(folder)
+    heard.watch(source)
+    await heard.more_answers(1)
+    remove(folder)
+    await heard.more_answers(20)  # a look made it anew; ext4 may give it the number that became free
+    source._poll_s = 3600.0
+    await heard.more_answers(1)  # the last look that is none of the kernel's word
+
+    put(folder, "now")
+
+    assert (await heard.the_notice()).id == "now"
 
 
 async def test_unfinished_files_are_not_looked_at(folder: Path, heard: Recorder) -> None:
