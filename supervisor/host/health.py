@@ -4,13 +4,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host import limits
-from supervisor.host.spawning import SpawnError, credentials
+from supervisor.host.spawning import SpawnError, credentials, place_for_words
 
 WORDS_BYTES = 300  # of what the command says: enough for the reason, short enough for a line
 
@@ -42,23 +41,26 @@ class Checks:
 
     def trouble(self, check: Check) -> str | None:
         """Why all is not well, None if it is: the command ended with 0 in time."""
-        with tempfile.TemporaryFile() as output:
-            try:
-                child = _started(check, output.fileno())
-            except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
-                return f"{check.key} can't be run: {error}"
-            self._children.add(child)
-            if self._is_closed:
-                _kill(child)
-            try:
-                status = child.wait(check.timeout_s)
-            except subprocess.TimeoutExpired:
-                return f"{check.key} did not answer within {check.timeout_s:g} s"
-            finally:
-                _kill(child)  # and what it left behind
-                child.wait()
-                self._children.discard(child)
-            return None if status == 0 else f"{check.key} ended with status {status}{_words(output.fileno())}"
+        try:
+            with place_for_words() as output:
+                return self._ask(check, output.fileno())
+        except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
+            return f"{check.key} can't be run: {error}"
+
+    def _ask(self, check: Check, output: int) -> str | None:
+        child = _started(check, output)
+        self._children.add(child)
+        if self._is_closed:
+            _kill(child)
+        try:
+            status = child.wait(check.timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"{check.key} did not answer within {check.timeout_s:g} s"
+        finally:
+            _kill(child)  # and what it left behind
+            child.wait()
+            self._children.discard(child)
+        return None if status == 0 else f"{check.key} ended with status {status}{_words(output)}"
 
 
 def _started(check: Check, output: int) -> subprocess.Popen[bytes]:

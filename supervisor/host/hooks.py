@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from typing import IO
 
 import structlog
+
+from supervisor.host.spawning import place_for_words
 
 QUEUED = 100  # a command that takes all of its 30 s is then 50 minutes behind: whoever reads it has other trouble
 SHOWN_BYTES = 500  # of what a command that failed wrote to standard error
@@ -114,7 +115,7 @@ class Hooks:
         words = {"STEPKEEPER_EVENT": happening.event, "STEPKEEPER_PROGRAM": happening.program}
         content = json.dumps(happening.facts).encode() + b"\n"
         try:
-            with tempfile.TemporaryFile() as errors:
+            with place_for_words() as errors:
                 return self._wait(happening.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **words})
         except OSError as error:
             return f"cannot run {happening.command[0]}: {error.strerror}; make it an executable file"

@@ -3,10 +3,12 @@
 import errno
 import os
 import pwd
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import IO
 
 _PASSING = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE, errno.EINTR}
@@ -98,6 +100,17 @@ def _candidates(command: str, path: str, directory: Path) -> Iterator[Path]:
         yield directory / command
     elif command:
         yield from (directory / folder / command for folder in path.split(os.pathsep))
+
+
+def place_for_words() -> IO[bytes]:
+    """A file without a name for what a command says; where none can be made, as on a full disk, its words are lost.
+
+    Raises OSError.
+    """
+    try:
+        return tempfile.TemporaryFile()
+    except OSError:
+        return Path(os.devnull).open("w+b")
 
 
 def explain(program: str, command: Path, directory: Path | None, error: Exception) -> SpawnError:

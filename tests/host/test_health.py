@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -40,6 +41,13 @@ def test_what_does_not_answer_is_killed_with_all_it_started(tmp_path: Path):
         while alive(int(found)):
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_without_a_place_for_its_words_it_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # as on a full disk: no file can be made there
+
+    assert asked("true") is None
+    assert asked("sh", "-c", "echo it is so; exit 3") == "healthcheck_command ended with status 3"
 
 
 def test_a_command_that_is_not_there_is_said():

@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -102,6 +103,18 @@ def test_a_command_that_cannot_run_is_a_failure(hooks: Hooks, command: str):
     until(lambda: hooks.failed, "it is told")
 
     assert hooks.failed == 1
+
+
+def test_without_a_place_for_its_words_a_command_is_run_all_the_same(
+    hooks: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # as on a full disk: no file can be made there
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\necho bad >&2\ncat >> {tmp_path}/told\n")
+
+    hooks.tell(happening(command))
+    until(lambda: content(tmp_path / "told"), "it is told")
+
+    assert hooks.trouble is None
 
 
 def test_what_is_told_while_there_is_no_thread_is_run_with_the_next(
