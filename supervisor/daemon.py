@@ -22,7 +22,7 @@ from supervisor.config.secret import hashed
 from supervisor.control.listening import ListenError
 from supervisor.host import limits
 from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
-from supervisor.host.background import Background, Foreground, become, detach
+from supervisor.host.background import Background, Foreground, become, detach, hold_standard_descriptors
 from supervisor.host.daemon_log import DaemonLog
 from supervisor.host.ledger import LedgerError
 from supervisor.host.notices.choose import UnknownSourceError
@@ -80,6 +80,7 @@ def _hash_password() -> int:
 
 
 def _run(config: Config, read: Callable[[], Config]) -> int:
+    hold_standard_descriptors()
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()

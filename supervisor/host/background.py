@@ -40,6 +40,19 @@ class Background:
             os.write(self._pipe, bytes([status]))
 
 
+def hold_standard_descriptors() -> None:
+    """Opens the null device for those of 0, 1 and 2 that whoever started us has closed.
+
+    Else the next files we open would have these numbers, and be lost where standard input, output and error are given
+    up, or written into by whoever means those.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - Python found it closed
+
+
 def detach() -> Background:
     """Forks twice into a new session; returns in the daemon only.
 

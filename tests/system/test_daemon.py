@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.reading import alive, content
 from tests.system.harness import Daemon, job
 
@@ -31,6 +33,27 @@ def test_in_the_background_the_command_returns_once_the_daemon_answers(tmp_path:
     daemon.until(lambda: not alive(pid), "it is gone")
     assert not daemon.socket.exists()
     assert not (tmp_path / "state" / "supervisord.pid").exists()
+
+
+@pytest.mark.parametrize("mode", [[], ["-n"]], ids=["background", "foreground"])
+def test_started_with_standard_descriptors_closed_it_keeps_its_lock_and_its_log(tmp_path: Path, mode: list[str]):
+    daemon = Daemon(tmp_path, "")
+    command = [*SUPERVISORD, str(daemon.conf), *mode]
+
+    def pid() -> int | None:
+        try:
+            return int(daemon.call("pid")["pid"])
+        except OSError:
+            return None
+
+    with subprocess.Popen(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], stderr=subprocess.DEVNULL):
+        first = daemon.until(pid, "it answers")
+        second = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+        daemon.call("shutdown")
+        daemon.until(lambda: not alive(first), "it leaves")
+
+    assert (second.returncode, "holds the state folder" in second.stderr) == (75, True)
+    assert b"daemon.ready" in content(tmp_path / "daemon.log")
 
 
 def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: Path):
