@@ -126,7 +126,7 @@ def _look_at(folder: Path, name: layout.CheckpointName, verify: bool) -> Listed 
     try:
         found = manifest.verify(folder) if verify else manifest.read(folder)
     except ManifestError as error:
-        if not folder.is_dir():
+        if name not in checkpoints.committed(folder.parent):
             return None  # retention took it in the meantime
         return _listed(folder.name, name, _readable_manifest(folder), False, str(error))
     except OSError as error:

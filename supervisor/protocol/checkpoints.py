@@ -76,10 +76,11 @@ def committed(directory: Path) -> list[CheckpointName]:
     Raises OSError if it exists and can't be read.
     """
     try:
-        entries = [entry.name for entry in directory.iterdir() if entry.is_dir() and not entry.is_symlink()]
+        with os.scandir(directory) as entries:  # looks into none of them: one may be damaged
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except FileNotFoundError:
         return []
-    return sorted(filter(None, map(layout.parse_name, entries)), reverse=True)
+    return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
 
 
 def select(directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
@@ -97,7 +98,7 @@ def select(directory: Path, initial: Path | None = None, avoid: Collection[str] 
         try:
             proven = manifest.verify(directory / str(name))
         except ManifestError as error:
-            if not (directory / str(name)).is_dir():
+            if name not in committed(directory):
                 continue  # retention of a worker that is still leaving took it
             refused.append(Refused(str(name), _set_aside(directory, name, str(error))))
         else:

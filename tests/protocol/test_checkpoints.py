@@ -134,6 +134,30 @@ def test_what_the_file_system_itself_calls_damaged_is_set_aside(
     assert [(each.name, each.reason) for each in selection.refused] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
 
 
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
+def test_a_folder_that_the_file_system_calls_damaged_is_passed_over(
+    number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = checkpoint(step=100), checkpoint(step=200)
+
+    def refusing(call: Callable[..., object]) -> Callable[..., object]:
+        def refuse(path: str | Path, *args: object, **more: object) -> object:
+            if Path(path) in (newer, newer / layout.MANIFEST, Path(newer.name)):
+                raise OSError(number, os.strerror(number))
+            return call(path, *args, **more)
+
+        return refuse
+
+    for name in ("open", "stat", "rename"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+
+    selection = checkpoints.select(tmp_path)
+
+    assert selection.path == older
+    assert [each.name for each in selection.refused] == [newer.name]
+    assert f"could not be set aside: {os.strerror(number)}" in selection.refused[0].reason
+
+
 def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> None:
     whole, *damaged = (checkpoint(step) for step in (100, 200, 300))
     for folder in damaged:
