@@ -69,7 +69,10 @@ def _deadline(said: dict[str, Any], written_wall: float, now: Moment) -> tuple[d
         gone, lead_s = rfc3339(word(said, "deadline")), MAX_AHEAD_S
     elif "in_s" in said:
         lead_s = _seconds(said["in_s"])
-        gone = datetime.fromtimestamp(written_wall, UTC) + timedelta(seconds=lead_s)
+        try:
+            gone = datetime.fromtimestamp(written_wall, UTC) + timedelta(seconds=lead_s)
+        except (ValueError, OverflowError, OSError) as error:
+            raise ReadingError("it was written at a time that is none; write it anew") from error
     else:
         return None, None
     ahead_s = (gone - now.wall).total_seconds()

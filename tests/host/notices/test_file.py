@@ -102,6 +102,12 @@ def test_seconds_count_from_when_the_file_was_written() -> None:
     assert announced.deadline_at(NOW) == 1010.0
 
 
+@pytest.mark.parametrize("written_wall", [1e12, -1e12, 1e18, 253402300799.0])  # tmpfs keeps any of them
+def test_seconds_from_a_time_that_is_none_are_an_error(written_wall: float) -> None:
+    with pytest.raises(ReadingError):
+        read_notice("spot.json", json.dumps(said(in_s=30)).encode(), written_wall, NOW)
+
+
 def test_rebalance_is_possible_unless_said_otherwise() -> None:
     for kind in ("rebalance", "freeze"):
         assert read_notice("a.json", json.dumps(said(kind=kind)).encode(), 0, NOW).certainty is Certainty.POSSIBLE
