@@ -142,9 +142,7 @@ def _begin_anew(configuration: Path, folder: Path) -> NoReturn:
 def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> int | None:
     settings = config.supervisord
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit it: signals are the loop's, or wait for it
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # exec keeps what ignores it, and no end of a child could be asked for
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as exec keeps it, no child's end could be asked for
     daemon_log = DaemonLog(
         settings.loglevel,
         settings.logfile,

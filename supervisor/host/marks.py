@@ -76,7 +76,9 @@ def _marked() -> Iterable[tuple[str, psutil.Process]]:
         value = _read(pid)
         if value is not None and pid != os.getpid():
             with contextlib.suppress(psutil.Error):  # gone meanwhile
-                yield value, psutil.Process(pid)
+                process = psutil.Process(pid)
+                if _read(pid) == value:  # else the number has become another's in between
+                    yield value, process
 
 
 def _read(pid: int, variable: str = VARIABLE) -> str | None:
