@@ -38,6 +38,7 @@ from supervisor.core.events import (
 )
 from supervisor.core.facts import AutoRestart, Policy, State
 from supervisor.core.job import TABLE, Job
+from supervisor.core.restart import Cause
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.messages import Then
 
@@ -114,6 +115,28 @@ def test_nor_of_a_learned_limit():
     assert job.deadline() == 35.0 + 10.0
     job.handle(TrainingRestored(1, 0), 37.0)
     assert job.facts.patience.longest == {"start-up": 2.0}, "nor of what is learned"
+
+
+@pytest.mark.parametrize(
+    ("end", "cause", "state"),
+    [
+        (SelectionFailed(1, "all are damaged", permanent=True), Cause.SETUP, State.FAILED),
+        (SelectionFailed(1, "the disk", permanent=False), Cause.CRASH, State.BACKOFF),
+        (StopRequested(), Cause.STOPPED, State.STOPPED),
+        (Closed("shutdown"), Cause.STOPPED, State.STOPPED),
+    ],
+)
+def test_what_ends_a_start_that_waits_for_its_gpus_is_why_it_ended(end: Event, cause: Cause, state: State):
+    job = Job(JOB)
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnDelayed(1, 40.0), 0.0)
+    job.handle(end, 1.0)
+
+    record, *_ = job.handle(SpawnFailed(1, "ended before it was started", permanent=False), 1.0)
+
+    assert isinstance(record, RecordEnd)
+    assert (record.cause, job.state) == (cause, state)
+    assert job.facts.reason == getattr(end, "error", None)
 
 
 def test_first_step_makes_it_running():

@@ -48,19 +48,20 @@ def spawned(facts: Facts, event: Event, now: float) -> Effects:
 @leads_to(State.STOPPED, State.FAILED, State.BACKOFF)
 def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
     """No process: hopeless at once if the cause is permanent, else like any other death. What the host could not take
-    counts against nothing.
+    counts against nothing; what was ended before it was started is booked as that end.
     """
     if event.waits_s is not None and facts.wanted and not facts.closing:
         facts.reason = event.error
         enter(facts, State.BACKOFF, now + event.waits_s)
         return []
-    record = RecordEnd(facts.attempt, Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
+    cause, text = facts.ending or (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
+    record = RecordEnd(facts.attempt, cause, text)
     if facts.closing or not facts.wanted:
         enter(facts, State.STOPPED)
         return [record]
-    if event.permanent:
-        return [record, *fail(facts, event.error)]
-    return [record, *retry(facts, Cause.SPAWN, event.error, now)]
+    if cause is Cause.SETUP:
+        return [record, *fail(facts, text)]
+    return [record, *retry(facts, cause, text, now)]
 
 
 def selected(facts: Facts, event: CheckpointSelected, now: float) -> Effects:
