@@ -374,6 +374,29 @@ def test_a_worker_that_said_done_is_not_asked_for_anything():
     assert job.deadline() == 10.0 + 50.0
 
 
+def test_a_worker_that_says_done_before_its_last_flush_is_due_does_not_hang_by_then():
+    job = noticed(40.0)
+    committed(job, 21.0)
+    assert job.deadline() == 32.0
+    job.handle(DoneSaid(1), 30.0)
+
+    assert job.expire(32.0) == []
+
+    assert (job.state, job.deadline()) == (State.RUNNING, 21.0 + 50.0)
+    assert job.expire(71.0) == [Abort(1, 10.0)]
+
+
+def test_a_timer_that_is_too_late_for_insurance_makes_no_hang():
+    job = noticed(60.0)
+    job.facts.pauses = (Pause(20.0, 7.001),)
+    committed(job, 21.0)
+    assert job.deadline() == pytest.approx(45.999)
+
+    assert job.expire(46.1) == []
+
+    assert (job.state, job.deadline()) == (State.RUNNING, 52.0)
+
+
 def test_a_plain_program_has_nothing_to_save_and_is_left_alone():
     job = running(PLAIN)
 

@@ -120,11 +120,17 @@ def measured_flushing(facts: Facts, event: SavesMeasured, now: float) -> Effects
 
 @leads_to(State.FLUSHING, State.STOPPING)
 def running_expired(facts: Facts, event: Event, now: float) -> Effects:
-    """The deadline of RUNNING: a flush for the notice is due, or the worker hangs; whichever was earlier."""
+    """The deadline of RUNNING: a flush for the notice is due, or the worker hangs; whichever was earlier.
+
+    Neither, if the flush that it was set for is none any more: the worker is done, or it is too late for insurance.
+    """
     due_at, hangs_at = outlook.flush_due(facts, now), hang_deadline(facts)
     if due_at is not None and due_at <= now and (hangs_at is None or now < hangs_at or due_at <= hangs_at):
         return _flush(facts, now)
-    return hung(facts, event, now)
+    if hangs_at is not None and hangs_at <= now:
+        return hung(facts, event, now)
+    facts.deadline_at = running_deadline(facts, now)
+    return []
 
 
 @leads_to(State.RUNNING, State.STOPPING)
