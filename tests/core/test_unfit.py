@@ -48,6 +48,19 @@ def test_a_plain_program_is_told_to_stop_and_starts_again():
     assert job.handle(events.WorkerExited(1, None, 15), 10.5) == [RecordEnd(1, Cause.UNHEALTHY, "status 1"), Spawn(2)]
 
 
+@pytest.mark.parametrize("startsecs", [0.0, 1.0])
+def test_a_plain_program_that_was_up_for_a_day_each_time_spends_no_budget(startsecs: float):
+    job = Job(Policy(name="p", is_job=False, startsecs=startsecs, startretries=3))
+    job.handle(events.StartRequested(), 0.0)
+
+    for day in range(1, 6):
+        job.handle(events.SpawnSucceeded(day), 86400.0 * day)
+        job.expire(86400.0 * day + startsecs)
+        job.handle(events.WorkerUnfit(day, Cause.MEMORY_LIMIT, "held 9 bytes"), 86400.0 * day + 86000.0)
+        job.handle(events.WorkerExited(day, None, 15), 86400.0 * day + 86001.0)
+        assert job.state is State.STARTING
+
+
 def test_one_that_is_too_large_before_it_runs_backs_off():
     job = started(is_job=False)
 

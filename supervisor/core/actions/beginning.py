@@ -41,7 +41,7 @@ def spawned(facts: Facts, event: Event, now: float) -> Effects:
         facts.started_at = facts.progressed_at = now
         _begin_limits(facts, now)
     if not policy.is_job and policy.notify_timeout is None and policy.startsecs <= 0:
-        run(facts, now)
+        come_up(facts, now)
     return []
 
 
