@@ -10,6 +10,7 @@ from supervisor.core.events import (
     CheckpointCommitted,
     Closed,
     DoneSaid,
+    Event,
     NoticeChanged,
     NoticeEnded,
     NoticeReceived,
@@ -288,6 +289,18 @@ def test_an_operators_stop_during_the_last_flush_keeps_it_stopped():
     die(job, 25.0, code=143)
     job.handle(NoticeEnded(), 30.0)
     assert job.state is State.STOPPED
+
+
+@pytest.mark.parametrize("end", [StopRequested(), Closed("shutdown")])
+def test_what_stopped_while_it_waited_for_the_hosts_fate_waits_no_more(end: Event):
+    job = Job(POLICY)
+    job.handle(NoticeReceived(notice(20.0)), 0.0)
+    job.handle(StartRequested(), 10.0)
+    assert "starts if it stays after all" in (job.facts.reason or "")
+
+    job.handle(end, 11.0)
+
+    assert (job.state, job.facts.reason) == (State.STOPPED, None)
 
 
 def test_a_stop_while_it_waits_for_the_hosts_fate_stops_it():

@@ -59,6 +59,7 @@ def start(facts: Facts, event: StartRequested, now: float) -> Effects:
 def rest(facts: Facts, event: Event, now: float) -> Effects:
     """Stop while waiting for the next attempt: nothing to wait for any more."""
     effects = unwant(facts, event, now)
+    facts.reason = None
     enter(facts, State.STOPPED)
     return effects
 
@@ -67,6 +68,7 @@ def rest(facts: Facts, event: Event, now: float) -> Effects:
 def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed during back-off; whoever runs it next starts it at once."""
     close(facts, event, now)
+    facts.reason = None
     enter(facts, State.STOPPED)
     return []
 
