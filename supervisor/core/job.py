@@ -46,6 +46,7 @@ from supervisor.core.actions.noticed import (
     ended,
     ended_flushing,
     ended_running,
+    ended_starting,
     ended_waiting,
     flushing_expired,
     measured,
@@ -53,6 +54,7 @@ from supervisor.core.actions.noticed import (
     measured_running,
     note,
     noticed_flushing,
+    noticed_starting,
     noticed_waiting,
     received_running,
     running_expired,
@@ -196,17 +198,17 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     ),
     # the host's fate
     events.NoticeReceived: (
-        note,                note,                received_running,    noticed_flushing,    note,
+        note,                noticed_starting,    received_running,    noticed_flushing,    note,
         note,                noticed_waiting,     note,                note,                note,
         note,
     ),
     events.NoticeChanged: (
-        note,                note,                changed_running,     noticed_flushing,    note,
+        note,                noticed_starting,    changed_running,     noticed_flushing,    note,
         note,                noticed_waiting,     note,                note,                note,
         note,
     ),
     events.NoticeEnded: (
-        ended,               ended,               ended_running,       ended_flushing,      ended,
+        ended,               ended_starting,      ended_running,       ended_flushing,      ended,
         ended,               ended_waiting,       ended,               ended,               ended,
         ended,
     ),

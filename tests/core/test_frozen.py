@@ -133,6 +133,27 @@ def test_while_a_freeze_is_announced_nobody_hangs_and_after_it_silence_begins_an
     assert job.expire(550.0) == [Abort(1, 10.0)]
 
 
+def test_nor_is_a_start_taken_for_one_that_hangs():
+    job = starting(replace(LEARNED, startup_timeout=900.0))
+    assert job.deadline() == 25.0
+    job.handle(NoticeReceived(FREEZE), 21.0)
+    assert job.expire(400.0) == []
+
+    job.handle(NoticeEnded(), 500.0)
+
+    assert job.deadline() == 525.0
+    assert job.expire(525.0) == [Abort(1, 10.0)]
+
+
+def test_a_plain_programs_start_is_no_matter_of_notices():
+    job = starting(PLAIN)
+
+    job.handle(NoticeReceived(FREEZE), 0.5)
+    job.handle(NoticeEnded(), 0.6)
+
+    assert job.deadline() == 1.0
+
+
 def test_a_freeze_that_nobody_ends_does_not_hide_a_hang_for_ever():
     job = trained()
     job.handle(NoticeReceived(FREEZE), 21.0)

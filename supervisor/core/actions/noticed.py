@@ -2,7 +2,14 @@
 
 from supervisor.core import outlook
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import ask, flushing_deadline, hang_deadline, launch, running_deadline
+from supervisor.core.actions.moves import (
+    ask,
+    flushing_deadline,
+    hang_deadline,
+    launch,
+    running_deadline,
+    starting_deadline,
+)
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import hung
 from supervisor.core.events import Event, NoticeChanged, NoticeReceived, SavesMeasured
@@ -26,6 +33,13 @@ def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Eff
         facts.heard_again = event.again
         end = outlook.gone_at(facts)
         facts.last_flush_asked = event.again and end is not None and end <= now  # it was due before that
+    return []
+
+
+def noticed_starting(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+    """The same; while a freeze is announced the silence of a job's start is no hang either."""
+    note(facts, event, now)
+    _set_starting_deadline(facts)
     return []
 
 
@@ -72,6 +86,13 @@ def ended(facts: Facts, event: Event, now: float) -> Effects:
         facts.still_until = None
     facts.notice = facts.flush_again_at = None
     facts.heard_again = facts.last_flush_asked = facts.insured = False
+    return []
+
+
+def ended_starting(facts: Facts, event: Event, now: float) -> Effects:
+    """The silence of a job's start counts from now on."""
+    ended(facts, event, now)
+    _set_starting_deadline(facts)
     return []
 
 
@@ -140,6 +161,11 @@ def flushing_expired(facts: Facts, event: Event, now: float) -> Effects:
     if _goes_on(facts) and last_at is not None and last_at <= now and not facts.done_said:
         return _flush(facts, now)
     return flush_too_long(facts, event, now)
+
+
+def _set_starting_deadline(facts: Facts) -> None:
+    if facts.policy.is_job:
+        facts.deadline_at = starting_deadline(facts)
 
 
 def _goes_on(facts: Facts) -> bool:
