@@ -272,6 +272,10 @@ class Job:
         """What an earlier daemon knew `ago_s` ago; before any event, and after `skip_attempts`."""
         recall(self.facts, memory, now, ago_s)
 
+    def hold_back(self, is_held: bool) -> None:
+        """Whether what it depends on is not ready: meanwhile nothing is launched, whatever ends or passes."""
+        self.facts.held_back = is_held
+
     @property
     def state(self) -> State:
         """Where it stands now."""

@@ -211,6 +211,7 @@ class Runner:
     def wait_for(self, words: str) -> None:
         """It is held back for what `words` say; who watches it looks again."""
         self.waits_for = words
+        self._job.hold_back(True)
         self._aside(self._announce, None)
         self._wake()
 
@@ -229,6 +230,7 @@ class Runner:
             return
         if isinstance(event, fact.StartRequested | fact.StopRequested | fact.Closed):
             self.waits_for = None
+            self._job.hold_back(False)
         if isinstance(event, fact.StartRequested):
             self.was_done = False
         self._mailbox.append(event)

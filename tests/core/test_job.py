@@ -139,6 +139,26 @@ def test_what_ends_a_start_that_waits_for_its_gpus_is_why_it_ended(end: Event, c
     assert job.facts.reason == getattr(end, "error", None)
 
 
+def test_what_is_held_back_is_not_launched_after_a_pause_or_a_stop_either():
+    waits = running()
+    die(waits, 20.0)
+    die(waits, 21.0)
+    assert waits.state is State.BACKOFF
+    stops = running()
+    stops.handle(StopRequested(), 20.0)
+    stops.handle(StartRequested(), 21.0)
+
+    for job in (waits, stops):
+        job.hold_back(True)
+    waits.expire(100.0)
+    die(stops, 22.0, code=WorkerExit.STOPPED)
+
+    for job in (waits, stops):
+        assert (job.state, job.facts.wanted) == (State.STOPPED, True)
+        job.hold_back(False)
+        assert Spawn(job.facts.attempt + 1) in job.handle(StartRequested(), 200.0)
+
+
 def test_first_step_makes_it_running():
     job = starting()
 

@@ -63,6 +63,36 @@ def test_it_waits_for_what_failed_until_somebody_stops_it(tmp_path: Path) -> Non
         assert (daemon.status("b")["wire_state"], daemon.status("b")["wanted"]) == ("STOPPED", False)
 
 
+@pytest.mark.parametrize("was", ["BACKOFF", "STOPPING"])
+def test_a_start_waits_too_where_it_would_start_again_by_itself(tmp_path: Path, was: str) -> None:
+    runs_if = "[program:{}]\ncommand=/bin/sh -c 'test -e {} || exit 3; {}'\nstartsecs=0.2\nstartretries=100\n{}\n"
+    base_goes, needy_goes = tmp_path / "base-goes", tmp_path / "needy-goes"
+    base = runs_if.format("base", base_goes, "exec sleep 100000", "")
+    heeds_late = 'trap "sleep 0.5; exit" TERM; while :; do sleep 0.05; done'
+    needy = runs_if.format("needy", needy_goes, heeds_late, "depends_on=base")
+    base_goes.touch()
+    if was == "STOPPING":
+        needy_goes.touch()
+    with Daemon(tmp_path, base + needy) as daemon:
+        daemon.until_state("needy", "BACKOFF" if was == "BACKOFF" else "RUNNING")
+        base_goes.unlink()
+        daemon.call("stop", name="base")
+        with pytest.raises(Refused):
+            daemon.call("start", name="base")
+        needy_goes.touch()
+        if was == "STOPPING":
+            daemon.call("stop", name="needy", wait=False)
+
+        daemon.call("start", name="needy", wait=False)
+
+        daemon.until_state("needy", "STOPPED")
+        waiting = daemon.status("needy")
+        assert (waiting["wire_state"], waiting["pid"], waiting["wanted"]) == ("STARTING", None, True)
+        assert waiting["description"].startswith("waits for base")
+        base_goes.touch()
+        assert daemon.until_state("needy", "RUNNING")["wire_state"] == "RUNNING"
+
+
 def test_after_a_reboot_it_waits_for_what_it_needs_as_at_any_start(tmp_path: Path) -> None:
     needed = SLEEPER.format("base", "priority=900").replace("startsecs=0", "startsecs=1")
     with Daemon(tmp_path, SLEEPER.format("needy", "priority=1\ndepends_on=base") + needed) as daemon:

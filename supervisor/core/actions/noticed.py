@@ -72,7 +72,7 @@ def noticed_flushing(facts: Facts, event: NoticeReceived | NoticeChanged, now: f
     return []
 
 
-@leads_to(State.STARTING)
+@leads_to(State.STARTING, State.STOPPED)
 def noticed_waiting(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """What waits for the host's fate asks again whether there is time; a back-off goes on."""
     note(facts, event, now)
@@ -111,7 +111,7 @@ def ended_flushing(facts: Facts, event: Event, now: float) -> Effects:
     return []
 
 
-@leads_to(State.STARTING)
+@leads_to(State.STARTING, State.STOPPED)
 def ended_waiting(facts: Facts, event: Event, now: float) -> Effects:
     """The host stays: what waited for that starts."""
     ended(facts, event, now)

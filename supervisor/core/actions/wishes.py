@@ -73,7 +73,7 @@ def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
     return []
 
 
-@leads_to(State.STARTING)
+@leads_to(State.STARTING, State.STOPPED)
 def relaunch(facts: Facts, event: Event, now: float) -> Effects:
     """The back-off is over."""
     return launch(facts, now)
