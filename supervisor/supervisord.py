@@ -157,6 +157,7 @@ class Supervisord:
         leave = asyncio.create_task(self._leave.wait())
         watching, pulse = Watching(lambda: programs.runners, environment), Pulse(lambda: programs.runners)
         watch = asyncio.create_task(watching.watch())
+        programs.on_change = partial(self._programs_changed, programs, watching, pulse, begin.done)
         try:
             while not (begin.done() or leave.done()):
                 self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
@@ -166,7 +167,6 @@ class Supervisord:
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
                 self._systemd.ready(standing(programs.runners.values()))
                 self._tell_standing(programs)
-                programs.on_change = partial(self._programs_changed, programs, watching, pulse)
                 programs.on_change()
             await leave
         finally:
@@ -181,10 +181,13 @@ class Supervisord:
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
 
-    def _programs_changed(self, programs: Programs, watching: Watching, pulse: Pulse) -> None:
+    def _programs_changed(
+        self, programs: Programs, watching: Watching, pulse: Pulse, all_taken_up: Callable[[], bool]
+    ) -> None:
         watching.changed()
         pulse.changed()
-        self._leave_if_finished(programs)
+        if all_taken_up():
+            self._leave_if_finished(programs)
 
     def _leave_if_finished(self, programs: Programs) -> None:
         """Leaves by itself if `exit_on` says that there is nothing left to live for."""

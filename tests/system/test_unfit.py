@@ -1,10 +1,14 @@
 """Programs that hold too much memory or are not well, under a real daemon."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+from supervisor.host import marks
 from tests.system.harness import Daemon, job
 
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
 EATER = "import time; x = bytearray(100 << 20); time.sleep(1000)"
 
 
@@ -37,6 +41,26 @@ def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_ove
         first = daemon.call("history", name="p")["attempts"][0]
 
     assert first["cause"] == "memory-limit"
+
+
+def test_one_that_is_not_well_is_seen_while_what_an_earlier_daemon_left_of_another_still_ends(tmp_path: Path) -> None:
+    checked = f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick'\nhealthcheck_interval=0.2\nstartsecs=0\n"
+    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "slow", 1)}
+    stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, env=marked, start_new_session=True)
+    assert stray.stdout is not None and stray.stdout.readline()
+    programs = f"[program:p]\ncommand=/bin/sleep 1000\n{checked}[program:slow]\ncommand=/bin/true\nstopwaitsecs=1000\n"
+    with Daemon(tmp_path, programs) as daemon:
+        try:
+            daemon.until_state("p", "RUNNING")
+            (tmp_path / "sick").touch()
+            daemon.until(lambda: len(daemon.call("history", name="p")["attempts"]) >= 2, "it starts again")
+            first = daemon.call("history", name="p")["attempts"][0]
+            assert "being taken up" in daemon.status("slow")["description"]
+        finally:
+            stray.kill()
+            stray.wait()
+
+    assert first["cause"] == "unhealthy"
 
 
 def test_a_job_that_is_not_well_flushes_and_goes_on_from_there(tmp_path: Path) -> None:
