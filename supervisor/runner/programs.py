@@ -295,6 +295,7 @@ class Programs:
         if old is not None:
             turn.give_up()  # it has to flush and stop, and may take long to
             await old.retire("update")
+            last_attempt = max(last_attempt, old.attempt)
             del self.runners[name]
         self._services.ledger.took_into_use(name)
         if config is None:

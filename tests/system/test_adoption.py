@@ -474,6 +474,29 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
     assert time.monotonic() - began_at < 60
 
 
+def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: Path) -> None:
+    """Until something of an earlier attempt has ended nothing starts, and then the old configuration does first."""
+    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "p", 1)}
+    stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
+    assert stray.stdout is not None and stray.stdout.readline()
+    section = "[program:p]\ncommand=/bin/sleep 100000\nstartsecs=0\nstopwaitsecs=1000\n"
+    try:
+        with Daemon(tmp_path, section) as daemon:
+            daemon.write(f"{section}priority=1\n")
+            updating = threading.Thread(target=daemon.call, args=["update"])
+            updating.start()
+            daemon.until(lambda: daemon.call("avail")["programs"][0]["priority"] == 1, "it is read")
+            stray.kill()
+            updating.join(PATIENCE_S)
+            daemon.until_state("p", "RUNNING")
+            attempts = [each["attempt"] for each in daemon.call("history", name="p")["attempts"]]
+    finally:
+        stray.kill()
+        stray.wait()
+
+    assert attempts == [2, 3]
+
+
 @pytest.mark.parametrize("others", ["", "[program:other]\ncommand=/bin/sleep 100000\n"])
 def test_what_is_left_of_a_program_that_is_not_configured_any_more_ends_with_the_daemon(others: str, tmp_path: Path):
     """A worker that can't flush, with a daemon that is told to leave as soon as it is there, and then to hurry."""
