@@ -40,7 +40,7 @@ from supervisor.core.actions.frozen import (
     stood_stopping,
 )
 from supervisor.core.actions.looping import stacks_kept
-from supervisor.core.actions.moves import kill, terminate
+from supervisor.core.actions.moves import kill
 from supervisor.core.actions.noticed import (
     changed_running,
     ended,
@@ -64,6 +64,7 @@ from supervisor.core.actions.stopping import (
     close_running,
     close_starting,
     flush,
+    hurry_flushing,
     stop_flushing,
     stop_running,
     stop_starting,
@@ -114,7 +115,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
         close_unidentified,
     ),
     events.Hurried: (
-        _,                   _,                   _,                   terminate,           kill,
+        _,                   _,                   _,                   hurry_flushing,      kill,
         kill,                _,                   _,                   _,                   _,
         hurry_unidentified,
     ),

@@ -370,6 +370,18 @@ def test_hurrying_takes_the_next_harder_way():
     assert job.handle(Hurried(), 22.0) == [Kill(1)]
 
 
+def test_hurry_before_it_is_told_to_stop_leaves_the_flush_that_goes_on_to_the_stop_that_follows():
+    job = running()
+    job.handle(FlushRequested("operator"), 20.0)
+
+    assert job.handle(Hurried(), 21.0) == []
+
+    (asked,) = job.handle(Closed("shutdown"), 21.0)
+    assert isinstance(asked, RequestFlush) and asked.then is Then.STOP
+    assert job.handle(Hurried(), 22.0) == [Terminate(1)]
+    assert die(job, 23.0, code=WorkerExit.STOPPED)[0].cause is Cause.STOPPED
+
+
 def test_start_while_stopping_starts_again_when_it_is_gone():
     job = running()
     job.handle(StopRequested(), 20.0)

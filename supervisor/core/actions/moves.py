@@ -140,8 +140,7 @@ def abort(facts: Facts, now: float) -> Effects:
     return [Abort(facts.attempt, facts.policy.stop_timeout)]
 
 
-@leads_to(State.STOPPING)
-def terminate(facts: Facts, event: Event, now: float) -> Effects:
+def terminate(facts: Facts, event: Event | None, now: float) -> Effects:
     """The stop signal, and its time limit."""
     enter(facts, State.STOPPING, now + facts.policy.stop_timeout)
     return [Terminate(facts.attempt)]

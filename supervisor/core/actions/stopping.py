@@ -55,6 +55,14 @@ def close_starting(facts: Facts, event: Closed, now: float) -> Effects:
     return terminate(facts, event, now)
 
 
+@leads_to(State.STOPPING)
+def hurry_flushing(facts: Facts, event: Event, now: float) -> Effects:
+    """No time for the flush before a stop; where training was to go on nobody has told it to stop yet."""
+    if facts.flush is not None and facts.flush.then is Then.GO_ON:
+        return []
+    return terminate(facts, event, now)
+
+
 def flush_too_long(facts: Facts, event: Event, now: float) -> Effects:
     """The deadline of FLUSHING: training goes on where it was to go on, else the stop signal."""
     if facts.flush is not None and facts.flush.then is Then.GO_ON:
