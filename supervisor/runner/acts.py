@@ -324,7 +324,12 @@ class Acts:
 
     async def _select(self, order_: order.SelectCheckpoint, job: JobConfig) -> None:
         services, name = self._services, self._config.name
-        found = await select(name, order_, job, services.checkpoints, services.ledger, self._refused, self._log)
+        found: fact.CheckpointSelected | fact.SelectionFailed
+        try:
+            found = await select(name, order_, job, services.checkpoints, services.ledger, self._refused, self._log)
+        except Exception as error:  # noqa: BLE001 - the worker would wait for its word to go until it times out
+            self._log.exception("internal.failed", on="select")
+            found = fact.SelectionFailed(order_.attempt, f"cannot look for checkpoints: {error!r}", permanent=False)
         self._post(found)
 
     def _refused(self, checkpoint: str, reason: str) -> None:
