@@ -48,7 +48,7 @@ class Telling:
         if facts.state is State.FAILED and before is not State.FAILED:
             cause = str(self._ended.cause) if self._ended is not None else None
             self._tell("failed", facts, cause=cause)
-        if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED):
+        if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED, State.EXITED):
             self._ended = None  # what is started next is no relaunch
 
     def refused(self, checkpoint: str, reason: str, facts: Facts) -> None:

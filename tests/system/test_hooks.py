@@ -62,6 +62,18 @@ def test_a_program_s_own_hook_wins_and_hears_of_the_end_of_training(tmp_path: Pa
         assert told(tmp_path) == []
 
 
+def test_a_start_of_what_was_not_to_be_started_again_is_no_relaunch(tmp_path: Path):
+    section = "[program:once]\ncommand=/bin/sh -c 'sleep 0.3; exit 3'\nstartsecs=0\nautorestart=false\n"
+    with Daemon(tmp_path, section, keys(tmp_path)) as daemon:
+        daemon.until_state("once", "EXITED")
+
+        daemon.call("start", name="once")
+        daemon.until(lambda: daemon.status("once")["state"] == "EXITED", "it has ended again")
+
+        assert daemon.stop() == 0  # what is told is told before it leaves
+    assert told(tmp_path) == []
+
+
 def test_a_job_that_is_given_up_is_told_as_failed(tmp_path: Path):
     with Daemon(tmp_path, job("digits", tmp_path, FAIL="import"), keys(tmp_path)) as daemon:
         daemon.until(lambda: told(tmp_path), "it is told")
