@@ -170,7 +170,7 @@ async def stop(daemon: Daemon, name: str, wait: bool = True) -> bool | list[Stru
     if groups.is_group(name):
         return await stop_group(daemon, name, wait)
     runner = runner_of(daemon, name)
-    if _word(runner) == "STOPPING":
+    if _word(runner) == "STOPPING" and not _starts_again(runner):
         raise RpcFault(FaultCode.NOT_RUNNING, name)
     await do(daemon, "stop", name=runner.name, wait=wait)
     return True
@@ -187,7 +187,7 @@ async def stop_all(daemon: Daemon, wait: bool = True) -> list[Struct]:
 
 
 async def _stop_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> list[Struct]:
-    chosen = [each for each in last_first(runners) if _word(each) in UP]
+    chosen = [each for each in last_first(runners) if _word(each) in UP or _starts_again(each)]
     return await results([(each, do(daemon, "stop", name=each.name, wait=wait)) for each in chosen])
 
 
@@ -219,6 +219,11 @@ def _group(daemon: Daemon, name: str) -> list[Runner]:
     if not runners:
         raise RpcFault(FaultCode.BAD_NAME, name)
     return runners
+
+
+def _starts_again(runner: Runner) -> bool:
+    """Whether it stops, as one that is not well does, to start again; Supervisor's programs stop only when told to."""
+    return runner.is_stopping and runner.wanted
 
 
 def _word(runner: Runner) -> str:

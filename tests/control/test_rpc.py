@@ -240,6 +240,22 @@ def test_while_leaving_it_can_be_watched_but_not_changed(tmp_path: Path):
         os.killpg(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("method", ["stopProcess", "stopAllProcesses"])
+def test_what_stops_to_start_again_can_be_stopped(tmp_path: Path, method: str):
+    unwell = "healthcheck_command=/bin/false\nhealthcheck_interval=0.1\nhealthcheck_retries=1\n"
+    with Daemon(tmp_path, STUBBORN.replace("stopwaitsecs=3", "stopwaitsecs=60") + unwell) as daemon:
+        pid = daemon.until_state("stubborn", "STOPPING")["pid"]
+        server = proxy(daemon).supervisor
+        named = ("stubborn",) if method == "stopProcess" else ()
+
+        getattr(server, method)(*named, False)
+
+        os.killpg(pid, signal.SIGKILL)
+        daemon.until_state("stubborn", "STOPPED")
+        with pytest.raises(xmlrpc.client.Fault, match="NOT_RUNNING"):
+            server.stopProcess("stubborn")
+
+
 def test_what_xml_can_not_hold_is_replaced_and_the_log_stays_as_it_is(tmp_path: Path):
     with Daemon(tmp_path, STUBBORN) as daemon:
         log = Path(daemon.status("stubborn")["stdout_logfile"])
