@@ -33,9 +33,9 @@ async def _start(daemon: Daemon, arguments: Arguments, turn: Turn | None) -> Res
     await runner.learn_attempts(0)
     if turn is not None:
         await turn.comes()
+    await _start_needed(daemon, runner)
     if daemon.programs.runners.get(runner.name) is not runner:
         raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
-    await _start_needed(daemon, runner)
     _may_start(daemon)
     daemon.programs.gates.start(runner)
     if wait:

@@ -22,6 +22,7 @@ from supervisor.runner.services import Services
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("first", "second"))
+OFF += "[program:needy]\ncommand=/bin/sleep 100000\nautostart=false\ndepends_on=first\n"
 
 
 @pytest.fixture
@@ -76,3 +77,17 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
 
     assert fault.value.code is FaultCode.BAD_NAME
     assert first.is_ready and not second.is_ready
+
+
+async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: Daemon):
+    needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
+    first.taken_up.clear()
+    starting = asyncio.create_task(running.start(daemon, {"name": "needy", "wait": False}))
+    await asyncio.sleep(0)
+
+    assert await daemon.programs.remove(["needy"]) is None
+    first.taken_up.set()
+
+    with pytest.raises(CommandError):
+        await asyncio.wait_for(starting, PATIENCE_S)
+    assert (needy.wanted, needy.waits_for, needy.acts.pid) == (False, None, None)
