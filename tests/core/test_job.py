@@ -139,6 +139,18 @@ def test_what_ends_a_start_that_waits_for_its_gpus_is_why_it_ended(end: Event, c
     assert job.facts.reason == getattr(end, "error", None)
 
 
+def test_a_start_after_a_stop_that_came_while_it_waited_for_its_gpus_costs_no_budget():
+    job = Job(JOB)
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnDelayed(1, 40.0), 0.0)
+    job.handle(StopRequested(), 1.0)
+    job.handle(StartRequested(), 1.0)
+
+    effects = job.handle(SpawnFailed(1, "ended before it was started", permanent=False), 1.0)
+
+    assert Spawn(2) in effects and job.facts.failures.by_cause == {}
+
+
 def test_what_is_held_back_is_not_launched_after_a_pause_or_a_stop_either():
     waits = running()
     die(waits, 20.0)

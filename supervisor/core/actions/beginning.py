@@ -2,7 +2,18 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import own_checkpoint
-from supervisor.core.actions.moves import abort, come_up, enter, fail, kill, retry, run, starting_deadline, terminate
+from supervisor.core.actions.moves import (
+    abort,
+    come_up,
+    enter,
+    fail,
+    kill,
+    launch,
+    retry,
+    run,
+    starting_deadline,
+    terminate,
+)
 from supervisor.core.actions.training import note_step
 from supervisor.core.effects import RecordEnd, SendGo, SetAside
 from supervisor.core.events import (
@@ -45,7 +56,7 @@ def spawned(facts: Facts, event: Event, now: float) -> Effects:
     return []
 
 
-@leads_to(State.STOPPED, State.FAILED, State.BACKOFF)
+@leads_to(State.STARTING, State.STOPPED, State.FAILED, State.BACKOFF)
 def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
     """No process: hopeless at once if the cause is permanent, else like any other death. What the host could not take
     counts against nothing; what was ended before it was started is booked as that end.
@@ -59,6 +70,8 @@ def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
     if facts.closing or not facts.wanted:
         enter(facts, State.STOPPED)
         return [record]
+    if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping
+        return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *fail(facts, text)]
     return [record, *retry(facts, cause, text, now)]
