@@ -289,8 +289,9 @@ class Supervisord:
         loop.call_at(gone_at, programs.hurry)
 
     def _ask_reload(self) -> None:
-        self._reload = True
-        self._leave.set()
+        if not (self._leave.is_set() or self._asking):  # told to leave while the configuration was read, it leaves
+            self._reload = True
+            self._leave.set()
 
     def _reopen_logs(self, logs: LogPump) -> None:
         logs.reopen()
