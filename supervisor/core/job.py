@@ -84,7 +84,7 @@ from supervisor.core.actions.unfit import unfit_flushing, unfit_running, unfit_s
 from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want
 from supervisor.core.effects import Effect
 from supervisor.core.events import Event
-from supervisor.core.facts import Facts, Policy, State
+from supervisor.core.facts import ALIVE, Facts, Policy, State
 from supervisor.core.memory import Memory, recall
 from supervisor.core.stillness import stood_s
 
@@ -266,8 +266,9 @@ class Job:
         self.facts = Facts(policy)
 
     def skip_attempts(self, highest: int) -> None:
-        """Attempts up to `highest` are known to have been; the next one gets a higher number."""
-        self.facts.attempt = max(self.facts.attempt, highest)
+        """Attempts up to `highest` are known to have been: the next one gets a higher number, a live one keeps its."""
+        if self.facts.state not in ALIVE:
+            self.facts.attempt = max(self.facts.attempt, highest)
 
     def recall(self, memory: Memory, now: float, ago_s: float) -> None:
         """What an earlier daemon knew `ago_s` ago; before any event, and after `skip_attempts`."""

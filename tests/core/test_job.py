@@ -151,6 +151,15 @@ def test_a_start_after_a_stop_that_came_while_it_waited_for_its_gpus_costs_no_bu
     assert Spawn(2) in effects and job.facts.failures.by_cause == {}
 
 
+def test_an_attempt_that_lives_is_heard_whatever_numbers_are_found_on_the_disk_meanwhile():
+    job = running()
+
+    job.skip_attempts(17)
+
+    die(job, 20.0)
+    assert (job.state, job.facts.attempt) == (State.STARTING, 2)
+
+
 def test_what_is_held_back_is_not_launched_after_a_pause_or_a_stop_either():
     waits = running()
     die(waits, 20.0)
