@@ -41,23 +41,27 @@ class Daemon:
         self._last_words = pipes / "last-words"
         self._in = os.open(pipes / "to-worker", os.O_RDWR | os.O_NONBLOCK)  # read-write: no side's death closes it
         self._out = os.open(pipes / "from-worker", os.O_RDWR | os.O_NONBLOCK)
-        self._unread = b""
+        self._unread = self._unsent = b""
 
     def say(self, type_: str, **fields: Any) -> None:
-        """What must arrive: waits while the pipe is full, for the daemon may be starting again."""
+        """Never waits: while no daemon empties the pipe, `progress` is dropped and the rest is kept."""
         line = json.dumps({"type": type_, "attempt": self.attempt, **fields}).encode() + b"\n"
         if type_ in ("done", "failed"):  # for a daemon that comes after the end
             with self._last_words.open("ab") as file:
                 file.write(line)
-        while line:
-            select.select([], [self._out], [])
-            try:
-                line = line[os.write(self._out, line) :]
-            except BlockingIOError:
-                time.sleep(0.01)  # there is room, but not for all of it
+        self._send()
+        if type_ != "progress" or not self._unsent:
+            self._unsent += line
+        self._send()
+
+    def _send(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._out, self._unsent) :]
 
     def hear(self, patience_s: float) -> list[dict[str, Any]]:
         """The messages that are there, or come within so many seconds."""
+        self._send()
         if select.select([self._in], [], [], patience_s)[0]:
             self._unread += os.read(self._in, 65536)
         *lines, self._unread = self._unread.split(b"\n")

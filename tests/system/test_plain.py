@@ -1,5 +1,6 @@
 """The plain example, which imports nothing of stepkeeper, under a real daemon: killed, damaged, and the same bits."""
 
+import fcntl
 import os
 import signal
 import sys
@@ -65,6 +66,27 @@ def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> 
 
         assert after["pid"] == first["pid"]
         assert after["job"]["attempt"] == 1
+
+
+def test_it_trains_on_while_there_is_no_daemon(tmp_path: Path) -> None:
+    def saved() -> int:
+        return checkpoints.committed(tmp_path / "plain")[0].step
+
+    with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
+        daemon.call("start", name="plain")
+        first = daemon.until_step("plain", EVERY + 50, patience_s=PATIENCE_S)
+        pipe = os.open(tmp_path / "state/run/plain/a1/from-worker", os.O_RDWR)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)  # room for some twenty lines
+        daemon.die()
+        died = saved()
+
+        daemon.until(lambda: saved() > died + 100 * EVERY, "it trains on", patience_s=PATIENCE_S)
+        daemon.start()
+        os.close(pipe)
+
+        later = daemon.until_step("plain", saved(), patience_s=PATIENCE_S)
+        assert later["pid"] == first["pid"]
+        assert daemon.call("history", name="plain")["attempts"][0]["checkpoints"] > 100
 
 
 def test_its_last_save_that_fails_is_no_end(tmp_path: Path) -> None:
