@@ -94,12 +94,12 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The options, and the actions in their help."""
-    actions = "\n".join(f"  {usage:<34}{text}" for each in table.TABLE.values() for usage, text in each.usage)
+    actions = "\n".join(f"  {usage:<40}{text}" for each in table.TABLE.values() for usage, text in each.usage)
     options = _Parser(
         prog="supervisorctl",
         usage="supervisorctl [options] [ACTION [argument ...]]",
         description="Controls the programs and training jobs of supervisord. Without an action: an interactive shell.",
-        epilog=f"actions:\n{actions}\n  {'completion bash|zsh|fish':<34}Print what the shell needs to complete names.",
+        epilog=f"actions:\n{actions}\n  {'completion bash|zsh|fish':<40}Print what the shell needs to complete names.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         add_help=False,

@@ -33,6 +33,13 @@ def test_the_page_has_every_option_and_no_other():
     assert set(re.findall(r"--?[a-z_]+", first_cells)) == known
 
 
+def test_the_help_keeps_every_way_to_call_an_action_apart_from_its_meaning():
+    shown = parser().format_help()
+
+    for usage, meaning in (each for action in TABLE.values() for each in action.usage):
+        assert re.search(rf"^  {re.escape(usage)} {{2,}}{re.escape(meaning)}$", shown, re.MULTILINE), usage
+
+
 def test_the_page_has_every_exit_status():
     statuses = PAGE[PAGE.index("## Exit status") : PAGE.index("## Interactive shell")]
 
