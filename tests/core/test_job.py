@@ -269,6 +269,19 @@ def test_exit_0_without_having_said_done_is_a_crash():
     assert job.state is State.STARTING
 
 
+@pytest.mark.parametrize(
+    ("code", "how"), [(2, "exit status 2"), (0, "exit status 0 without having said that training is done")]
+)
+def test_an_end_without_a_word_before_training_says_where_to_look(code: int, how: str):
+    job = starting()
+
+    effects = die(job, 1.0, code=code)
+
+    text = f"{how}; it never came to worker.Run, what it printed may say why"
+    assert effects[0] == RecordEnd(1, "crash", text)
+    assert job.facts.reason == text
+
+
 def test_done_and_exit_0_is_success_and_not_wanted_after_a_reboot():
     job = running()
     job.handle(DoneSaid(1), 20.0)

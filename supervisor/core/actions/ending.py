@@ -88,6 +88,8 @@ def verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
         return Cause.OUT_OF_MEMORY, f"out of memory: {text}" + (f", by the kernel ({event.oom})" if event.oom else "")
     if event.code == 0:
         text = "exit status 0 without having said that training is done"
+    if event.code is not None and facts.state is State.STARTING and facts.last_words is None and not has_begun:
+        text = f"{text}; it never came to worker.Run, what it printed may say why"
     if unknown and facts.moved and facts.last_words is None:
         return Cause.LOST, text
     return Cause.CRASH, text
