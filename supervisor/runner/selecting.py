@@ -45,7 +45,9 @@ async def select(
         book(error.refused)
         return fact.SelectionFailed(attempt, str(error), permanent=True)
     except OSError as error:
-        text = f"cannot look for checkpoints in {directory}: {error.strerror}; make it a folder that the daemon may read"
+        text = (
+            f"cannot look for checkpoints in {directory}: {error.strerror}; make it a folder that the daemon may read"
+        )
         return fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING)
     book(selection.refused)
     if selection.path is not None and selection.path.name in unfit:

@@ -72,6 +72,22 @@ def test_a_drill_may_be_possible_only_and_of_a_kind(daemon, ctl):
     assert daemon.asked[-1] == ("drill", asked)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "line"),
+    [
+        (Fault("NOT_RUNNING", "there is no drill for digits"), "digits: ERROR (not running)"),
+        (Fault("BAD_ARGUMENTS", "kind is 'frob'; it can be drill"), "digits: ERROR (BAD_ARGUMENTS)"),
+    ],
+)
+def test_a_drill_that_is_refused_says_why(daemon, ctl, refusal, line):
+    daemon.answers["drill"] = refusal
+
+    result = ctl("drill", "digits", "--in", "5s")
+
+    assert result.out == f"{line}\n"
+    assert result.err == f"    {refusal}\n"
+
+
 def test_a_drill_is_taken_back(daemon, ctl):
     daemon.answers["drill"] = {"name": "digits", "withdrawn": 1}
 

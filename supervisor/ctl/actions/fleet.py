@@ -17,7 +17,6 @@ FAULTS: dict[str, tuple[str, Status]] = {
     "ABNORMAL_TERMINATION": ("abnormal termination", Status.NOT_RUNNING),
     "NOT_RUNNING": ("not running", Status.NOT_RUNNING),
     "BAD_SIGNAL": ("bad signal name", Status.WRONG),
-    "BAD_ARGUMENTS": ("bad arguments", Status.WRONG),
     "FAILED": ("failed", Status.WRONG),
     "NOT_A_JOB": ("not a job", Status.WRONG),
     "SHUTDOWN_STATE": ("supervisor shutting down", Status.WRONG),
@@ -27,9 +26,7 @@ FAULTS: dict[str, tuple[str, Status]] = {
 _OF_ALL = frozenset({"FORBIDDEN", "UNKNOWN_COMMAND"})
 """Refusals that hold for every program."""
 
-_EXPLAINED = frozenset(
-    {"NO_FILE", "NOT_EXECUTABLE", "SPAWN_ERROR", "ABNORMAL_TERMINATION", "BAD_ARGUMENTS", "FAILED", "NOT_A_JOB"}
-)
+_EXPLAINED = FAULTS.keys() - {"BAD_NAME", "BAD_SIGNAL", "ALREADY_STARTED", "SHUTDOWN_STATE"} | {"BAD_ARGUMENTS"}
 """Refusals whose message says more than their name."""
 
 
@@ -84,7 +81,7 @@ def gather(
 
 def _tell(terminal: Terminal, name: str, refusal: Refusal, text: str) -> None:
     terminal.say(naming.unknown(name) if refusal.code == "BAD_NAME" else f"{naming.program_of(name)}: ERROR ({text})")
-    if refusal.code in _EXPLAINED and str(refusal) not in ("", name):
+    if refusal.code in _EXPLAINED and str(refusal) not in ("", naming.program_of(name)):
         terminal.explain(str(refusal))
 
 
