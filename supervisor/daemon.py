@@ -104,10 +104,18 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
         return _refuse(str(error), EXIT_BUSY)
     except (OSError, ListenError, LedgerError, SpawnError, limits.LimitError) as error:
         background.failed(EXIT_CANNOT_RUN)
-        return _refuse(f"cannot run: {error}", EXIT_CANNOT_RUN)
+        return _refuse(f"cannot run: {_in_words(error)}", EXIT_CANNOT_RUN)
     if status is None:
         _begin_anew(config.path, started_in)
     return status
+
+
+def _in_words(error: Exception) -> str:
+    """What keeps the daemon from running; our own errors say it themselves."""
+    if isinstance(error, OSError) and error.filename is not None:
+        remedy = "let this user write there, or name another place in [supervisord]"
+        return f"{error.filename}: {error.strerror}; {remedy}"
+    return str(error)
 
 
 def _started_in() -> Path:

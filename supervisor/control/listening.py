@@ -35,7 +35,7 @@ def on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.sock
         listener.close()
         raise ListenError(
             f"cannot listen on {path}: {error.strerror or error}; "
-            f"[unix_http_server] file must be in a folder this user can write, and shorter than 100 bytes"
+            f"[unix_http_server] file must be in a folder that is there and that this user can write"
         ) from error
     return listener
 

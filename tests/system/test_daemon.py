@@ -72,6 +72,16 @@ def test_in_the_background_a_failed_start_is_told_by_the_exit_status(tmp_path: P
     assert "cannot listen on /proc/no/s.sock" in started.stderr
 
 
+def test_a_place_it_cannot_use_is_named_with_what_to_do(tmp_path: Path):
+    daemon = Daemon(tmp_path, "", f"pidfile={tmp_path}/no/supervisord.pid")
+
+    with pytest.raises(AssertionError, match="exited with 71"):
+        daemon.start()
+
+    place = f"{tmp_path}/no/supervisord.pid: No such file or directory"
+    assert f"cannot run: {place}; let this user write there, or name another place in [supervisord]" in daemon.errors()
+
+
 def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp_path: Path):
     daemon = Daemon(tmp_path, "")
     installed = tmp_path / "site" / "supervisor-4.3.0.dist-info"
