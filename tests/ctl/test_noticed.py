@@ -76,7 +76,7 @@ def test_a_drill_may_be_possible_only_and_of_a_kind(daemon, ctl):
     ("refusal", "line"),
     [
         (Fault("NOT_RUNNING", "there is no drill for digits"), "digits: ERROR (not running)"),
-        (Fault("BAD_ARGUMENTS", "kind is 'frob'; it can be drill"), "digits: ERROR (BAD_ARGUMENTS)"),
+        (Fault("BAD_ARGUMENTS", "kind is 'frob'; it can be drill"), "digits: ERROR (bad arguments)"),
     ],
 )
 def test_a_drill_that_is_refused_says_why(daemon, ctl, refusal, line):

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -45,22 +44,6 @@ async def test_errors_reach_who_asked(tmp_path: Path) -> None:
     with pytest.raises(NotADirectoryError):
         await store.select(tmp_path / layout.QUARANTINE / "step-0000000100.a1" / layout.MANIFEST)
     assert await store.highest_attempt(tmp_path) == 1
-
-
-async def test_a_host_without_a_thread_left_is_an_error_and_later_questions_are_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    store, whole = CheckpointStore(), commit(tmp_path, 100)
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-        patched.setattr(threading.Thread, "start", refuse)
-        await store.select(tmp_path)
-
-    chosen = await asyncio.wait_for(store.select(tmp_path), PATIENCE_S)
-
-    assert chosen.path == whole
 
 
 async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Path) -> None:

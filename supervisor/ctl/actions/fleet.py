@@ -17,6 +17,7 @@ FAULTS: dict[str, tuple[str, Status]] = {
     "ABNORMAL_TERMINATION": ("abnormal termination", Status.NOT_RUNNING),
     "NOT_RUNNING": ("not running", Status.NOT_RUNNING),
     "BAD_SIGNAL": ("bad signal name", Status.WRONG),
+    "BAD_ARGUMENTS": ("bad arguments", Status.WRONG),
     "FAILED": ("failed", Status.WRONG),
     "NOT_A_JOB": ("not a job", Status.WRONG),
     "SHUTDOWN_STATE": ("supervisor shutting down", Status.WRONG),
@@ -26,7 +27,7 @@ FAULTS: dict[str, tuple[str, Status]] = {
 _OF_ALL = frozenset({"FORBIDDEN", "UNKNOWN_COMMAND"})
 """Refusals that hold for every program."""
 
-_EXPLAINED = FAULTS.keys() - {"BAD_NAME", "BAD_SIGNAL", "ALREADY_STARTED", "SHUTDOWN_STATE"} | {"BAD_ARGUMENTS"}
+_EXPLAINED = FAULTS.keys() - {"BAD_NAME", "BAD_SIGNAL", "ALREADY_STARTED", "SHUTDOWN_STATE"}
 """Refusals whose message says more than their name."""
 
 
