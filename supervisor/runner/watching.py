@@ -61,7 +61,7 @@ class Watching:
                 await asyncio.sleep(LOOK_EVERY_S)
                 try:
                     await self._weigh()
-                except OSError as error:
+                except (OSError, RuntimeError) as error:  # the latter: the host has no thread to spare
                     log.error("memory.unread", error=str(error), effect="memory_limit holds nobody at the moment")
                 self._ask()
                 self._look()
@@ -127,8 +127,10 @@ class Watching:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
         check = check_of(config, "healthcheck_command", command, runner.acts.pid, self._environment)
-        why = await loop.run_in_executor(self._threads, self._checks.trouble, check)
-        known.is_asked, known.due_at = False, loop.time() + config.healthcheck_interval
+        try:
+            why = await loop.run_in_executor(self._threads, self._checks.trouble, check)
+        finally:
+            known.is_asked, known.due_at = False, loop.time() + config.healthcheck_interval
         known.failures = 0 if why is None else known.failures + 1
         if why is None:
             return

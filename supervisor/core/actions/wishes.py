@@ -59,8 +59,7 @@ def start(facts: Facts, event: StartRequested, now: float) -> Effects:
 def rest(facts: Facts, event: Event, now: float) -> Effects:
     """Stop while waiting for the next attempt: nothing to wait for any more."""
     effects = unwant(facts, event, now)
-    facts.reason = None
-    enter(facts, State.STOPPED)
+    _wait_no_more(facts)
     return effects
 
 
@@ -68,8 +67,7 @@ def rest(facts: Facts, event: Event, now: float) -> Effects:
 def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
     """Closed during back-off; whoever runs it next starts it at once."""
     close(facts, event, now)
-    facts.reason = None
-    enter(facts, State.STOPPED)
+    _wait_no_more(facts)
     return []
 
 
@@ -77,3 +75,9 @@ def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
 def relaunch(facts: Facts, event: Event, now: float) -> Effects:
     """The back-off is over."""
     return launch(facts, now)
+
+
+def _wait_no_more(facts: Facts) -> None:
+    """What it waited for goes; why its last attempt failed stays to be seen."""
+    facts.reason = None if facts.held else facts.reason
+    enter(facts, State.STOPPED)
