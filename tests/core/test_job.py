@@ -562,6 +562,16 @@ def test_spawn_that_can_never_work_fails_and_one_that_may_is_retried():
     assert job.state is State.BACKOFF
 
 
+def test_a_plain_program_that_the_kernel_killed_for_memory_says_so():
+    job = running(PLAIN)
+
+    effects = job.handle(WorkerExited(1, signal=9, oom="its cgroup /a counts one more kill"), 50.0)
+
+    assert RecordEnd(
+        1, Cause.EXITED, "terminated by SIGKILL, by the kernel as memory ran out (its cgroup /a counts one more kill)"
+    ) in list(effects)
+
+
 def test_plain_program_runs_after_startsecs_and_is_stopped_by_its_signal():
     job = running(PLAIN)
 

@@ -14,7 +14,7 @@ import pytest
 from supervisor.host import cgroup
 from tests.system.harness import Daemon
 
-ONCE = "[ -e ate ] && exec sleep 1000; touch ate; exec {python} -c 'x = bytearray(1 << 30); input()'"
+ONCE = "[ -e ate ] && exec sleep 1000; touch ate; exec {python} -c 'x = bytes([1]) * (1 << 30)'"
 """A gigabyte at once: faster than anybody looks."""
 BURN = "while True: pass"
 
@@ -62,15 +62,14 @@ def inside(given: Path, folder: Path, programs: str) -> Inside:
     return daemon
 
 
-def test_a_gigabyte_at_once_meets_the_wall_and_is_booked_as_that(given: Path, tmp_path: Path):
+def test_a_gigabyte_at_once_meets_the_wall_and_the_history_says_so(given: Path, tmp_path: Path):
     (tmp_path / "run.sh").write_text(ONCE.format(python=sys.executable))
     keys = f"directory={tmp_path}\nmemory_limit=100MB\nstartsecs=0\nstopwaitsecs=1000\n"
     with inside(given, tmp_path, f"[program:p]\ncommand=/bin/sh {tmp_path}/run.sh\n{keys}") as daemon:
         daemon.until(lambda: len(daemon.call("history", name="p")["attempts"]) >= 2, "it starts again")
         first = daemon.call("history", name="p")["attempts"][0]
 
-    assert first["cause"] in ("out-of-memory", "memory-limit"), first
-    assert "job-p.a1" in first["text"] or "memory_limit" in first["text"]
+    assert "by the kernel as memory ran out" in first["text"] and "job-p.a1" in first["text"], first
 
 
 def test_a_program_has_no_more_of_the_processors_than_its_limit(given: Path, tmp_path: Path):

@@ -74,6 +74,7 @@ def verdict(facts: Facts, event: WorkerExited) -> tuple[Cause, str]:
     if facts.policy.is_job and is_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
         return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
     if not facts.policy.is_job:
+        text = text if event.oom is None else f"{text}, by the kernel as memory ran out ({event.oom})"
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
     has_begun = facts.moved or facts.began_at is not None  # then the checkpoint did fit, and the status is the script's
     if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
