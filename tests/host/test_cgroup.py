@@ -72,10 +72,16 @@ def until_there_are(count: int, folder: Path) -> list[int]:
     return found
 
 
+def entrance(folder: Path) -> str:
+    """Where a process enters a group; once that is divided the kernel lets none be in it but below."""
+    below = folder / cgroup.LEAF
+    return str((below if below.is_dir() else folder) / "cgroup.procs")
+
+
 def prepared_in(folder: Path) -> str:
     """What a process that lives in `folder` finds and does."""
     script = (
-        f"import os; open({str(folder / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+        f"import os; open({entrance(folder)!r}, 'w').write(str(os.getpid()))\n"
         "from supervisor.host import cgroup\n"
         "found = cgroup.prepare(); print(found and found.base, open('/proc/self/cgroup').read().split('0::')[1])"
     )
@@ -185,10 +191,10 @@ def test_a_whole_daemon_gives_each_attempt_a_group_and_removes_it(given: Path, t
     )
     here = members(given)
     assert here == []
-    enter = f"import os,sys; open({str(given / 'cgroup.procs')!r}, 'w').write('0'); os.execv(sys.argv[1], sys.argv[1:])"
 
     class Inside(Daemon):
         def launch(self) -> None:
+            enter = f"import os,sys; open({entrance(given)!r}, 'w').write('0'); os.execv(sys.argv[1], sys.argv[1:])"
             command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
             with (self.folder / "daemon.err").open("ab") as errors:
                 self.process = subprocess.Popen(
