@@ -46,7 +46,7 @@ EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
 STATUS_EVERY_S = 10.0  # for people who look at `systemctl status`; no more often than they would
 HOOKS_PATIENCE_S = 5.0  # what was told last gets out on a good day; a slow command must not keep the daemon
 SHUTDOWN_ANSWER_S = 0.5  # a flush does not wait longer for the word whether it is the host that leaves
-ONE_S = 0.5  # so long two signals are one: timeout(1) sends its own to the process, and again to its group
+SAME_SIGNAL_S = 0.5  # so long two signals are one: timeout(1) sends its own to the process, and again to its group
 EXTEND_EVERY_S = 5.0  # well within TimeoutStopSec of the unit, and seldom enough to be no load
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR2, signal.SIGPWR})
@@ -253,7 +253,7 @@ class Supervisord:
 
     def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
         now, told_at = asyncio.get_running_loop().time(), self._told_at
-        if told_at is not None and now - told_at < ONE_S:
+        if told_at is not None and now - told_at < SAME_SIGNAL_S:
             log.warning("daemon.signalled", signal=number.name, effect="none: so soon after the last it is the same")
             return
         self._told_at, again = now, self._leave.is_set() or self._asking

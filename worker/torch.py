@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from worker import attempt, conditions
+from worker import attempt, conditions, torch_loading
 from worker.files import FilesRun, NotFinite, Unfit
 from worker.tensorboard import EVERY
+from worker.torch_batches import Batches
 
 STATE = "torch.pt"
 SEED = 1
@@ -27,11 +28,6 @@ MAX_NAMED = 10  # tensors in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
 _CHECKED = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
-_OF_NUMPY: list[Any] = [
-    np.dtype, np.ndarray, np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0],
-    *{type(np.dtype(kind)) for kind in np.typecodes["All"] if kind not in "OV"},
-]  # fmt: skip
-"""What NumPy's numbers, and arrays of them, are made of in a file: a learning rate is easily one of its float64."""
 _AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
 
 
@@ -116,7 +112,7 @@ class Run(FilesRun):
         epoch, batch = self.epoch, self.batch
         first = batch * batch_size if self.examples is None else self.examples
         while not self.reached:
-            sampler = _Batches(count, batch_size, seed, epoch, first)
+            sampler = Batches(count, batch_size, seed, epoch, first)
             own = torch.Generator().manual_seed(sampler.seed)  # the global one would be drawn from again after a resume
             for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
                 batch, first = batch + 1, first + batch_size
@@ -134,40 +130,6 @@ class Run(FilesRun):
         epoch, batch, consumed = self._following
         figures = {name: float(value) for name, value in metrics.items()}
         super().step_done(epoch=epoch, batch=batch, examples=consumed, **figures)
-
-
-class _Batches:
-    """Indices of an epoch's whole batches, from an example on."""
-
-    def __init__(self, count: int, batch_size: int, seed: int, epoch: int, first: int) -> None:
-        self.seed = (seed * 1_000_003 + epoch) % 2**63
-        self._order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
-        self._starts = range(first, count - batch_size + 1, batch_size)
-        self._batch_size = batch_size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for start in self._starts:
-            yield _Batch(self._order[start : start + self._batch_size].tolist(), (self.seed, start))
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-
-class _Batch(list[int]):
-    """The indices of one. Whoever takes them in a process of a loader has its generators seeded: what they draw is then
-    a function of the place in the data, and not of when that process began."""
-
-    def __init__(self, indices: list[int], place: tuple[int, int]) -> None:
-        super().__init__(indices)
-        self._place = place
-
-    def __iter__(self) -> Iterator[int]:
-        if torch.utils.data.get_worker_info() is not None:
-            first, second, third = np.random.SeedSequence(self._place).generate_state(3).tolist()
-            random.seed(first)
-            np.random.seed(second)
-            torch.manual_seed(third)
-        return super().__iter__()
 
 
 class _TorchFiles:
@@ -223,7 +185,11 @@ class _TorchFiles:
             _save(state, folder)
         if not self._was_looked_at:
             self._was_looked_at = True
-            _name_refused(folder / STATE)
+            if odd := torch_loading.refused(folder / STATE):
+                attempt.this().reporter.remark(
+                    f"the checkpoints could not be restored: they hold {', '.join(odd)}; give what the parts' "
+                    f"state_dict holds as tensors, numbers, texts, lists and dicts"
+                )
 
     def _check_finite(self, parts: Mapping[str, Any]) -> None:
         bad = [each for each in self._not_finite(parts) if each not in self._on_purpose] if self._looks else []
@@ -249,8 +215,7 @@ class _TorchFiles:
 
     def read(self, folder: Path) -> None:
         try:
-            with _numpy_allowed():
-                state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+            state = torch_loading.load(folder / STATE)
         except (UnpicklingError, AttributeError) as error:
             raise Unfit(attempt.one_line(error)) from error
         except RuntimeError as error:  # its bytes were just proven, so reading them failed, or memory did
@@ -274,32 +239,6 @@ class _TorchFiles:
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, and this program is one of PyTorch")
-
-
-@contextlib.contextmanager
-def _numpy_allowed() -> Iterator[None]:
-    """Loads take numbers and arrays of NumPy's; what the script allowed besides stays so. Not before PyTorch 2.5."""
-    allow = getattr(torch.serialization, "safe_globals", None)
-    if allow is None:
-        yield
-        return
-    with allow([each for each in _OF_NUMPY if each not in torch.serialization.get_safe_globals()]):
-        yield
-
-
-def _name_refused(path: Path) -> None:
-    """Says so where a start would refuse the file for the objects in it. Not before PyTorch 2.6."""
-    look = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
-    try:
-        found = set(look(path)) if look is not None else set()
-    except (OSError, RuntimeError, ValueError):  # it could not be read now, which says nothing of what it holds
-        return
-    odd = sorted(found - {f"{each.__module__}.{each.__qualname__}" for each in _OF_NUMPY})
-    if odd:
-        attempt.this().reporter.remark(
-            f"the checkpoints could not be restored: they hold {', '.join(odd)}; give what the parts' state_dict holds "
-            f"as tensors, numbers, texts, lists and dicts"
-        )
 
 
 def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) -> None:

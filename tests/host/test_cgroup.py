@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from supervisor.host.oom_events import OomWatch
 from supervisor.host.process import Exit, SpawnRequest, spawn
 from supervisor.host.service_end import left_in
 from tests.reading import alive
-from tests.system.harness import TRAINER, Daemon
+from tests.system.delegated import Inside, entrance, group
+from tests.system.harness import TRAINER
 
 MOUNTS = """proc /proc proc rw 0 0
 cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0
@@ -39,26 +39,8 @@ FAMILY = (
 
 @pytest.fixture
 def given() -> Iterator[Path]:
-    """A group that is marked as systemd marks those that it gave away; skips where none can be made."""
-    mount = cgroup.mounted(Path("/proc/self/mounts").read_text())
-    if mount is None:
-        pytest.skip("no unified cgroup tree is mounted")
-    folder = mount / f"stepkeeper-test-{uuid.uuid4().hex[:8]}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no group can be made in {mount}: {error.strerror}")
-    try:
-        try:
-            os.setxattr(folder, "user.delegate", b"1")
-        except OSError as error:
-            pytest.skip(f"groups take no marks here: {error.strerror}")
+    with group() as folder:
         yield folder
-    finally:
-        for path in sorted(folder.rglob("*"), reverse=True):
-            if path.is_dir():
-                cgroup.Cgroup(path).remove()
-        cgroup.Cgroup(folder).remove()
 
 
 def members(folder: Path) -> list[int]:
@@ -70,12 +52,6 @@ def until_there_are(count: int, folder: Path) -> list[int]:
     while len(found := members(folder)) < count and time.monotonic() < until:
         time.sleep(0.01)
     return found
-
-
-def entrance(folder: Path) -> str:
-    """Where a process enters a group; once that is divided the kernel lets none be in it but below."""
-    below = folder / cgroup.LEAF
-    return str((below if below.is_dir() else folder) / "cgroup.procs")
 
 
 def prepared_in(folder: Path) -> str:
@@ -191,17 +167,7 @@ def test_a_whole_daemon_gives_each_attempt_a_group_and_removes_it(given: Path, t
     )
     here = members(given)
     assert here == []
-
-    class Inside(Daemon):
-        def launch(self) -> None:
-            enter = f"import os,sys; open({entrance(given)!r}, 'w').write('0'); os.execv(sys.argv[1], sys.argv[1:])"
-            command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(self.conf)]
-            with (self.folder / "daemon.err").open("ab") as errors:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", enter, *command], cwd=self.folder, env=self.environment, stderr=errors
-                )
-
-    with Inside(tmp_path, section) as daemon:
+    with Inside(given, tmp_path, section) as daemon:
         first = daemon.until_step("t", 5)["pid"]
         group = given / "job-t.a1"
         assert first in members(group) and len(members(group)) == 2, "its grandchild is in it too"

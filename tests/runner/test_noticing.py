@@ -12,9 +12,6 @@ from supervisor.config import load
 from supervisor.core.board import Memory
 from supervisor.core.facts import State
 from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
 from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.source import Sink
 from supervisor.runner.noticing import Noticing
@@ -53,16 +50,6 @@ class Provider:
 def notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN, id: str = "1") -> Notice:
     deadline_at = asyncio.get_running_loop().time() + in_s
     return Notice("provider", id, Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="")
-
-
-@pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
-    logs.start()
-    state, run = tmp_path / "state", tmp_path / "run"
-    yield Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
-    logs.close()
-    ledger.close()
 
 
 @pytest.fixture

@@ -2,31 +2,18 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from supervisor.config import load
 from supervisor.core.facts import State
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
 from supervisor.runner.programs import Programs
 from supervisor.runner.runner import Runner
 from supervisor.runner.services import Services
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
-
-
-@pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
-    logs.start()
-    yield Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
-    logs.close()
-    ledger.close()
 
 
 @pytest.fixture

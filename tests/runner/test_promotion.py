@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from supervisor.config import load
 from supervisor.core.facts import State
 from supervisor.core.gpus import Gpu
 from supervisor.host import marks
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
 from supervisor.runner.programs import Programs
 from supervisor.runner.runner import Runner
 from supervisor.runner.services import Services
@@ -61,16 +57,6 @@ class BrokenGpus:
         if self.asked == 1:
             raise ZeroDivisionError("no GPU is that small")
         return question()
-
-
-@pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    state, run = tmp_path / "state", tmp_path / "run"
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(state)
-    logs.start()
-    yield Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
-    logs.close()
-    ledger.close()
 
 
 async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Programs, Runner]:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,10 @@ import pytest
 from supervisor.config import load
 from supervisor.core.effects import SelectCheckpoint
 from supervisor.core.events import Event, SelectionFailed
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
 from supervisor.runner.acts import Acts
 from supervisor.runner.services import Services
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
-
-
-@pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
-    logs.start()
-    yield Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
-    logs.close()
-    ledger.close()
 
 
 async def test_a_host_without_a_thread_left_is_told_as_a_failure_that_may_pass(

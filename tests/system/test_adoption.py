@@ -19,7 +19,7 @@ import pytest
 
 from supervisor.host import marks
 from supervisor.protocol import checkpoints, layout
-from supervisor.supervisord import ONE_S
+from supervisor.supervisord import SAME_SIGNAL_S
 from tests.reading import alive
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job
 
@@ -63,6 +63,15 @@ def ask_in_background(daemon: Daemon, command: str, **arguments: object) -> None
             daemon.call(command, **arguments)
 
     threading.Thread(target=ask, daemon=True).start()
+
+
+def left_silent(daemon: Daemon) -> int:
+    """A worker that can't tell the next daemon, which is there now, where it stands."""
+    pid = int(daemon.until_step("count", 25)["pid"])
+    os.kill(pid, signal.SIGSTOP)
+    daemon.die()
+    daemon.start()
+    return pid
 
 
 def until_answering(daemon: Daemon) -> None:
@@ -206,10 +215,7 @@ def test_save_in_progress_is_committed_and_told_to_the_next_daemon(tmp_path: Pat
 def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp_path: Path):
     keys = "flush_timeout=1\nstopwaitsecs=1"
     with Daemon(tmp_path, job("count", tmp_path, keys, STEPS=ENDLESS, EVERY=10)) as daemon:
-        first = daemon.until_step("count", 25)["pid"]
-        os.kill(first, signal.SIGSTOP)
-        daemon.die()
-        daemon.start()
+        first = left_silent(daemon)
 
         daemon.call("stop", name="count")
 
@@ -220,10 +226,7 @@ def test_stop_of_a_worker_that_cannot_answer_ends_it_after_the_flush_timeout(tmp
 
 def test_stop_that_waits_for_a_workers_answer_is_seen_and_a_start_takes_it_back(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, "flush_timeout=60", STEPS=ENDLESS, EVERY=10)) as daemon:
-        first = daemon.until_step("count", 25)["pid"]
-        os.kill(first, signal.SIGSTOP)
-        daemon.die()
-        daemon.start()
+        first = left_silent(daemon)
 
         before = daemon.until_state("count", "ADOPTING")["wire_state"]
         daemon.call("stop", name="count", wait=False)
@@ -239,10 +242,7 @@ def test_stop_that_waits_for_a_workers_answer_is_seen_and_a_start_takes_it_back(
 
 def test_start_that_takes_back_a_stop_returns_when_the_worker_trains(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, "flush_timeout=60", STEPS=ENDLESS, EVERY=10)) as daemon:
-        first = daemon.until_step("count", 25)["pid"]
-        os.kill(first, signal.SIGSTOP)
-        daemon.die()
-        daemon.start()
+        first = left_silent(daemon)
         daemon.call("stop", name="count", wait=False)
         threading.Timer(0.5, os.kill, (first, signal.SIGCONT)).start()
 
@@ -466,7 +466,7 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
         daemon.process.send_signal(signal.SIGTERM)
         log = tmp_path / "daemon.log"
         daemon.until(lambda: "daemon.leaving" in log.read_text(), "it leaves")
-        time.sleep(ONE_S)
+        time.sleep(SAME_SIGNAL_S)
     began_at = time.monotonic()
     assert daemon.stop() == 0
 
@@ -510,7 +510,7 @@ def test_what_is_left_of_a_program_that_is_not_configured_any_more_ends_with_the
     assert daemon.process is not None
     daemon.process.send_signal(signal.SIGTERM)
     daemon.until(lambda: daemon.events("daemon.leaving"), "it leaves")
-    time.sleep(ONE_S)
+    time.sleep(SAME_SIGNAL_S)
     assert daemon.stop() == 0
     try:
         daemon.until(lambda: not alive(first), "it is killed", 5.0)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from supervisor.protocol import checkpoints, layout
-from supervisor.supervisord import ONE_S
+from supervisor.supervisord import SAME_SIGNAL_S
 from tests.reading import alive
 from tests.system.harness import Daemon, Refused, job
 
@@ -181,7 +181,7 @@ def test_second_sigterm_does_not_wait_for_the_flush(tmp_path: Path):
         assert daemon.process is not None
         daemon.process.send_signal(signal.SIGTERM)
         daemon.until(lambda: daemon.status("count")["state"] == "FLUSHING", "it flushes")
-        time.sleep(ONE_S)
+        time.sleep(SAME_SIGNAL_S)
 
         assert daemon.stop() == 0
 

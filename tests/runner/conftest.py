@@ -1,0 +1,22 @@
+"""What programs are run with: a ledger, logs and folders of the test's own."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.ledger import Ledger
+from supervisor.host.logs import LogPump
+from supervisor.runner.services import Services
+
+
+@pytest.fixture
+async def services(tmp_path: Path) -> AsyncIterator[Services]:
+    state, run = tmp_path / "state", tmp_path / "run"
+    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(state)
+    logs.start()
+    yield Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
+    logs.close()
+    ledger.close()
