@@ -5,11 +5,10 @@ and holds nobody up.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from aiohttp import web
-
+from supervisor.control import web
 from supervisor.control.asked import Daemon
 from supervisor.control.errors import Code, CommandError
 from supervisor.core.occurrences import OURS, TYPES, Fact, is_one_of
@@ -45,28 +44,26 @@ class Filter:
         )
 
 
-async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
+async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
     """Lines of JSON. `since`: a cursor, or `start`; without it what is to come. `follow=0`: ends at the present."""
     stream, query = daemon.listening.stream, request.query
     wanted = Filter(_listed(query.get("program", "")), _kinds(query.get("kind", "")))
     begin = _place(stream, query.get("since"))
-    headers = {"Content-Type": "application/x-ndjson", "X-Accel-Buffering": "no"}
-    response = web.StreamResponse(headers={**headers, CURSOR: f"{stream.id}-{max(begin, stream.first_serial)}"})
-    await response.prepare(request)
-    await _write(response, stream, begin, wanted, follow=query.get("follow") != "0")
-    return response
+    headers = {"X-Accel-Buffering": "no", CURSOR: f"{stream.id}-{max(begin, stream.first_serial)}"}
+    lines = _lines(stream, begin, wanted, follow=query.get("follow") != "0")
+    return web.Answer(lines, content_type="application/x-ndjson", headers=headers)
 
 
-async def _write(response: web.StreamResponse, stream: Stream, begin: int, wanted: Filter, *, follow: bool) -> None:
-    """Each write waits until the watcher has room, and nobody waits for that but this."""
+async def _lines(stream: Stream, begin: int, wanted: Filter, *, follow: bool) -> AsyncGenerator[bytes, None]:
+    """What is next, each time the watcher has room; nobody waits for that but this."""
     place, end = begin, None if follow else stream.next_serial
     if begin < 0:  # of another daemon's stream: how many that missed, nobody knows
         place = stream.first_serial
-        await response.write(_line(missed(stream, place, None)))
+        yield _line(missed(stream, place, None))
     while end is None or place < end:
         if place < stream.first_serial:
             lost, place = stream.first_serial - place, stream.first_serial
-            await response.write(_line(missed(stream, place, lost)))
+            yield _line(missed(stream, place, lost))
         entries = stream.after(place, AT_ONCE)
         if not entries and (end is not None or stream.is_over):
             return
@@ -74,9 +71,7 @@ async def _write(response: web.StreamResponse, stream: Stream, begin: int, wante
             await stream.more()
             continue
         place = entries[-1].serial + 1
-        lines = b"".join(_line(described(stream, each)) for each in entries if wanted.passes(each))
-        if lines:
-            await response.write(lines)
+        yield b"".join(_line(described(stream, each)) for each in entries if wanted.passes(each))
 
 
 def described(stream: Stream, entry: Entry) -> Mapping[str, Fact]:

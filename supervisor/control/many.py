@@ -6,14 +6,13 @@ of the names, and what stops is told to in that order. A client that goes away l
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from aiohttp import web
 
-from supervisor.control import audit, running
+from supervisor.control import audit, running, web
 from supervisor.control.asked import Arguments, Daemon, Result, text_in
 from supervisor.control.commands import TABLE
 from supervisor.control.errors import Code, CommandError
@@ -48,17 +47,17 @@ def parse(asked: Arguments) -> Order:
     return Order(command, tuple(dict.fromkeys(names)), arguments)
 
 
-async def respond(request: web.Request, daemon: Daemon, order: Order, change: audit.Change) -> web.StreamResponse:
-    """Begins all of it, then tells how each ended."""
-    outcomes = begin(daemon, order, change)
-    stream = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-    await stream.prepare(request)
+def respond(daemon: Daemon, order: Order, change: audit.Change) -> web.Answer:
+    """Begins all of it; the answer tells how each ended."""
+    return web.Answer(_lines(begin(daemon, order, change)), content_type="application/x-ndjson")
+
+
+async def _lines(outcomes: AsyncGenerator[Result, None]) -> AsyncGenerator[bytes, None]:
     async for outcome in outcomes:
-        await stream.write(json.dumps(outcome).encode() + b"\n")
-    return stream
+        yield json.dumps(outcome).encode() + b"\n"
 
 
-def begin(daemon: Daemon, order: Order, change: audit.Change) -> AsyncIterator[Result]:
+def begin(daemon: Daemon, order: Order, change: audit.Change) -> AsyncGenerator[Result, None]:
     """Begins all of it at once; outcomes in the order they come: `name`, and `result` or `error`, the other null."""
     came: asyncio.Queue[Result] = asyncio.Queue()
     turns = Turns(len(order.names))
@@ -68,7 +67,7 @@ def begin(daemon: Daemon, order: Order, change: audit.Change) -> AsyncIterator[R
     return _drain(came, len(order.names))
 
 
-async def _drain(came: "asyncio.Queue[Result]", count: int) -> AsyncIterator[Result]:
+async def _drain(came: "asyncio.Queue[Result]", count: int) -> AsyncGenerator[Result, None]:
     for _ in range(count):
         yield await came.get()
 

@@ -10,29 +10,24 @@ Nothing changes by GET, and requests from a browser's page are refused.
 
 import asyncio
 import json
-import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
 
 import structlog
-from aiohttp import hdrs, web
 
-from supervisor.control import access, audit, events, many, sampling, supervisor_http, tail
+from supervisor.control import access, audit, events, many, sampling, supervisor_http, tail, web
 from supervisor.control.asked import Daemon, Result
 from supervisor.control.commands import TABLE, Command
-from supervisor.control.connections import MOST_CONNECTIONS, Bound, BoundedSite
+from supervisor.control.connections import USUAL, Clients, Patience
 from supervisor.control.errors import Code, CommandError
 from supervisor.control.schema import Schema
 
-LINGER_S = 1.0  # for the rest of a request that was answered before its end
-MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours
+LEAVE_S = 1.0  # for answers on their way when the daemon leaves
 
 log = structlog.get_logger()
-
-DAEMON = web.AppKey("daemon", Daemon)
-BODY_S = web.AppKey("body_s", float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,148 +49,149 @@ class Door:
         return self.listener.family == socket.AF_UNIX
 
 
-DOOR = web.AppKey("door", Door)
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """What clients may take. `head_s`: seconds until a request's headers are there; `body_s`: for the rest of it.
-
-    `connections`: how many at a time, all doors together. Ours send a request in one go.
-    """
-
-    head_s: float = 30.0
-    body_s: float = 30.0
-    connections: int = MOST_CONNECTIONS
-
-
 @asynccontextmanager
-async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = Patience()) -> AsyncIterator[None]:
-    """Answers at every door, each with a server of its own: what it asks of a client no other door decides."""
-    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # tracebacks for what a client sends are no news
-    bound, runners = Bound(patience.connections), list[web.AppRunner]()
+async def serve(doors: Sequence[Door], daemon: Daemon, patience: Patience = USUAL) -> AsyncIterator[None]:
+    """Answers at every door, each with an application of its own: what it asks of a client no other door decides."""
+    clients, servers = Clients(patience), list[asyncio.Server]()
     try:
         for door in doors:
-            runner = web.AppRunner(
-                _application(door, daemon, patience),
-                access_log=None,
-                handle_signals=False,
-                keepalive_timeout=patience.head_s,
-                lingering_time=LINGER_S,
-                shutdown_timeout=1.0,
-                handler_cancellation=True,
-            )
-            runners.append(runner)
-            await runner.setup()
-            await BoundedSite(runner, door.listener, bound).start()
+            servers.append(await clients.listen(door.listener, _Application(door, daemon)))
         yield
     finally:
-        await asyncio.gather(*(each.cleanup() for each in runners))
+        for server in servers:
+            server.close()
+        await clients.leave(LEAVE_S)
 
 
-def _application(door: Door, daemon: Daemon, patience: Patience) -> web.Application:
-    app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json, _admit, _whole])
-    app[DAEMON], app[DOOR], app[BODY_S] = daemon, door, patience.body_s
-    app.router.add_post("/api/v1/each", _each)
-    app.router.add_post("/api/v1/{command}", _command)
-    app.router.add_get("/api/v1/tail", _tail)
-    app.router.add_get("/api/v1/events", _events)
-    app.router.add_get("/metrics", _metrics)
-    app.router.add_get("/openapi.json", _openapi)
-    supervisor_http.add_routes(app, daemon, _caller)
-    return app
+class _Application:
+    """What is answered at one door."""
 
+    def __init__(self, door: Door, daemon: Daemon) -> None:
+        self._door = door
+        self._daemon = daemon
+        self._routes = web.Routes()
+        for method, path, handler in (
+            ("POST", "/api/v1/each", self._each),
+            ("POST", "/api/v1/{command}", self._command),
+            ("GET", "/api/v1/tail", self._tail),
+            ("GET", "/api/v1/events", self._events),
+            ("GET", "/metrics", self._metrics),
+            ("GET", "/openapi.json", self._openapi),
+        ):
+            self._routes.add(method, path, handler)
+        supervisor_http.add_routes(self._routes, daemon, self._caller)
 
-async def _command(request: web.Request) -> web.Response:
-    name = request.match_info["command"]
-    command = TABLE.get(name)
-    if command is None:
-        raise CommandError(Code.UNKNOWN_COMMAND, f"there is no command {name!r:.60}")
-    # shielded: a client that goes away must not leave a command half done
-    if command.changes:
-        change = audit.Change(_caller(request), name)
-        return web.json_response({"result": await asyncio.shield(_change(request, command, change))})
-    arguments = await _arguments(request)
-    return web.json_response({"result": await asyncio.shield(command.act(request.app[DAEMON], arguments))})
-
-
-async def _change(request: web.Request, command: Command, change: audit.Change) -> Result:
-    daemon = request.app[DAEMON]
-    with audit.written(change):
+    async def admit(self, request: web.Request) -> web.Answer | None:
+        """No web pages, and nobody without the login where there is one."""
+        if "origin" in request.headers:
+            return _refused(request, Code.FORBIDDEN, "requests from web pages are refused")
+        if self._door.hosts is not None and (host := _host_of(request)) not in self._door.hosts:
+            return _refused(request, Code.FORBIDDEN, f"this server is not called {host!r:.80}")
+        if self._door.login is None:
+            return None
         try:
-            change.arguments = await _arguments(request)
-        finally:
-            _require_change(daemon, change.caller)  # who may not is told only that, whatever was sent
-        return await command.act(daemon, change.arguments)
+            admitted = await self._door.login.admits(request.headers.get("authorization"))
+        except access.Malformed as error:
+            return _error(Code.BAD_ARGUMENTS, f"the Authorization header is not understood: {error}")
+        if admitted:
+            return None
+        text = "a user name and a password are needed, and these are not they"
+        refused = _refused(request, Code.UNAUTHORIZED, text, reason="wrong or no password")
+        return replace(refused, headers={"WWW-Authenticate": 'Basic realm="default"'})  # Supervisor's realm
 
-
-async def _each(request: web.Request) -> web.StreamResponse:
-    daemon, caller = request.app[DAEMON], _caller(request)
-    order = await _order(request, daemon, audit.Change(caller, "each"))
-    return await many.respond(request, daemon, order, audit.Change(caller, order.command, order.arguments))
-
-
-async def _order(request: web.Request, daemon: Daemon, whole: audit.Change) -> many.Order:
-    """What is asked of many programs. If that is nothing, there is a line for the whole of it; else for each later."""
-    with audit.written(whole):
+    async def answer(self, request: web.Request) -> web.Answer:
+        """Whatever happens, an answer; errors as JSON."""
         try:
-            asked = await _arguments(request)
-            whole.arguments = {key: asked[key] for key in ("command", "names") if key in asked}
-            order = many.parse(asked)
-            whole.command, whole.arguments = order.command, {**order.arguments, "names": list(order.names)}
-        finally:
-            _require_change(daemon, whole.caller)
-        whole.is_told = bool(order.names)
-        return order
+            return await self._routes.answer(request)
+        except CommandError as error:
+            return _error(error.code, str(error))
+        except web.Refused as error:
+            code = Code.UNKNOWN_COMMAND.name if error.status == HTTPStatus.NOT_FOUND else error.status.phrase
+            return replace(web.error(error.status, code, error.status.phrase), headers=error.headers)
+        except Exception as error:
+            log.exception("internal.failed", path=request.path)
+            text = f"supervisord met an error of its own ({error!r}); its log has the story"
+            return web.error(HTTPStatus.INTERNAL_SERVER_ERROR, Code.FAILED.name, text)
+
+    # --- the routes ---------------------------------------------------------------------------------------------------
+
+    async def _command(self, request: web.Request) -> web.Answer:
+        name = request.parameters["command"]
+        command = TABLE.get(name)
+        if command is None:
+            raise CommandError(Code.UNKNOWN_COMMAND, f"there is no command {name!r:.60}")
+        # shielded: a client that goes away must not leave a command half done
+        if command.changes:
+            change = audit.Change(self._caller(request), name)
+            return web.in_json({"result": await asyncio.shield(self._change(request, command, change))})
+        return web.in_json({"result": await asyncio.shield(command.act(self._daemon, _arguments(request)))})
+
+    async def _change(self, request: web.Request, command: Command, change: audit.Change) -> Result:
+        with audit.written(change):
+            try:
+                change.arguments = _arguments(request)
+            finally:
+                self._require_change(change.caller)  # who may not is told only that, whatever was sent
+            return await command.act(self._daemon, change.arguments)
+
+    async def _each(self, request: web.Request) -> web.Answer:
+        caller = self._caller(request)
+        order = self._order(request, audit.Change(caller, "each"))
+        return many.respond(self._daemon, order, audit.Change(caller, order.command, order.arguments))
+
+    def _order(self, request: web.Request, whole: audit.Change) -> many.Order:
+        """What is asked of many programs. If that is nothing, there is a line for all of it; else for each later."""
+        with audit.written(whole):
+            try:
+                asked = _arguments(request)
+                whole.arguments = {key: asked[key] for key in ("command", "names") if key in asked}
+                order = many.parse(asked)
+                whole.command, whole.arguments = order.command, {**order.arguments, "names": list(order.names)}
+            finally:
+                self._require_change(whole.caller)
+            whole.is_told = bool(order.names)
+            return order
+
+    async def _tail(self, request: web.Request) -> web.Answer:
+        return await tail.respond(request, self._daemon)
+
+    async def _events(self, request: web.Request) -> web.Answer:
+        return await events.respond(request, self._daemon)
+
+    async def _metrics(self, request: web.Request) -> web.Answer:
+        taken, accept = sampling.sample(self._daemon), request.headers.get("accept", "")
+        text, content_type = await asyncio.to_thread(_exposition, taken, accept)
+        return web.Answer(text, content_type=content_type)
+
+    async def _openapi(self, request: web.Request) -> web.Answer:
+        return web.in_json(await asyncio.to_thread(_description))
+
+    # --- who asks -----------------------------------------------------------------------------------------------------
+
+    def _require_change(self, caller: audit.Caller) -> None:
+        caller.require()
+        if self._daemon.programs.closing:
+            raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
+
+    def _caller(self, request: web.Request) -> audit.Caller:
+        login = self._door.login
+        user = login.username if login is not None else None
+        if not self._door.is_unix:
+            return audit.Caller(address=request.remote, user=user)
+        peer, refusal = access.peer_of(request.connection), None
+        if login is None and not access.may_change(peer, self._door.owner):
+            refusal = f"uid {peer.uid} may look but not change things; use root or the socket's owner"
+        return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)
 
 
-def _require_change(daemon: Daemon, caller: audit.Caller) -> None:
-    caller.require()
-    if daemon.programs.closing:
-        raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
-
-
-def _caller(request: web.Request) -> audit.Caller:
-    door = request.app[DOOR]
-    user = door.login.username if door.login is not None else None
-    if not door.is_unix:
-        return audit.Caller(address=request.remote, user=user)
-    peer, refusal = access.peer_of(_connection(request)), None
-    if door.login is None and not access.may_change(peer, door.owner):
-        refusal = f"uid {peer.uid} may look but not change things; use root or the socket's owner"
-    return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)
-
-
-def _connection(request: web.Request) -> socket.socket:
-    connection: socket.socket | None = request.transport.get_extra_info("socket") if request.transport else None
-    if connection is None:
-        raise CommandError(Code.FORBIDDEN, "the connection is gone")
-    return connection
-
-
-async def _arguments(request: web.Request) -> dict[str, object]:
-    body = await request.read()
+def _arguments(request: web.Request) -> dict[str, object]:
     try:
-        arguments = json.loads(body) if body else {}
+        arguments = json.loads(request.body) if request.body else {}
     except (ValueError, RecursionError) as error:
         raise CommandError(Code.BAD_ARGUMENTS, f"the body is not JSON: {error}") from error
     if not isinstance(arguments, dict):
         raise CommandError(Code.BAD_ARGUMENTS, "the body is not a JSON object")
     return arguments
-
-
-async def _tail(request: web.Request) -> web.StreamResponse:
-    return await tail.respond(request, request.app[DAEMON])
-
-
-async def _events(request: web.Request) -> web.StreamResponse:
-    return await events.respond(request, request.app[DAEMON])
-
-
-async def _metrics(request: web.Request) -> web.Response:
-    taken, accept = sampling.sample(request.app[DAEMON]), request.headers.get("Accept", "")
-    text, content_type = await asyncio.to_thread(_exposition, taken, accept)
-    return web.Response(body=text, headers={"Content-Type": content_type})
 
 
 def _exposition(taken: sampling.Sample, accept: str) -> tuple[bytes, str]:
@@ -204,89 +200,23 @@ def _exposition(taken: sampling.Sample, accept: str) -> tuple[bytes, str]:
     return metrics.exposition(taken, accept)
 
 
-async def _openapi(request: web.Request) -> web.Response:
-    return web.json_response(await asyncio.to_thread(_description))
-
-
 def _description() -> Schema:
     from supervisor.control import openapi  # made for programmers, and asked for once in a daemon's life if at all
 
     return openapi.description()
 
 
-@web.middleware
-async def _admit(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """No web pages, and nobody without the login where there is one."""
-    if "Origin" in request.headers:
-        raise _refused(request, "requests from web pages are refused")
-    door = request.app[DOOR]
-    if door.hosts is not None and _host_of(request) not in door.hosts:
-        raise _refused(request, f"this server is not called {_host_of(request)!r:.80}")
-    if door.login is None:
-        return await handler(request)
-    try:
-        admitted = await door.login.admits(request.headers.get(hdrs.AUTHORIZATION))
-    except access.Malformed as error:
-        raise CommandError(Code.BAD_ARGUMENTS, f"the Authorization header is not understood: {error}") from error
-    if not admitted:
-        raise CommandError(Code.UNAUTHORIZED, "a user name and a password are needed, and these are not they")
-    return await handler(request)
-
-
-def _refused(request: web.Request, reason: str) -> CommandError:
-    log.warning("client.refused", path=request.path[: audit.MAX_TEXT], address=request.remote, reason=reason)
-    return CommandError(Code.FORBIDDEN, reason)
-
-
-@web.middleware
-async def _whole(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Nothing is done before the request is there, all of it; one that stops in the middle is dropped."""
-    try:
-        async with asyncio.timeout(request.app[BODY_S]):
-            await request.read()  # kept, for whoever reads it again
-    except TimeoutError:
-        refused = _error(408, Code.BAD_ARGUMENTS.name, "the request did not come to its end in time")
-        refused.force_close()
-        return refused
-    return await handler(request)
-
-
 def _host_of(request: web.Request) -> str:
     """The host a client called, without the port (RFC 9110, 7.2)."""
-    host = request.headers.get(hdrs.HOST, "")
+    host = request.headers.get("host", "")
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0].lower()
 
 
-@web.middleware
-async def _errors_as_json(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    try:
-        return await handler(request)
-    except CommandError as error:
-        refused = _error(error.code.http_status, error.code.name, str(error))
-        if error.code is Code.UNAUTHORIZED:
-            log.warning(
-                "client.refused",
-                path=request.path[: audit.MAX_TEXT],
-                address=request.remote,
-                reason="wrong or no password",
-            )
-            refused.headers[hdrs.WWW_AUTHENTICATE] = 'Basic realm="default"'  # Supervisor's realm
-            refused.force_close()
-        return refused
-    except ConnectionResetError:  # the client went away while it was answered
-        raise
-    except web.HTTPException as error:
-        return _error(error.status, Code.UNKNOWN_COMMAND.name if error.status == 404 else error.reason, error.reason)
-    except Exception as error:
-        log.exception("internal.failed", path=request.path)
-        return _error(500, Code.FAILED.name, f"supervisord met an error of its own ({error!r}); its log has the story")
+def _refused(request: web.Request, code: Code, text: str, reason: str | None = None) -> web.Answer:
+    """Writes down who was turned away, and why (`reason`; else `text` says it)."""
+    log.warning("client.refused", path=request.path[: audit.MAX_TEXT], address=request.remote, reason=reason or text)
+    return _error(code, text)
 
 
-def _error(status: int, code: str, message: str) -> web.Response:
-    return web.json_response({"error": {"code": code, "message": message}}, status=status)
+def _error(code: Code, message: str) -> web.Answer:
+    return web.error(code.http_status, code.name, message)

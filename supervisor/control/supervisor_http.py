@@ -3,15 +3,14 @@
 import asyncio
 import codecs
 import sys
-from collections.abc import Callable
-from email.utils import formatdate
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 import structlog
-from aiohttp import hdrs, web
 
-from supervisor.control import groups, rpc, rpc_logs, tail
+from supervisor.control import groups, rpc, rpc_logs, tail, web
 from supervisor.control.asked import Daemon
 from supervisor.control.audit import Caller
 from supervisor.control.errors import CommandError
@@ -29,25 +28,25 @@ WhoAsks = Callable[[web.Request], Caller]
 log = structlog.get_logger()
 
 
-def add_routes(app: web.Application, daemon: Daemon, who: WhoAsks) -> None:
+def add_routes(routes: web.Routes, daemon: Daemon, who: WhoAsks) -> None:
     """Serves Supervisor's addresses beside our own."""
-    app.router.add_route("*", "/RPC2{rest:.*}", partial(_rpc, daemon, who))
+    routes.add(None, "/RPC2*", partial(_rpc, daemon, who))
     for path in ("/mainlogtail", "/logtail/{name}", "/logtail/{name}/{channel}"):
-        app.router.add_route("*", path, partial(_logtail, daemon))
+        routes.add(None, path, partial(_logtail, daemon))
 
 
-async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Response:
-    if request.method != hdrs.METH_POST:
-        raise web.HTTPBadRequest
-    if request.content_length is None and hdrs.TRANSFER_ENCODING not in request.headers:
-        raise web.HTTPLengthRequired
-    body = await request.read()
+async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Answer:
+    if request.method != "POST":
+        raise web.Refused(HTTPStatus.BAD_REQUEST)
+    if not request.headers.keys() & {"content-length", "transfer-encoding"}:
+        raise web.Refused(HTTPStatus.LENGTH_REQUIRED)
+    body = request.body
     try:
         is_quick = len(body) < SMALL_BYTES and XML in sys.modules
         name, parameters = parse_call(body) if is_quick else await asyncio.to_thread(parse_call, body)
     except Malformed as error:
         log.warning("rpc.not_understood", error=str(error))
-        raise web.HTTPBadRequest from error
+        raise web.Refused(HTTPStatus.BAD_REQUEST) from error
     try:
         # shielded: a client that goes away must not leave a command half done
         result = await asyncio.shield(rpc.call(daemon, who(request), name, parameters))
@@ -55,38 +54,35 @@ async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Respon
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))
     except CommandError as error:  # not allowed: no fault of Supervisor's says so, and its client shows the reason
-        return web.Response(status=error.code.http_status, reason=str(error), text=f"{error}\n")
+        return web.Answer(f"{error}\n".encode(), error.code.http_status, "text/plain; charset=utf-8", reason=str(error))
     except Exception as error:
         log.exception("internal.failed", method=name)
         text = f"supervisord met an error of its own ({error!r}); its log has the story"
         answer = fault_response(int(FaultCode.FAILED), text)
-    return web.Response(body=answer, content_type="text/xml")
+    return web.Answer(answer, content_type="text/xml")
 
 
-async def _logtail(daemon: Daemon, request: web.Request) -> web.StreamResponse:
+async def _logtail(daemon: Daemon, request: web.Request) -> web.Answer:
     """Streams a log: its end, then what is added, until the client goes away."""
-    if request.method != hdrs.METH_GET:
-        raise web.HTTPBadRequest
-    path = _logfile(daemon, request.match_info.get("name"), request.match_info.get("channel", "stdout"))
+    if request.method != "GET":
+        raise web.Refused(HTTPStatus.BAD_REQUEST)
+    path = _logfile(daemon, request.parameters.get("name"), request.parameters.get("channel", "stdout"))
     if path is None:
-        raise web.HTTPNotFound
+        raise web.Refused(HTTPStatus.NOT_FOUND)
     try:
         end, position = await daemon.disks.run(path, tail.last, path, FIRST_BYTES)
         modified_at = (await daemon.disks.run(path, path.stat)).st_mtime
     except OSError as error:
-        raise web.HTTPNotFound from error
-    headers = {
-        hdrs.CONTENT_TYPE: "text/plain;charset=utf-8",
-        hdrs.LAST_MODIFIED: formatdate(modified_at, usegmt=True),
-        "X-Accel-Buffering": "no",
-    }
-    stream = web.StreamResponse(headers=headers)
-    await stream.prepare(request)
+        raise web.Refused(HTTPStatus.NOT_FOUND) from error
+    headers = {"Last-Modified": web.date(modified_at), "X-Accel-Buffering": "no"}
+    return web.Answer(_followed(daemon, path, end, position), content_type="text/plain;charset=utf-8", headers=headers)
+
+
+async def _followed(daemon: Daemon, path: Path, end: bytes, position: tuple[int, int]) -> AsyncGenerator[bytes, None]:
     whole = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may be cut between two pieces
-    await stream.write(whole.decode(end).encode())
-    async for added in tail.additions(daemon.disks, path, position, request, TRUNCATED):
-        await stream.write(whole.decode(added).encode())
-    return stream
+    yield whole.decode(end).encode()
+    async for added in tail.additions(daemon.disks, path, position, TRUNCATED):
+        yield whole.decode(added).encode()
 
 
 def _logfile(daemon: Daemon, name: str | None, channel: str) -> Path | None:

@@ -4,12 +4,11 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import BinaryIO
 
-from aiohttp import web
-
+from supervisor.control import web
 from supervisor.control.asked import Daemon
 from supervisor.control.errors import Code, CommandError
 from supervisor.host.disk_threads import DiskThreads
@@ -20,7 +19,7 @@ BLOCK_BYTES = 64 * 1024
 LOOK_S = 0.2  # how often a followed file is looked at; only while somebody follows
 
 
-async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
+async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
     """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends."""
     query = request.query
     path = _path(daemon, query.get("name", ""), query.get("channel", "stdout"))
@@ -28,19 +27,23 @@ async def respond(request: web.Request, daemon: Daemon) -> web.StreamResponse:
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     try:
-        end, inode = await daemon.disks.run(path, last, path, int(count))
+        end, position = await daemon.disks.run(path, last, path, int(count))
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
-    if query.get("follow") != "1":
-        return web.Response(body=end, content_type="text/plain", charset="utf-8")
-    response = web.StreamResponse(headers={"Content-Type": "text/plain; charset=utf-8"})
-    await response.prepare(request)
-    await response.write(end)
-    async for added in additions(daemon.disks, path, inode, request):
-        await response.write(added)
-    return response
+    text = "text/plain; charset=utf-8"
+    return web.Answer(
+        _followed(daemon.disks, path, end, position) if query.get("follow") == "1" else end, content_type=text
+    )
+
+
+async def _followed(
+    disks: DiskThreads, path: Path, end: bytes, position: tuple[int, int]
+) -> AsyncGenerator[bytes, None]:
+    yield end
+    async for added in additions(disks, path, position):
+        yield added
 
 
 def _path(daemon: Daemon, name: str, channel: str) -> Path:
@@ -77,13 +80,13 @@ def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
 
 
 async def additions(
-    disks: DiskThreads, path: Path, position: tuple[int, int], request: web.Request, on_truncation: bytes = b""
-) -> AsyncIterator[bytes]:
-    """What is added to the file behind `position`, over rotations and truncations, until the client is gone.
+    disks: DiskThreads, path: Path, position: tuple[int, int], on_truncation: bytes = b""
+) -> AsyncGenerator[bytes, None]:
+    """What is added to the file behind `position`, over rotations and truncations, without end.
 
     `on_truncation` is given first when the file has become shorter.
     """
-    while request.transport is not None and not request.transport.is_closing():
+    while True:
         content, moved, is_shorter = await disks.run(path, _added, path, position)
         position = moved
         if is_shorter and on_truncation:

@@ -8,13 +8,17 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from json import dumps
+from urllib.parse import urlencode, urlsplit
 
-import aiohttp
+import h11
 
 REQUEST_TIMEOUT_S = 2.0  # the server is on this host's own link and answers in milliseconds, or is in trouble
 MAX_BODY_BYTES = 32 << 10  # the longest documented answer, a list of events, is a few KiB
 TOKEN_TTL_S = 3600  # AWS allows 1 to 21600
 TOKEN_MARGIN_S = 15.0  # a token is renewed so long before it ends, as AWS's own node termination handler does
+HTTP_PORT = 80
+_ALWAYS = {"User-Agent": "stepkeeper", "Accept": "*/*", "Accept-Encoding": "identity", "Connection": "close"}
 MAX_TOKEN_LENGTH = 1024  # they are 56 characters; what goes back as a header has to be a short plain word
 
 
@@ -35,7 +39,7 @@ class Metadata:
     """The metadata server at `base`, for instance `http://169.254.169.254`."""
 
     def __init__(self, base: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
-        self.base = base
+        self._base = urlsplit(base)
         self.timeout_s = timeout_s
 
     async def get(
@@ -67,39 +71,49 @@ class Metadata:
         timeout_s: float | None = None,
     ) -> Answer:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        target = self._base.path + path + (f"?{urlencode(query)}" if query else "")
+        body = b"" if json is None else dumps(json).encode()
+        kind = {"Content-Type": "application/json"} if body else {}
+        sent = {"Host": self._base.netloc, **_ALWAYS, **kind, **headers, "Content-Length": str(len(body))}
         try:
-            async with asyncio.timeout(limit_s), _session() as session:
-                request = session.request(
-                    method, self.base + path, headers=headers, params=query, json=json, allow_redirects=False
-                )
-                async with request as response:
-                    body = await _body(response)
-                    names = {name.lower(): value for name, value in response.headers.items()}
-                    return Answer(response.status, names, body)
+            async with asyncio.timeout(limit_s):
+                return await self._exchange(h11.Request(method=method, target=target, headers=[*sent.items()]), body)
         except TimeoutError as error:
             raise MetadataError(f"no answer within {limit_s:g} s") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+        except (h11.ProtocolError, OSError) as error:
             raise MetadataError(str(error) or type(error).__name__) from error
 
+    async def _exchange(self, request: h11.Request, body: bytes) -> Answer:
+        reader, writer = await asyncio.open_connection(self._base.hostname, self._base.port or HTTP_PORT)
+        try:
+            http = h11.Connection(h11.CLIENT)
+            for event in (request, h11.Data(data=body), h11.EndOfMessage()):
+                writer.write(http.send(event) or b"")
+            return await _answer(http, reader)
+        finally:
+            writer.transport.abort()  # nothing is on its way any more that anybody waits for
 
-def _session() -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(force_close=True),
-        timeout=aiohttp.ClientTimeout(total=None),  # the caller's limit holds for all of it
-        headers={"User-Agent": "stepkeeper", "Accept-Encoding": "identity"},
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        trust_env=False,
-    )
 
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
+async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+    while isinstance(head := await _event(http, reader), h11.InformationalResponse):
+        pass
+    if not isinstance(head, h11.Response):
+        raise MetadataError("the connection was closed without an answer")
     body = b""
-    while chunk := await response.content.read(MAX_BODY_BYTES + 1 - len(body)):
-        body += chunk
+    while isinstance(part := await _event(http, reader), h11.Data):
+        body += part.data
         if len(body) > MAX_BODY_BYTES:
             raise MetadataError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
-    return body
+    names = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}  # h11 makes them lower case
+    return Answer(head.status_code, names, body)
+
+
+async def _event(
+    http: h11.Connection, reader: asyncio.StreamReader
+) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        http.receive_data(await reader.read(MAX_BODY_BYTES))
+    return event
 
 
 def unexpected(answer: Answer) -> MetadataError:

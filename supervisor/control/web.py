@@ -1,0 +1,146 @@
+"""HTTP as those who answer see it: a request, an answer, and which function gives it; connections.py has the bytes."""
+
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from socket import socket
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+JSON = "application/json; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks. `headers`: names in lower case; of several alike the first, and so in `query`.
+
+    `parameters`: what the route's pattern has in braces. `connection`: where it came from. `body`: all of it; nothing
+    yet while it is decided whether the client may come in.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    connection: socket
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    @property
+    def remote(self) -> str | None:
+        """The client's address on the network; None on a unix socket."""
+        try:
+            peer = self.connection.getpeername()
+        except OSError:  # gone already
+            return None
+        return str(peer[0]) if isinstance(peer, tuple) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What it gets. `body`: bytes, or pieces as they come, until the client goes away.
+
+    `reason`: words beside the status, instead of HTTP's own.
+    """
+
+    body: bytes | AsyncGenerator[bytes, None] = b""
+    status: int = HTTPStatus.OK
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+    reason: str | None = None
+
+
+class Refused(Exception):
+    """A request that HTTP has a status for."""
+
+    def __init__(self, status: HTTPStatus, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+        self.headers = headers or {}
+
+
+Handler = Callable[[Request], Awaitable[Answer]]
+"""Answers requests. May raise Refused."""
+
+
+def in_json(content: object, status: int = HTTPStatus.OK) -> Answer:
+    """An answer of JSON."""
+    return Answer(json.dumps(content).encode(), status)
+
+
+def error(status: int, code: str, message: str) -> Answer:
+    """Says what went wrong, in the one shape that all errors have."""
+    return in_json({"error": {"code": code, "message": message}}, status)
+
+
+def date(at: float) -> str:
+    """A time, in seconds since 1970, as headers have it (RFC 9110, 5.6.7)."""
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))  # English: nobody here sets another LC_TIME
+
+
+def request_of(method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], connection: socket) -> Request:
+    """The request that a head is; `headers` have their names in lower case. Raises ValueError if its target is none."""
+    text = target.decode("ascii")
+    if not text.startswith("/"):  # as for a proxy: scheme and host come first
+        parts = urlsplit(text)
+        text = f"{parts.path}?{parts.query}"
+    path, _, query = text.partition("?")
+    return Request(
+        method.decode("ascii"),
+        path,
+        _firsts(parse_qsl(query, keep_blank_values=True)),
+        _firsts((name.decode("ascii"), value.decode("latin-1")) for name, value in headers),
+        connection,
+    )
+
+
+def _firsts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        found.setdefault(name, value)
+    return found
+
+
+class Routes:
+    """Who answers what. A pattern is a path, with `{name}` for any one segment, or `*` at its end for any rest.
+
+    Where a GET is answered, a HEAD is too.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[str | None, str, Handler]] = []
+
+    def add(self, method: str | None, pattern: str, handler: Handler) -> None:
+        """`method`: None for any. What is added first is asked first."""
+        self._known.append((method, pattern, handler))
+
+    async def answer(self, asked: Request) -> Answer:
+        """Raises Refused with 404 or 405 where there is nobody to answer."""
+        others = set[str]()
+        for method, pattern, handler in self._known:
+            parameters = _matched(pattern, asked.path)
+            if parameters is None:
+                continue
+            if method in (None, asked.method) or (method, asked.method) == ("GET", "HEAD"):
+                return await handler(replace(asked, parameters=parameters))
+            others.add(str(method))
+        if others:
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(sorted(others))})
+        raise Refused(HTTPStatus.NOT_FOUND)
+
+
+def _matched(pattern: str, path: str) -> dict[str, str] | None:
+    """What the path has where the pattern has braces; None if it is not of this kind."""
+    if pattern.endswith("*"):
+        return {} if path.startswith(pattern[:-1]) else None
+    parts, segments = pattern.split("/"), path.split("/")
+    if len(parts) != len(segments):
+        return None
+    parameters = {}
+    for part, segment in zip(parts, map(unquote, segments), strict=True):
+        if part.startswith("{") and segment:
+            parameters[part[1:-1]] = segment
+        elif part != segment:
+            return None
+    return parameters
