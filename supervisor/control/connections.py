@@ -26,7 +26,7 @@ MOST_CONNECTIONS = (
 )
 MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours
 BLOCK_BYTES = 64 * 1024
-LINGER_S = 1.0  # for the rest of a request that was answered before its end, or an answer on its way
+LINGER_S = 1.0  # for the rest of a request that was answered before its end
 HALF_CLOSED_S = 1.0  # who has no more to say may have hung up, or only wait for an answer that comes at once
 REPORTED_EVERY_S = 10.0
 
@@ -44,13 +44,13 @@ _REFUSAL = (
 class Patience:
     """What clients may take. `head_s`: seconds until a request's headers are there; `body_s`: for the rest of it.
 
-    `answer_s`: for taking each 64 KiB of an answer, where it has an end. `connections`: how many at a time, all doors
-    together. Ours send a request in one go.
+    `answer_s`: for taking each 64 KiB of an answer that is held in memory; who reads it with a pager is no miscreant.
+    `connections`: how many at a time, all doors together. Ours send a request in one go.
     """
 
     head_s: float = 30.0
     body_s: float = 30.0
-    answer_s: float = 60.0
+    answer_s: float = 600.0
     connections: int = MOST_CONNECTIONS
 
 
@@ -82,6 +82,8 @@ class Clients:
     async def leave(self, within_s: float) -> None:
         """Hangs up on all; answers on their way may take so long."""
         answering = [task for task, each in self._connected.items() if each.is_answering]
+        for each in self._connected.values():
+            each.is_wanted = False
         if answering:
             await asyncio.wait(answering, timeout=within_s)
         for task in self._connected:
@@ -122,6 +124,8 @@ class _Connection:
         patience: Patience,
     ) -> None:
         self.is_answering = False
+        self.is_wanted = True
+        """Whether it may ask again."""
         self._reader = reader
         self._writer = writer
         self._application = application
@@ -165,7 +169,8 @@ class _Connection:
             await self._answer_and_close(body, request.method)
             return False
         await self._while_it_listens(self._answer_to(replace(request, body=body)))
-        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._reader.at_eof()
+        is_open = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._reader.at_eof()
+        return is_open and self.is_wanted
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
@@ -218,16 +223,15 @@ class _Connection:
 
     async def _linger(self) -> None:
         """Hangs up as a client can bear that still sends, or has not read all: a reset would take the answer away."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LINGER_S):
-                if self._http.their_state not in (h11.IDLE, h11.DONE, h11.MUST_CLOSE, h11.CLOSED):
+        if self._http.their_state not in (h11.IDLE, h11.DONE, h11.MUST_CLOSE, h11.CLOSED):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):
                     self._writer.write_eof()
                     while await self._reader.read(BLOCK_BYTES):
                         pass
-                self._writer.close()
-                await self._writer.wait_closed()
-                return
-        self._writer.transport.abort()
+        self._writer.close()
+        async with asyncio.timeout(self._patience.answer_s):
+            await self._writer.wait_closed()
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 

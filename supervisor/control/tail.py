@@ -26,24 +26,37 @@ async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
     count = query.get("bytes", str(DEFAULT_BYTES))
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
+    follows = query.get("follow") == "1"
     try:
-        end, position = await daemon.disks.run(path, last, path, int(count))
+        file = await daemon.disks.run(path, _open_at_end, path, int(count))
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
-    text = "text/plain; charset=utf-8"
-    return web.Answer(
-        _followed(daemon.disks, path, end, position) if query.get("follow") == "1" else end, content_type=text
-    )
+    return web.Answer(_pieces(daemon.disks, path, file, int(count), follows), content_type="text/plain; charset=utf-8")
 
 
-async def _followed(
-    disks: DiskThreads, path: Path, end: bytes, position: tuple[int, int]
+async def _pieces(
+    disks: DiskThreads, path: Path, file: BinaryIO, count: int, follows: bool
 ) -> AsyncGenerator[bytes, None]:
-    yield end
-    async for added in additions(disks, path, position):
-        yield added
+    """`count` bytes of what is open already, so that no rotation takes them away; then what is added."""
+    try:
+        while piece := await disks.run(path, file.read, min(count, BLOCK_BYTES)):
+            count -= len(piece)
+            yield piece
+        position = await disks.run(path, _place, file)
+    finally:
+        disks.submit(path, file.close)  # there: it waits for a read that a client left behind, on a disk that may hang
+    if follows:
+        async for added in additions(disks, path, position):
+            yield added
+
+
+def _open_at_end(path: Path, count: int) -> BinaryIO:
+    """A log with its last `count` bytes still to be read. Raises OSError."""
+    file = open_log(path)
+    file.seek(max(0, file.seek(0, os.SEEK_END) - count))
+    return file
 
 
 def _path(daemon: Daemon, name: str, channel: str) -> Path:
@@ -72,11 +85,13 @@ def open_log(path: Path) -> BinaryIO:
 
 def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
     """The last `count` bytes, and where reading goes on: inode and offset."""
-    with open_log(path) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - count))
-        content = file.read(count)
-        return content, (os.fstat(file.fileno()).st_ino, file.tell())
+    with _open_at_end(path, count) as file:
+        return file.read(count), _place(file)
+
+
+def _place(file: BinaryIO) -> tuple[int, int]:
+    """Where reading goes on."""
+    return os.fstat(file.fileno()).st_ino, file.tell()
 
 
 async def additions(

@@ -28,6 +28,12 @@ class DiskThreads:
         self, path: Path | None, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
     ) -> Result:
         """What `work` gives or raises, done in the thread of the folder that `path` is in, after what came before."""
+        return await asyncio.wrap_future(self.submit(path, work, *args, **kwargs))
+
+    def submit(
+        self, path: Path | None, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
+    ) -> "Future[Result]":
+        """As `run`, but whoever wants to know waits for it."""
         done: Future[Result] = Future()
 
         def act() -> None:
@@ -46,7 +52,7 @@ class DiskThreads:
                 threading.Thread(target=self._serve, args=(folder,), name="disk", daemon=True).start()
                 self._waiting[folder] = queue.SimpleQueue()
             self._waiting[folder].put(act)
-        return await asyncio.wrap_future(done)
+        return done
 
     def _serve(self, folder: Path) -> None:
         with self._lock:
