@@ -9,7 +9,6 @@ from supervisor.ctl.actions.fleet import Order, give
 from supervisor.ctl.actions.running import expanded
 from supervisor.ctl.naming import ALL
 from supervisor.ctl.terminal import Status, Terminal
-from supervisor.protocol.launch import UNITS
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)")
 _VALUES = ("--in", "--kind")
@@ -100,6 +99,8 @@ def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
 
 def _seconds(text: str) -> float:
     match = _DURATION.fullmatch(text.strip().lower())
+    from supervisor.protocol.launch import UNITS  # with all the worker's words, which few questions need
+
     factor = (UNITS.get(match[2]) if match[2] else 1.0) if match else None
     if match is None or factor is None:
         raise Usage(f"Error: --in is {text!r:.40}, not a length of time; write for example 30s or 2min")
