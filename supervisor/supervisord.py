@@ -21,7 +21,7 @@ from supervisor.host import cgroup, orphans, shutdown
 from supervisor.host.background import Background, Foreground
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log import DaemonLog
-from supervisor.host.gpus import ANSWERS_WITHIN_S, Gpus
+from supervisor.host.gpus import Gpus
 from supervisor.host.hooks import Hooks
 from supervisor.host.ledger import Ledger
 from supervisor.host.ledger_pruning import Pruning
@@ -83,7 +83,7 @@ class Supervisord:
         ledger = Ledger(settings.state_dir / "ledger.sqlite3", pruning)
         if ledger.set_aside is not None:
             log.error("ledger.set_aside", moved_to=str(ledger.set_aside), effect="history begins anew")
-        services = await self._services(ledger)
+        services = self._services(ledger)
         logs = services.logs
         programs = Programs(self._config, self._read, services)
         self._printing.begin(programs.printed)
@@ -124,17 +124,13 @@ class Supervisord:
             await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
         return None if self._reload else self._status
 
-    async def _services(self, ledger: Ledger) -> Services:
+    def _services(self, ledger: Ledger) -> Services:
         """What all programs share, the log capture among it begun."""
         settings = self._config.supervisord
-        logs, gpus = LogPump(settings.state_dir), Gpus()
+        logs = LogPump(settings.state_dir)
         self._printing = Printing()
         logs.hearers.heard, logs.hearers.missed = self._printing.heard, self._printing.missed
         logs.start()
-        try:
-            await gpus.ask(gpus.open)
-        except TimeoutError:
-            log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect="starts wait for no GPU until it answers")
         return Services(
             ledger=ledger,
             logs=logs,
@@ -145,7 +141,7 @@ class Supervisord:
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
             cgroups=cgroup.prepare(),
-            gpus=gpus,
+            gpus=Gpus(),
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
             listening=Listening(settings.identifier),

@@ -2,13 +2,18 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
-try:
-    pynvml: Any = import_module("pynvml")
-except ImportError:  # an extra: a host without GPUs needs none of it
-    pynvml = None
+
+@cache
+def binding() -> Any:
+    """The module pynvml, loaded when it is first asked for, as it holds 2 MiB; None where it isn't installed."""
+    try:
+        return import_module("pynvml")
+    except ImportError:  # an extra: a host without GPUs needs none of it
+        return None
 
 
 class GpuMemory:
@@ -19,7 +24,8 @@ class GpuMemory:
 
     def by_pid(self) -> Mapping[int, int] | None:
         """Bytes by process id, over all GPUs; None where nobody can tell."""
-        if pynvml is None or not self._opens():
+        pynvml = binding()
+        if pynvml is None or not self._opens(pynvml):
             return None
         held: Counter[int] = Counter()
         try:
@@ -31,7 +37,7 @@ class GpuMemory:
             return None
         return held
 
-    def _opens(self) -> bool:
+    def _opens(self, pynvml: Any) -> bool:
         if self._is_open is None:
             try:
                 pynvml.nvmlInit()

@@ -6,23 +6,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import structlog
+
 from supervisor.core.gpus import Gpu
 from supervisor.host.disk_threads import DiskThreads
-from supervisor.host.gpu_memory import pynvml
+from supervisor.host.gpu_memory import binding
 
 DRIVER = Path("/dev/nvidiactl")
 ANSWERS_WITHIN_S = 10.0  # a driver in trouble hangs; nvidia-smi takes about a second for eight GPUs
 
 Answer = TypeVar("Answer")
 
+log = structlog.get_logger()
+
 
 class Gpus:
-    """NVML, once `open` was called. `known`: the ids of all GPUs that were ever seen."""
+    """NVML, once it was reached. `known`: the ids of all GPUs that were ever seen; `load`: gives the binding."""
 
-    def __init__(self, nvml: Any = pynvml) -> None:
+    def __init__(self, load: Callable[[], Any] = binding) -> None:
         self.known: set[str] = set()
-        self._nvml = nvml
+        self._load = load
+        self._nvml: Any = None
         self._is_open = False
+        self._is_reached = False
+        self._reaching = asyncio.Lock()
         self._threads = DiskThreads()
 
     async def ask(self, question: Callable[[], Answer]) -> Answer:
@@ -37,8 +44,21 @@ class Gpus:
         """Whether there is somebody to ask; a host without a driver has no GPUs of NVIDIA's to wait for."""
         return self._is_open
 
+    async def reach(self) -> None:
+        """Once, before the first job: a daemon of plain programs loads nothing of NVIDIA's."""
+        async with self._reaching:
+            if self._is_reached:
+                return
+            self._is_reached = True
+            try:
+                await self.ask(self.open)
+            except TimeoutError:
+                effect = "starts wait for no GPU until it answers"
+                log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect=effect)
+
     def open(self) -> None:
         """Blocks: without nvidia-persistenced it loads the driver."""
+        self._nvml = self._load()
         if self._nvml is not None:
             with contextlib.suppress(self._nvml.NVMLError):
                 self._nvml.nvmlInit()

@@ -329,6 +329,8 @@ class Programs:
             runner.taken_up.set()
         else:
             left = left.without_worker()
+        if runner.config.job is not None and self._services.gpus is not None:
+            await self._services.gpus.reach()
         gone = await self._strays.end(runner.name, left.strays, runner.patience_s, runner.config.stopsignal)
         booked = False
         for attempt in left.open_attempts if gone else ():

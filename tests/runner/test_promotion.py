@@ -49,6 +49,9 @@ class BrokenGpus:
     def __init__(self) -> None:
         self.asked = 0
 
+    async def reach(self) -> None:
+        pass
+
     def look(self) -> list[Gpu]:
         return [Gpu(0, "GPU-a")]
 

@@ -52,7 +52,7 @@ class Host:
 def test_what_the_driver_says_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     host = Host(tmp_path)
     monkeypatch.setenv("NVML_STATE", str(tmp_path / "gpus.json"))
-    gpus = Gpus(stand_in())
+    gpus = Gpus(stand_in)
     gpus.open()
     assert gpus.can_ask
 

@@ -18,7 +18,8 @@ BINARIES = ("/_ssl.", "/libssl", "/pyexpat.", "/google_crc32c/", "/_pydantic_cor
 METADATA = """
 import sys
 import supervisor.daemon
-left_out = {"defusedxml", "google_crc32c", "prometheus_client", "pydantic", "rich", "ssl", "zipfile"}
+left_out = {"defusedxml", "email", "google_crc32c", "http.client", "prometheus_client"}
+left_out |= {"pynvml", "rich", "ssl", "zipfile"}
 print(sorted(left_out & sys.modules.keys()))
 
 import asyncio
