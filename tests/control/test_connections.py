@@ -130,7 +130,7 @@ class Told:
         self.asked.append(request)
         if self._answer is not None:
             return await self._answer(request)
-        return web.in_json([request.method, request.path, dict(request.query), request.body.decode()])
+        return web.in_json([request.method, request.path, dict(request.query), request.body.decode(errors="replace")])
 
 
 @asynccontextmanager
