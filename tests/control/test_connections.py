@@ -341,7 +341,7 @@ def test_any_bytes_are_answered_or_not_and_the_next_client_is_served(tmp_path: P
         path = tmp_path / "s"
         path.unlink(missing_ok=True)
         answers = []
-        async with answering(path, Told(), head_s=0.05, body_s=0.05):
+        async with answering(path, Told()):
             for sent in (junk, asking("/", "GET", b"", "Connection: close")):
                 reader, writer = await asyncio.open_unix_connection(path)
                 writer.write(sent)
