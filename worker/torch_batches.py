@@ -1,7 +1,7 @@
 """Which examples a PyTorch loader reads next, and what its processes draw: functions of the place in the data."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -25,17 +25,22 @@ class Batches:
 
 
 class _Batch(list[int]):
-    """The indices of one. Whoever takes them in a process of a loader has its generators seeded: what they draw is then
-    a function of the place in the data, and not of when that process began."""
+    """The indices of one. A process of a loader that takes them out of its queue has its generators seeded: what it
+    draws for them is then a function of the place in the data, and not of when that process began. From there on they
+    are a plain list, whatever the dataset does with it."""
 
     def __init__(self, indices: list[int], place: tuple[int, int]) -> None:
         super().__init__(indices)
         self._place = place
 
-    def __iter__(self) -> Iterator[int]:
-        if torch.utils.data.get_worker_info() is not None:
-            first, second, third = np.random.SeedSequence(self._place).generate_state(3).tolist()
-            random.seed(first)
-            np.random.seed(second)
-            torch.manual_seed(third)
-        return super().__iter__()
+    def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[list[int], tuple[int, int]]]:
+        return _taken, (list(self), self._place)
+
+
+def _taken(indices: list[int], place: tuple[int, int]) -> list[int]:
+    if torch.utils.data.get_worker_info() is not None:
+        first, second, third = np.random.SeedSequence(place).generate_state(3).tolist()
+        random.seed(first)
+        np.random.seed(second)
+        torch.manual_seed(third)
+    return indices

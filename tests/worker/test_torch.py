@@ -131,9 +131,11 @@ def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(found: Fou
 
 
 def test_what_processes_of_a_loader_draw_is_the_same_after_a_resume_and_another_in_each_epoch(found: Found) -> None:
-    drawn, _ = found("loaders")
+    both, _ = found("loaders")
 
+    drawn = both["each"]
     assert drawn["disturbed"] == drawn["undisturbed"]
+    assert both["together"] == drawn, "also where a dataset takes a batch of indices at once"
     numbers = [number for batch in drawn["undisturbed"] for example in batch for number in example]
     assert len(set(numbers)) == len(numbers) == 2 * 16 * 3
 

@@ -74,14 +74,26 @@ class Drawn:
         return torch.tensor([index, torch.rand(()), random.random(), np.random.rand()])
 
 
+class DrawnTogether(Drawn):
+    """The same, a batch at a time, whose indices it does not iterate over."""
+
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        return [self[indices[place]] for place in range(len(indices))]
+
+
 def loaders() -> Any:
     """What processes of a loader drew in two epochs, as one run and as three, the second begun in mid-epoch."""
+    return {"each": _drawn(Drawn()), "together": _drawn(DrawnTogether())}
+
+
+def _drawn(dataset: Drawn) -> dict[str, list[Any]]:
+    of = type(dataset).__name__
     found: dict[str, list[Any]] = {"undisturbed": [], "disturbed": []}
     for name, parts in (("undisturbed", [8]), ("disturbed", [2, 6, 8])):
         for until in parts:
-            run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / name, total_steps=until)
+            run = stepkeeper.Run(model=nn.Linear(1, 1), directory=FOLDER / of / name, total_steps=until)
             with run:
-                for examples in run.batches(Drawn(), batch_size=4, seed=3, num_workers=2):
+                for examples in run.batches(dataset, batch_size=4, seed=3, num_workers=2):
                     found[name].append(examples[:, 1:].tolist())
                     run.step_done()
     return found
