@@ -114,6 +114,7 @@ class Facts:
     # of the present attempt
     started_at: float = 0.0  # monotonic
     start_by: float = 0.0  # monotonic; startup_timeout passes
+    start_limit_s: float | None = None  # adopted: how old it may be by then, as an earlier daemon gave it longer
     progressed_at: float = 0.0  # monotonic; when the training loop last showed life
     moved: bool = False  # it did a step, or outlived startsecs
     restoring: bool = False  # it begins from a checkpoint, not from nothing

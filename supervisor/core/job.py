@@ -16,6 +16,7 @@ from supervisor.core.actions.adopting import (
     silent_too_long,
     stirred,
     stop_unidentified,
+    unfit_unidentified,
     want_unidentified,
 )
 from supervisor.core.actions.base import Action, ignore
@@ -195,7 +196,7 @@ _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     events.WorkerUnfit: (
         _,                   unfit_starting,      unfit_running,       unfit_flushing,      _,
         _,                   _,                   _,                   _,                   _,
-        _,
+        unfit_unidentified,
     ),
     # the host's fate
     events.NoticeReceived: (

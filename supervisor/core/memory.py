@@ -15,7 +15,8 @@ class Memory:
     """Of one job, as it stands; two that are equal lead to the same next start. Names are those of `Facts`.
 
     `waits_s`: how many seconds of a back-off are left, None outside of one. `origin`, `saved`, `began_at` and
-    `restoring` are of `attempt`.
+    `restoring` are of `attempt`, and so are `moved` and `start_limit_s`, the age at which it is to have trained,
+    None if that is startup_timeout.
     """
 
     attempt: int = 0
@@ -38,6 +39,8 @@ class Memory:
     origin: tuple[str, int, str | None] | None = None
     saved: int | None = None
     began_at: int | None = None
+    moved: bool = False
+    start_limit_s: float | None = None
     waits_s: float | None = field(default=None, compare=False)
     startup_s: float | None = field(default=None, compare=False)
     steps_s: tuple[float, ...] = field(default=(), compare=False)
@@ -69,10 +72,17 @@ def memory_of(facts: Facts, now: float) -> Memory:
         origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
         saved=facts.saved,
         began_at=facts.began_at,
+        moved=facts.moved,
+        start_limit_s=_start_limit(facts),
         waits_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
         startup_s=facts.startup_s,
         steps_s=facts.steps_s,
     )
+
+
+def _start_limit(facts: Facts) -> float | None:
+    limit_s = round(facts.start_by - facts.started_at, 1)
+    return limit_s if limit_s > facts.policy.startup_timeout + 1.0 else None
 
 
 def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
@@ -92,6 +102,7 @@ def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
     if memory.attempt != facts.attempt:
         return
     facts.restoring, facts.saved, facts.began_at = memory.restoring, memory.saved, memory.began_at
+    facts.moved, facts.start_limit_s = memory.moved, memory.start_limit_s
     if memory.origin is not None:
         path, step, place = memory.origin
         facts.origin = CheckpointSelected(facts.attempt, path, step, place)

@@ -110,6 +110,8 @@ def _memory(found: Mapping[str, Any]) -> Memory:
         origin=None if origin is None else (str(origin[0]), _number(origin[1]), _text(origin[2])),
         saved=_maybe(found["saved"]),
         began_at=_maybe(found["began_at"]),
+        moved=found.get("moved") is True,
+        start_limit_s=_seconds(found.get("start_limit_s")),
         waits_s=_seconds(found["waits_s"]),
         startup_s=_seconds(found["startup_s"]),
         steps_s=tuple(s for each in found["steps_s"][:MOST_NAMES] if (s := _seconds(each)) is not None),

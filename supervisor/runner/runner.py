@@ -115,8 +115,9 @@ class Runner:
         """Whether its process is on its way out, though it may flush first, or has not said yet where it stands."""
         facts = self._job.facts
         stops = self.flush is not None and self.flush.then is messages.Then.STOP
-        is_told_to = self.state is State.ADOPTING and (facts.closing or not facts.wanted)  # it waits for the answer
-        return stops or is_told_to or self.state in (State.STOPPING, State.KILLING)
+        is_to = facts.closing or not facts.wanted or facts.ending is not None
+        waits = self.state is State.ADOPTING and is_to  # for the answer
+        return stops or waits or self.state in (State.STOPPING, State.KILLING)
 
     @property
     def wire_state(self) -> WireState:

@@ -5,6 +5,7 @@ import pytest
 from supervisor.core.effects import (
     Abort,
     Identify,
+    Kill,
     RecordEnd,
     RememberWanted,
     RequestFlush,
@@ -27,10 +28,13 @@ from supervisor.core.events import (
     StopRequested,
     WorkerExited,
     WorkerIdentified,
+    WorkerUnfit,
 )
 from supervisor.core.facts import AutoRestart, Policy, State
 from supervisor.core.job import Job
+from supervisor.core.memory import memory_of
 from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.core.restart import Cause
 from supervisor.protocol.messages import Phase, Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)
@@ -47,7 +51,7 @@ def taken_up(policy: Policy = JOB, wanted: bool = True) -> Job:
 
 def found(policy: Policy = JOB, wanted: bool = True, outdated: bool = False) -> Job:
     job = taken_up(policy, wanted)
-    job.handle(AttemptFound(7, age_s=100.0, outdated=outdated), 1000.0)
+    job.handle(AttemptFound(7, age_s=0.0, outdated=outdated), 1000.0)
     return job
 
 
@@ -64,8 +68,99 @@ def training(wanted: bool = True, outdated: bool = False, **said: object) -> tup
 def test_worker_that_is_found_is_asked_where_it_stands_and_has_time_to_import_what_it_needs_for_that():
     job = taken_up()
 
-    assert job.handle(AttemptFound(7, age_s=100.0), 1000.0) == [Identify(7)]
+    assert job.handle(AttemptFound(7, age_s=0.0), 1000.0) == [Identify(7)]
     assert (job.state, job.deadline()) == (State.ADOPTING, 1060.0)
+
+
+@pytest.mark.parametrize(("age_s", "due_at"), [(25.0, 1035.0), (55.0, 1020.0), (5000.0, 1020.0)])
+def test_another_daemon_gives_a_worker_no_new_startup_timeout_but_time_to_answer(age_s: float, due_at: float):
+    job = taken_up()
+
+    job.handle(AttemptFound(7, age_s), 1000.0)
+
+    assert job.deadline() == due_at
+    assert job.expire(due_at) == [Abort(7)]
+    assert job.handle(WorkerExited(7, signal=6), due_at)[0] == RecordEnd(
+        7,
+        "startup-timeout",
+        "did not train within 60 s (startup_timeout) of its start, nor say where it stands to the daemon that found it",
+    )
+
+
+def test_worker_that_restores_has_what_is_left_of_its_start():
+    job = taken_up()
+    job.handle(AttemptFound(7, age_s=25.0), 1000.0)
+
+    job.handle(WorkerIdentified(7, Phase.RESTORING), 1002.0)
+
+    assert (job.state, job.deadline()) == (State.STARTING, 1035.0)
+
+
+def test_time_that_an_earlier_daemon_gave_a_worker_for_its_start_is_kept():
+    waited = taken_up()
+    waited.handle(AttemptFound(7, age_s=500.0), 1000.0)
+    waited.handle(WorkerIdentified(7, Phase.WAITING), 1002.0)  # nobody was there to tell it to go
+    job = taken_up()
+    job.recall(memory_of(waited.facts, 1010.0), 2000.0, 0.0)
+
+    job.handle(AttemptFound(7, age_s=515.0), 2000.0)
+
+    assert (waited.deadline(), job.deadline()) == (1062.0, 2047.0)
+
+
+def test_worker_that_an_earlier_daemon_saw_train_and_that_does_not_answer_is_supervised_like_any_other():
+    trained, _ = training()
+    job = taken_up()
+    job.recall(memory_of(trained.facts, 1010.0), 2000.0, 0.0)
+    job.handle(AttemptFound(7, age_s=5000.0), 2000.0)
+
+    assert job.expire(2020.0) == []
+    assert job.state is State.RUNNING
+
+
+UNFIT = WorkerUnfit(7, Cause.MEMORY_LIMIT, "held 9 bytes")
+
+
+def test_worker_that_holds_too_much_flushes_and_leaves_once_it_has_answered():
+    job = found()
+    job.handle(StepsDone(7, 40), 1001.0)
+
+    assert job.handle(UNFIT, 1001.5) == []
+    assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=41, flush=3, last_flush=3), 1002.0) == [
+        RequestFlush(7, 4, "memory-limit", Then.STOP, 20)
+    ]
+    job.handle(CheckpointCommitted(7, 42, flushes=(3, 4)), 1003.0)
+    assert job.handle(WorkerExited(7, code=143), 1004.0)[0] == RecordEnd(7, "memory-limit", "held 9 bytes")
+
+
+def test_worker_that_holds_too_much_and_does_not_train_is_told_to_stop():
+    answers, silent = found(), found()
+    answers.handle(UNFIT, 1001.5)
+    for second in range(30):
+        silent.handle(UNFIT, 1001.5 + second)  # it is told every second
+
+    assert answers.handle(WorkerIdentified(7, Phase.RESTORING), 1002.0) == [Terminate(7)]
+    assert silent.deadline() == 1021.5
+    assert silent.expire(1031.0) == [Terminate(7)]
+    assert silent.handle(Hurried(), 1032.0) == [Kill(7)]
+    assert silent.handle(WorkerExited(7, signal=9), 1033.0)[0] == RecordEnd(7, "memory-limit", "held 9 bytes")
+
+
+def test_worker_that_holds_too_much_and_does_steps_but_never_answers_is_asked_for_a_flush():
+    job = found()
+    job.handle(UNFIT, 1000.5)
+    job.handle(StepsDone(7, 40), 1001.0)
+
+    assert job.expire(1011.0) == [RequestFlush(7, 1, "memory-limit", Then.STOP, 20)]
+
+
+def test_stop_of_a_worker_that_holds_too_much_is_an_operators():
+    job = found()
+    job.handle(UNFIT, 1000.5)
+    job.handle(StopRequested(), 1001.0)
+
+    assert job.handle(Hurried(), 1002.0) == [Terminate(7)]
+    assert job.handle(WorkerExited(7, signal=15), 1003.0)[0].cause == "stopped"  # type: ignore[union-attr]
 
 
 def test_worker_that_trains_goes_on():
@@ -217,9 +312,9 @@ def test_a_start_takes_back_the_stop_that_waits_for_the_answer():
     job.handle(StopRequested(), 1010.0)
 
     assert job.handle(StartRequested(), 1020.0) == [RememberWanted(True)]
-    assert (job.state, job.deadline()) == (State.ADOPTING, 1080.0)
-    job.handle(StepsDone(7, 40), 1065.0)
-    assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=40), 1070.0) == []
+    assert (job.state, job.deadline()) == (State.ADOPTING, 1060.0)
+    job.handle(StepsDone(7, 40), 1045.0)
+    assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=40), 1050.0) == []
     assert job.state is State.RUNNING
 
 

@@ -16,6 +16,7 @@ from supervisor.core.actions.moves import (
 from supervisor.core.actions.noticed import flush_for_notice
 from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
+from supervisor.core.actions.unfit import unfit_flushing
 from supervisor.core.actions.wishes import close, unwant, want
 from supervisor.core.effects import Identify, RecordEnd
 from supervisor.core.events import (
@@ -27,6 +28,7 @@ from supervisor.core.events import (
     StepsDone,
     WorkerExited,
     WorkerIdentified,
+    WorkerUnfit,
 )
 from supervisor.core.facts import Facts, Flush, State
 from supervisor.core.outlook import cause_of_stop, is_going
@@ -40,13 +42,14 @@ ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at
 def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
     """A job's worker is asked where it stands; a plain program's age says it, or what it said.
 
-    The worker may still be importing what its control thread needs, so it has as long as a new one.
+    The worker may still be importing what its control thread needs, so it has what is left of its start-up.
     """
     facts.started_at, facts.progressed_at = now - event.age_s, now
     facts.patience.begin(now)
     facts.outdated = event.outdated
     if facts.policy.is_job:
-        enter(facts, State.ADOPTING, now + facts.policy.startup_timeout)
+        facts.start_by = facts.started_at + (facts.start_limit_s or facts.policy.startup_timeout)
+        enter(facts, State.ADOPTING, _answer_due(facts, now))
         return [Identify(facts.attempt)]
     young_until = facts.started_at + facts.policy.startsecs
     if facts.policy.notify_timeout is not None and not event.ready:
@@ -87,8 +90,11 @@ def silent_too_long(facts: Facts, event: Event, now: float) -> Effects:
     if _is_unneeded(facts):
         facts.ending = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
         return terminate(facts, event, now)
-    limit = f"{facts.policy.startup_timeout:g} s (startup_timeout)"
-    facts.ending = (Cause.STARTUP_TIMEOUT, f"did not say within {limit} where it stands, to the daemon that found it")
+    if facts.ending is not None:
+        return terminate(facts, event, now)
+    limit = f"{facts.policy.startup_timeout:g} s (startup_timeout) of its start"
+    text = f"did not train within {limit}, nor say where it stands to the daemon that found it"
+    facts.ending = (Cause.STARTUP_TIMEOUT, text)
     return abort(facts, now)
 
 
@@ -114,7 +120,7 @@ def stop_unidentified(facts: Facts, event: Event, now: float) -> Effects:
 def want_unidentified(facts: Facts, event: Event, now: float) -> Effects:
     """The stop that waits for its answer is taken back: it trains on, and has as long to answer as one just found."""
     if not facts.wanted and not facts.closing:
-        facts.deadline_at = now + facts.policy.startup_timeout
+        facts.deadline_at = _answer_due(facts, now)
     return want(facts, event, now)
 
 
@@ -125,10 +131,18 @@ def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
     return []
 
 
+def unfit_unidentified(facts: Facts, event: WorkerUnfit, now: float) -> Effects:
+    """It makes room once it has answered, as there may be something to flush; it has as long for that as a flush."""
+    facts.ending = (event.cause, event.text)
+    _answer_by(facts, now + facts.policy.flush_timeout)
+    return []
+
+
 @leads_to(State.STOPPING)
 def hurry_unidentified(facts: Facts, event: Event, now: float) -> Effects:
     """No time to ask it for a flush."""
-    facts.ending = (cause_of_stop(facts), "stopped in a hurry, before it said where it stands")
+    if facts.ending is None or _is_unneeded(facts):
+        facts.ending = (cause_of_stop(facts), "stopped in a hurry, before it said where it stands")
     return terminate(facts, event, now)
 
 
@@ -188,15 +202,21 @@ def _go_on_training(facts: Facts, now: float) -> Effects:
     """A notice that came before the answer is heard now, unless a checkpoint is on its way already."""
     if _is_unneeded(facts):
         return stop_now(facts, _why_not(facts), now)
+    if facts.ending is not None:
+        return unfit_flushing(facts, WorkerUnfit(facts.attempt, *facts.ending), now)
     return flush_for_notice(facts, now) if facts.state is State.RUNNING else []
 
 
 def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
-    """It has not trained: it has as long for it as a new one, because nobody knows when it was told to go."""
+    """It has not trained. One that waits for its checkpoint, maybe since long before this daemon came, has as long for
+    it as a new one; else what is left of its start-up."""
     if _is_unneeded(facts) or event.then is Then.STOP:
         facts.ending = (Cause.STOPPED, f"stopped while starting ({_why_not(facts)})")
         return terminate(facts, event, now)
-    facts.start_by = now + facts.policy.startup_timeout
+    if facts.ending is not None:
+        return terminate(facts, event, now)
+    if event.phase is Phase.WAITING:
+        facts.start_by = now + facts.policy.startup_timeout
     facts.patience.begin(now)
     enter(facts, State.STARTING, starting_deadline(facts))
     return [select(facts)] if event.phase is Phase.WAITING else []
@@ -212,6 +232,12 @@ def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
     facts.flush = Flush(event.flush, Then.STOP, asked_at=now)
     enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
     return []
+
+
+def _answer_due(facts: Facts, now: float) -> float:
+    """Between two steps, as it flushes, or within its start-up; who trains and does not answer is supervised anyway."""
+    between_steps = now + min(facts.policy.startup_timeout, facts.policy.flush_timeout)
+    return between_steps if facts.moved else max(between_steps, facts.start_by)
 
 
 def _answer_by(facts: Facts, limit: float) -> None:

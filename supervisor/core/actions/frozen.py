@@ -43,8 +43,9 @@ def stood_stopping(facts: Facts, event: HostStood, now: float) -> Effects:
 
 
 def stood_adopting(facts: Facts, event: HostStood, now: float) -> Effects:
-    """It could not answer."""
+    """It could not answer; one that starts has as long as a new one."""
     facts.hear_anew(now)
+    facts.start_by = now + facts.policy.startup_timeout
     if facts.deadline_at is not None:
         facts.deadline_at = max(facts.deadline_at, now + ANSWER_S)
     return []
