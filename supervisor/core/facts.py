@@ -124,6 +124,7 @@ class Facts:
     unheard: bool = False  # adopted, and its word that it is ready may have been lost
     outdated: bool = False  # adopted, and its configuration has changed since it was started
     flush: Flush | None = None
+    anew: bool = False  # an operator started it while it stopped: once it is gone, old failures count no more
     done_said: bool = False
     last_words: str | None = None
     failed_step: int | None = None  # where its last words say that it failed

@@ -82,7 +82,7 @@ from supervisor.core.actions.training import (
     step_done,
 )
 from supervisor.core.actions.unfit import unfit_flushing, unfit_running, unfit_starting
-from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want
+from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want, want_again
 from supervisor.core.effects import Effect
 from supervisor.core.events import Event
 from supervisor.core.facts import ALIVE, Facts, Policy, State
@@ -101,8 +101,8 @@ COLUMNS = (
 _ROWS: Mapping[type[Event], tuple[Action, ...]] = {
     # what people want
     events.StartRequested: (
-        start,               want,                want,                want,                want,
-        want,                start,               start,               start,               start,
+        start,               want,                want,                want_again,          want_again,
+        want_again,          start,               start,               start,               start,
         want_unidentified,
     ),
     events.StopRequested: (

@@ -35,6 +35,7 @@ from supervisor.core.events import (
     StopRequested,
     TrainingRestored,
     WorkerExited,
+    WorkerUnfit,
 )
 from supervisor.core.facts import AutoRestart, Policy, State
 from supervisor.core.job import TABLE, Job
@@ -422,6 +423,44 @@ def test_start_while_stopping_starts_again_when_it_is_gone():
 
     assert job.handle(StartRequested(), 21.0) == [RememberWanted(True)]
     assert die(job, 22.0, code=WorkerExit.STOPPED)[1:] == [Spawn(2), SelectCheckpoint(2)]
+
+
+def test_start_of_what_stops_as_it_hung_begins_anew_with_all_budgets():
+    job = running(Policy(name="x", is_job=True, hang_timeout=30, startretries=1))
+    job.expire(40.0)
+    assert die(job, 41.0, signal=6)[1:] == [Spawn(2), SelectCheckpoint(2)]
+    job.handle(StepsDone(2, 2), 50.0)
+    assert job.expire(80.0) == [Abort(2)]  # once more and it is given up
+
+    assert job.handle(StartRequested(), 81.0) == []
+
+    assert die(job, 82.0, signal=6)[1:] == [Spawn(3), SelectCheckpoint(3)]
+    assert job.facts.failures.by_cause == {}
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_start_of_what_flushes_begins_anew_only_where_it_stops(stops: bool):
+    job = running(Policy(name="x", is_job=True, autorestart=AutoRestart.NEVER))
+    job.handle(WorkerUnfit(1, Cause.UNHEALTHY, "status 1") if stops else FlushRequested("operator"), 20.0)
+    assert job.state is State.FLUSHING
+
+    job.handle(StartRequested(), 21.0)
+
+    die(job, 22.0, signal=9)
+    assert job.state is (State.STARTING if stops else State.EXITED)
+
+
+def test_stop_after_a_start_of_what_stops_leaves_it_stopped_and_a_new_daemon_starts_nothing_anew():
+    stopped, goes_on = (running(Policy(name="x", is_job=True, hang_timeout=30, startretries=0)) for _ in range(2))
+    for job in (stopped, goes_on):
+        assert job.expire(40.0) == [Abort(1)]
+
+    stopped.handle(StartRequested(), 41.0)
+    assert stopped.handle(StopRequested(), 42.0) == [RememberWanted(False)]
+    goes_on.handle(StartRequested(goes_on=True), 41.0)
+
+    assert [die(job, 43.0, signal=6)[1:] for job in (stopped, goes_on)] == [[], []]
+    assert (stopped.state, goes_on.state) == (State.STOPPED, State.FAILED)
 
 
 def test_silence_is_a_hang_only_where_a_limit_is_set():

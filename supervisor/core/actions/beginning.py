@@ -15,6 +15,7 @@ from supervisor.core.actions.moves import (
     terminate,
 )
 from supervisor.core.actions.training import note_step
+from supervisor.core.actions.wishes import begin_anew
 from supervisor.core.effects import RecordEnd, SendGo, SetAside
 from supervisor.core.events import (
     CheckpointSelected,
@@ -70,6 +71,8 @@ def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
     if facts.closing or not facts.wanted:
         enter(facts, State.STOPPED)
         return [record]
+    if facts.anew:
+        return [record, *begin_anew(facts, now)]
     if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:

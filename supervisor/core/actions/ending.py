@@ -7,7 +7,7 @@ from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import blame, own_checkpoint, remember
 from supervisor.core.actions.moves import come_up, enter, fail, launch, loop_pause, retry
 from supervisor.core.actions.repeating import follow_bad_checkpoint, follow_divergence, follow_out_of_memory
-from supervisor.core.actions.wishes import unwant
+from supervisor.core.actions.wishes import begin_anew, unwant
 from supervisor.core.effects import RecordEnd
 from supervisor.core.events import WorkerExited
 from supervisor.core.facts import AutoRestart, Facts, State
@@ -39,6 +39,8 @@ def follow(facts: Facts, event: WorkerExited, cause: Cause, text: str, now: floa
         facts.reason = text if _left_unsaved(facts) else None
         enter(facts, State.STOPPED)
         return [record]
+    if facts.anew:
+        return [record, *remember(facts), *begin_anew(facts, now)]
     if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping; or the host may come to stay
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:

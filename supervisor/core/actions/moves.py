@@ -85,7 +85,7 @@ def launch(facts: Facts, now: float) -> Effects:
         return hold(facts, until)
     facts.attempt += 1
     facts.started_at = facts.progressed_at = now
-    facts.moved = facts.done_said = facts.restoring = facts.outdated = facts.unheard = False
+    facts.moved = facts.done_said = facts.restoring = facts.outdated = facts.unheard = facts.anew = False
     facts.held = facts.last_flush_asked = facts.insured = False
     facts.flush_again_at = facts.stepped_at = None
     facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None

@@ -6,6 +6,7 @@ from supervisor.core.effects import RememberWanted
 from supervisor.core.events import Closed, Event, StartRequested
 from supervisor.core.facts import Facts, State
 from supervisor.core.restart import Cause
+from supervisor.protocol.messages import Then
 
 
 def want(facts: Facts, event: Event, now: float) -> Effects:
@@ -18,6 +19,7 @@ def want(facts: Facts, event: Event, now: float) -> Effects:
 
 def unwant(facts: Facts, event: Event, now: float) -> Effects:
     """It is not to run any more; nothing to stop, or the stop is under way."""
+    facts.anew = False
     if not facts.wanted:
         return []
     facts.wanted = False
@@ -48,11 +50,24 @@ def start(facts: Facts, event: StartRequested, now: float) -> Effects:
             enter(facts, State.BACKOFF, rests_until)
             return effects
         return effects + launch(facts, now)
+    return effects + begin_anew(facts, now)
+
+
+def begin_anew(facts: Facts, now: float) -> Effects:
+    """Whatever it failed of before, it gets an attempt, and all budgets."""
     facts.failures.forget()
     facts.suspects.forget()
     facts.patience.forgive()
     facts.best_step, facts.ever_moved = None, False
-    return effects + launch(facts, now)
+    return launch(facts, now)
+
+
+def want_again(facts: Facts, event: StartRequested, now: float) -> Effects:
+    """A start while it stops, for whatever reason: as from one that stands still, once it is gone."""
+    trains_on = facts.flush is not None and facts.flush.then is Then.GO_ON
+    if not (event.goes_on or (facts.state is State.FLUSHING and trains_on)):
+        facts.anew = True
+    return want(facts, event, now)
 
 
 @leads_to(State.STOPPED)
