@@ -187,7 +187,10 @@ async def stop_all(daemon: Daemon, wait: bool = True) -> list[Struct]:
 
 
 async def _stop_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> list[Struct]:
-    chosen = [each for each in last_first(runners) if _word(each) in UP or _starts_again(each)]
+    in_order = list(last_first(runners))
+    for each in in_order:
+        await each.looked_back.wait()  # before that nobody knows whether it has a worker of an earlier daemon
+    chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
     return await results([(each, do(daemon, "stop", name=each.name, wait=wait)) for each in chosen])
 
 

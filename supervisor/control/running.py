@@ -84,9 +84,10 @@ async def stop(daemon: Daemon, arguments: Arguments) -> Result:
     wait = flag_in(arguments, "wait", True)
     await runner.looked_back.wait()
     attempt = runner.attempt
-    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None
+    runs = runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None or runner.is_due
     runner.post(fact.StopRequested())  # also where nothing runs: it is not wanted after a reboot either
-    await runner.taken_up.wait()
+    if wait or not runs:
+        await runner.taken_up.wait()
     if not runs:
         raise CommandError(Code.NOT_RUNNING, runner.name)
     if wait:

@@ -14,6 +14,7 @@ from supervisor.config import ProgramConfig
 from supervisor.control import noticed
 from supervisor.core.facts import State
 from supervisor.core.standby import Stage
+from supervisor.core.wire_states import WireState
 from supervisor.host import journal, syslog
 from supervisor.runner.runner import Runner
 
@@ -88,8 +89,11 @@ def _text(path: Path | None) -> str | None:
 
 
 def wire_state(runner: Runner) -> tuple[str, int]:
-    """Supervisor's name and number for where the program stands; a flush before a stop is STOPPING."""
-    found = runner.wire_state
+    """Supervisor's name and number for where the program stands; a flush before a stop is STOPPING.
+
+    What waits for the last of an earlier daemon's is on its way, so that a stop of all stops it too.
+    """
+    found = WireState.STARTING if runner.is_due else runner.wire_state
     return (found.name, int(found))
 
 

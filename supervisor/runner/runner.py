@@ -120,6 +120,13 @@ class Runner:
         return stops or waits or self.state in (State.STOPPING, State.KILLING)
 
     @property
+    def is_due(self) -> bool:
+        """Whether it starts by itself, once what an earlier daemon left of it is gone."""
+        facts = self._job.facts
+        is_down = self.state is State.STOPPED and not facts.closing
+        return is_down and facts.wanted and not self.taken_up.is_set()
+
+    @property
     def wire_state(self) -> WireState:
         """Where it stands in Supervisor's words."""
         return wire_state(self.state, is_stopping=self.is_stopping, is_held_back=self.waits_for is not None)

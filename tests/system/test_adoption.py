@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import xmlrpc.client
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from supervisor.host import marks
 from supervisor.protocol import checkpoints, layout
 from supervisor.supervisord import SAME_SIGNAL_S
 from tests.reading import alive
+from tests.system.both import UnixTransport
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job
 
 ENDLESS = 100_000
@@ -472,6 +474,34 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
 
     assert stray.poll() == -signal.SIGKILL
     assert time.monotonic() - began_at < 60
+
+
+def test_stop_all_stops_what_waits_for_the_last_of_an_earlier_daemon_too(tmp_path: Path) -> None:
+    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "p", 1)}
+    stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
+    assert stray.stdout is not None and stray.stdout.readline()
+    others = "[program:q]\ncommand=/bin/sleep 100000\nstartsecs=0\n[program:r]\ncommand=/bin/true\nautostart=false\n"
+    section = f"[program:p]\ncommand=/bin/sleep 100000\nstartsecs=0\nstopwaitsecs=1000\n{others}"
+    told: list[dict[str, Any]] = []
+    try:
+        with Daemon(tmp_path, section) as daemon:
+            daemon.until_state("q", "RUNNING")
+            before = {name: daemon.status(name)["wire_state"] for name in "pqr"}
+            with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
+                stopping = threading.Thread(target=lambda: told.extend(proxy.supervisor.stopAllProcesses()))
+                stopping.start()
+                daemon.until(lambda: daemon.status("p")["wire_state"] == "STOPPED", "it is not to start any more")
+                stray.kill()
+                stopping.join(PATIENCE_S)
+            states = {name: daemon.status(name)["wire_state"] for name in "pqr"}
+            attempts = daemon.call("history", name="p")["attempts"]
+    finally:
+        stray.kill()
+        stray.wait()
+
+    assert before == {"p": "STARTING", "q": "RUNNING", "r": "STOPPED"}
+    assert sorted((each["name"], each["description"]) for each in told) == [("p", "OK"), ("q", "OK")]
+    assert (states, attempts) == (dict.fromkeys("pqr", "STOPPED"), [])
 
 
 def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: Path) -> None:
