@@ -12,7 +12,8 @@ from supervisor.core.standby import Kind
 from supervisor.host import marks
 from supervisor.host.health import Check
 from supervisor.host.limits import RESOURCES
-from supervisor.host.process import SpawnRequest, credentials
+from supervisor.host.process import SpawnRequest
+from supervisor.host.users import credentials_of
 from supervisor.protocol import launch
 from supervisor.protocol.retention import RetentionPolicy
 
@@ -91,7 +92,7 @@ def spawn_request(
             **({"NOTIFY_SOCKET": str(notify)} if notify else {}),
             **(told.to_environment() if told is not None else {}),
         },
-        credentials=credentials(config.user) if config.user else None,
+        credentials=credentials_of(config.user) if config.user else None,
         umask=config.umask,
         group_ends_with_it=config.job is not None,
         stdout=stdout,
@@ -129,7 +130,7 @@ def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
     """Uid and gid of the user the program runs as; None: the daemon's own. Raises SpawnError."""
     if config.user is None:
         return None
-    user = credentials(config.user)
+    user = credentials_of(config.user)
     return user.uid, user.gid
 
 

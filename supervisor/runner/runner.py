@@ -20,7 +20,7 @@ from supervisor.core.facts import ALIVE, Facts, Flush, State
 from supervisor.core.job import Job
 from supervisor.core.restart import Cause, retries
 from supervisor.core.wire_states import WireState, wire_state
-from supervisor.host import marks
+from supervisor.host import marks, users
 from supervisor.host.log_handover import Output
 from supervisor.host.oom_events import evidence
 from supervisor.protocol import messages
@@ -158,6 +158,8 @@ class Runner:
     async def learn_attempts(self, last_attempt: int) -> None:
         """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
         self.goes_on = await self._learning.before_start(last_attempt) or self.goes_on
+        if self.config.user is not None:
+            await users.ask(self.config.user)
 
     def start(self) -> None:
         """Nothing stands in the way any more."""
