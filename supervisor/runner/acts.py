@@ -261,7 +261,7 @@ class Acts:
     @perform.register
     def _(self, effect: order.Terminate) -> None:
         self._end_waiting(effect.attempt)
-        if self._config.stop_command is None:
+        if self._config.stop_command is None or self._attempt is None:  # there is nobody the command could stop
             self._signal_stop(effect.attempt)
         else:
             self._background(self._stop_by_command(effect.attempt, self._config.stop_command))

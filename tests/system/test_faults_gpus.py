@@ -93,9 +93,8 @@ def test_a_start_waits_until_the_memory_of_the_last_attempt_is_free(tmp_path: Pa
 
 def test_it_can_be_stopped_while_it_waits_and_starts_anyway_in_the_end(tmp_path: Path):
     host = Host(tmp_path)
-    with Daemon(
-        tmp_path, job("t", tmp_path, "gpu_wait=3", STEPS=ENDLESS, EVERY=10), environment=host.environment
-    ) as daemon:
+    keys = f"gpu_wait=3\nstop_command=/usr/bin/touch {tmp_path}/told"
+    with Daemon(tmp_path, job("t", tmp_path, keys, STEPS=ENDLESS, EVERY=10), environment=host.environment) as daemon:
         for stops in (True, False):
             pid = daemon.until_step("t", 15)["pid"]
             host.are({"uuid": "GPU-aaaa", "pids": [pid]}, {"uuid": "GPU-bbbb"})
@@ -104,6 +103,7 @@ def test_it_can_be_stopped_while_it_waits_and_starts_anyway_in_the_end(tmp_path:
                 daemon.until(lambda: "free of the last attempt" in daemon.status("t")["description"], "it waits")
                 daemon.call("stop", name="t")
                 assert daemon.status("t")["state"] == "STOPPED"
+                assert not (tmp_path / "told").exists(), "there is no process that stop_command could stop"
                 host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
                 daemon.call("start", name="t")
         daemon.until(lambda: daemon.status("t")["pid"] not in (None, pid), "it starts anyway")
