@@ -122,6 +122,8 @@ class Supervisord:
                 logs.close()
             ledger.close()
             await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
+            if self._reload:
+                await _pass_signals_on()
         return None if self._reload else self._status
 
     def _services(self, ledger: Ledger) -> Services:
@@ -248,6 +250,10 @@ class Supervisord:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     def _asked_to_leave(self, number: signal.Signals, programs: Programs) -> None:
+        if self._reload:
+            log.warning("daemon.signalled", signal=number.name, effect="left to the daemon that this one becomes")
+            _pass_on(number)
+            return
         now, told_at = asyncio.get_running_loop().time(), self._told_at
         if told_at is not None and now - told_at < SAME_SIGNAL_S:
             log.warning("daemon.signalled", signal=number.name, effect="none: so soon after the last it is the same")
@@ -276,6 +282,9 @@ class Supervisord:
 
     def _power_fails(self, programs: Programs, noticing: Noticing) -> None:
         """SIGPWR: everything is to be on the disk within power_timeout, and the daemon leaves."""
+        if self._reload:
+            self._asked_to_leave(signal.SIGPWR, programs)
+            return
         loop = asyncio.get_running_loop()
         gone_at = loop.time() + self._config.supervisord.power_timeout
         noticing.received(
@@ -303,6 +312,25 @@ class Supervisord:
         task = asyncio.create_task(doing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _pass_signals_on() -> None:
+    """From now on all signals are for the daemon that this process becomes: other threads, in which they are not
+    blocked, catch them until it does."""
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        signal.signal(number, _pass_on)
+    for _ in range(2):  # the loop hears of those that were caught before
+        await asyncio.sleep(0)
+    for number in SIGNALS:  # else it would set them back when it is closed, and they would kill
+        loop.remove_signal_handler(number)
+        signal.signal(number, _pass_on)
+
+
+def _pass_on(number: int, frame: object = None) -> None:
+    """Sends it to this thread, where it is blocked: so it waits, and goes on waiting in what this thread executes."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    signal.raise_signal(number)
 
 
 def notice_sources(settings: SupervisordConfig) -> tuple[Source, ...]:

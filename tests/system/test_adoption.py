@@ -396,6 +396,21 @@ def test_signal_at_any_moment_of_a_reload_is_heeded(tmp_path: Path, number: sign
         assert daemon.process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.002, 0.004, 0.008, 0.016, 0.032])
+def test_single_signal_at_any_moment_of_a_reload_is_heeded(tmp_path: Path, after_s: float):
+    with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n") as daemon:
+        pid = daemon.until_state("sleeper", "RUNNING")["pid"]
+        assert daemon.process is not None
+        daemon.call("clear", name="sleeper")  # there are threads besides
+        daemon.call("reload")
+        time.sleep(after_s)
+
+        daemon.process.send_signal(signal.SIGTERM)
+
+        assert daemon.process.wait(PATIENCE_S) == 0
+        assert not alive(pid)
+
+
 def test_reload_flushes_and_starts_anew_what_is_configured_otherwise(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, STEPS=ENDLESS, EVERY=ENDLESS)) as daemon:
         first = daemon.until_step("count", 5)["pid"]
