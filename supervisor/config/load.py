@@ -119,6 +119,8 @@ class _Reading:
         here, to_syslog = self.source.folder, {"log_to_syslog": False}
         if checked.texts.get("logfile", "").lower() == "syslog":
             checked.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
+        if checked.texts.get("logfile") == os.devnull:
+            checked.texts["logfile"] = "NONE"  # there is nothing to rotate, and nothing to read
         if checked.texts.get("pidfile") == os.devnull:
             checked.texts["pidfile"] = "NONE"  # a pid file is deleted in the end
         daemon = checked.build(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)

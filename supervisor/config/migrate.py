@@ -169,7 +169,7 @@ def _changes(section: Section, kind: str, key: str, entry: Entry, environment: M
             f"is {os.path.abspath(entry.folder / value)}: relative paths start from the folder of their file, in "  # noqa: PTH100 - keeps links
             f"Supervisor from the one that supervisord is started in"
         )
-    if (kind, key) == ("supervisord", "pidfile") and value == os.devnull:
+    if kind == "supervisord" and key in ("logfile", "pidfile") and value == os.devnull:
         yield "the same as NONE"
     if (kind, key) == ("supervisord", "loglevel") and word in ("trace", "blather"):
         yield "is the same as debug"

@@ -360,6 +360,10 @@ def test_a_log_at_dev_null_is_none(program):
     assert (found.stdout_logfile, found.stderr_logfile) == (None, None)
 
 
+def test_the_daemons_log_at_dev_null_is_none_so_that_maintail_says_that_there_is_none(read):
+    assert read("[supervisord]\nlogfile = /dev/null\n").supervisord.logfile is None
+
+
 def test_a_pid_file_that_is_dev_null_is_none(read):
     assert read("[supervisord]\npidfile = /dev/null\n").supervisord.pidfile is None  # or root would delete it
 

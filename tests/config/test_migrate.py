@@ -82,6 +82,7 @@ LOOK = (
     [
         ("supervisord", "logfile = /var/log/d.log", Fate.CHANGED, [JSON_LINES]),
         ("supervisord", "logfile = d.log", Fate.CHANGED, [JSON_LINES, RELATIVE.format_map]),
+        ("supervisord", "logfile = /dev/null", Fate.CHANGED, [JSON_LINES, "the same as NONE"]),
         ("supervisord", "pidfile = d.log", Fate.CHANGED, [RELATIVE.format_map]),
         ("supervisord", "pidfile = %(here)s/d.pid", Fate.KEPT, []),
         ("supervisord", "pidfile = ~/d.pid", Fate.KEPT, []),
