@@ -72,6 +72,7 @@ class Acts:
         self.counters: tuple[Counter, ...] = ()
         """Of kills for lack of memory, as they stood when the worker was last seen to move to another cgroup."""
         self._spoke_last = False  # it said `done` or `failed`
+        self._said_done = False
         self._last_pid: int | None = None  # of the attempt before
         self._gpus = GpuWaiting(config, services, lambda: self.reserve.pid)
         ears = Ears(self._exited, self._heard, self._misheard, self._told)
@@ -139,7 +140,7 @@ class Acts:
 
     def _begin(self) -> None:
         self.training.begin()
-        self._spoke_last = False
+        self._spoke_last = self._said_done = False
         self.spawn_error = self.last_exit = self.says = None
 
     # --- effects out --------------------------------------------------------------------------------------------------
@@ -355,11 +356,12 @@ class Acts:
         self._attempt, self._last_pid = None, attempt.process.pid
         self.exports.over(number)
         self.last_exit, self.ended_wall_at, self.ended_at = exit_, time.time(), time.monotonic()
+        is_done = self._said_done and exit_.signal is None and exit_.code in (0, None)
         self._log.warning(
             "worker.exited",
             attempt=number,
             how=describe_exit(exit_.code, exit_.signal),
-            expected=self._config.job is None and exit_.code in self._config.exitcodes,
+            expected=is_done if self._config.job is not None else exit_.code in self._config.exitcodes,
             ran_for_s=round(self.ran_s or 0.0, 1),
             last_step=self.training.step,
         )
@@ -380,6 +382,8 @@ class Acts:
     def _heard(self, message: messages.FromWorker) -> None:
         self.training.note(message)
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
+        is_done = isinstance(message, messages.Standing) and message.phase is messages.Phase.DONE
+        self._said_done = self._said_done or is_done or isinstance(message, messages.Done)
         self.tally.heard(message, time.monotonic())
         self.books.heard(message, time.monotonic())
         if self._attempt is not None:

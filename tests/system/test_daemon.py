@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reading import alive, content
+from tests.reading import alive, content, records
 from tests.system.harness import Daemon, job
 
 SUPERVISORD = (sys.executable, "-m", "supervisor.daemon", "-c")
@@ -33,6 +33,18 @@ def test_in_the_background_the_command_returns_once_the_daemon_answers(tmp_path:
     daemon.until(lambda: not alive(pid), "it is gone")
     assert not daemon.socket.exists()
     assert not (tmp_path / "state" / "supervisord.pid").exists()
+
+
+def test_the_log_says_that_a_job_which_is_done_ended_as_it_should_and_one_that_was_killed_not(tmp_path: Path):
+    with Daemon(tmp_path, job("t", tmp_path, STEPS=200)) as daemon:
+        os.kill(daemon.until_step("t", 5)["pid"], signal.SIGKILL)
+        daemon.until_state("t", "SUCCEEDED")
+
+    ends = [each for each in records(tmp_path / "daemon.log") if each["event"] == "worker.exited"]
+    assert [(each["how"], each["expected"]) for each in ends] == [
+        ("terminated by SIGKILL", False),
+        ("exit status 0", True),
+    ]
 
 
 @pytest.mark.parametrize("mode", [[], ["-n"]], ids=["background", "foreground"])
