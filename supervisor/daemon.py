@@ -27,6 +27,7 @@ from supervisor.host.daemon_log import DaemonLog
 from supervisor.host.ledger import LedgerError
 from supervisor.host.notices.choose import UnknownSourceError
 from supervisor.host.process import SpawnError, credentials
+from supervisor.protocol.wording import counted
 from supervisor.supervisord import SIGNALS, Supervisord, notice_sources
 
 log = structlog.get_logger()
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 - before there is a log
         return EXIT_CONFIG
     if asked.check_config:
-        print(*config.remarks, f"{path}: good, {len(config.programs)} programs", sep="\n")  # noqa: T201 - the answer
+        print(*config.remarks, f"{path}: good, {counted(len(config.programs), 'program')}", sep="\n")  # noqa: T201 - the answer
         return 0
     return _run(config, lambda: load(path, os.environ, said))
 

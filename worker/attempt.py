@@ -15,6 +15,7 @@ from supervisor.protocol import launch
 from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import Control, Launch, LaunchError
 from supervisor.protocol.messages import Failed, FromWorker, Progress, Promote
+from supervisor.protocol.wording import counted
 from worker import stacks, standby
 from worker.channel import Channel
 from worker.remarks import remark
@@ -214,7 +215,7 @@ def _start_others(told: Launch) -> None:
         try:
             members.start(told.workers)
         except OSError as error:
-            this().give_up(WorkerExit.USER_ERROR, f"cannot start {told.workers - 1} more workers: {error}")
+            this().give_up(WorkerExit.USER_ERROR, f"cannot start {counted(told.workers - 1, 'more worker')}: {error}")
 
 
 def present() -> Attempt:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol import durable, layout
+from supervisor.protocol.wording import counted
 from worker.attempt import Attempt
 
 MAX_BYTES = 1 << 20
@@ -82,7 +83,7 @@ def _made(described: Any, strategy: tf.distribute.Strategy) -> Any:
     if "replicas" in described:
         parts = described["replicas"]
         if len(parts) != strategy.num_replicas_in_sync:
-            raise Unknown(f"it was described with {len(parts)} replicas")
+            raise Unknown(f"it was described with {counted(len(parts), 'replica')}")
         made = [_made(each, strategy) for each in parts]
         return strategy.experimental_distribute_values_from_function(
             lambda context: made[context.replica_id_in_sync_group]

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from supervisor.protocol.wording import counted
 from worker import gang
 from worker.skipping import END, Batch, explained, rows_of, skipped, taken_off
 from worker.state import Position
@@ -46,7 +47,9 @@ class Examples:
             raise ValueError(f"cannot make examples of arrays with {sorted(counts)} entries; give all the same number")
         (self.count,) = counts
         if not 1 <= batch_size <= self.count:
-            raise ValueError(f"cannot make batches of {batch_size} from {self.count} examples; use 1 to {self.count}")
+            raise ValueError(
+                f"cannot make batches of {batch_size} from {counted(self.count, 'example')}; use 1 to {self.count}"
+            )
         self.batch_size = int(batch_size)  # NumPy's is not JSON's
         self.load = load
         """What gives an example; None for arrays."""

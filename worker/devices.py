@@ -6,6 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from supervisor.protocol.launch import STRATEGIES, Launch
+from supervisor.protocol.wording import counted
 from worker import attempt, conditions, members, tensorflow_conditions, tpu
 from worker.remarks import remark
 
@@ -54,7 +55,7 @@ def strategy_of(
         make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
     workers = told.workers or workers
     if workers is not None and name != "multiworker":
-        raise ValueError(f"cannot use {workers} workers with strategy {name!r}; they go with multiworker")
+        raise ValueError(f"cannot use {counted(workers, 'worker')} with strategy {name!r}; they go with multiworker")
     if name == "multiworker":
         return _multiworker(workers)
     if name == "tpu":
@@ -79,7 +80,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
         gpus = tf.config.list_physical_devices("GPU")
         if gpus and len(gpus) < workers:
             raise ValueError(
-                f"cannot train with {workers} workers on {len(gpus)} GPUs; use as many as there are, at most"
+                f"cannot train with {workers} workers on {counted(len(gpus), 'GPU')}; use as many as there are, at most"
             )
         tf.config.set_visible_devices(gpus[rank::workers], "GPU")
         if member is None:
@@ -94,7 +95,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
 
 def _gpu_names(there: int, wanted: int | None) -> list[str]:
     if wanted is not None and wanted > there:
-        remark(f"mirrors over {there} GPUs, not {wanted}: there are no more on this host")
+        remark(f"mirrors over {counted(there, 'GPU')}, not {wanted}: there are no more on this host")
     return [f"/gpu:{number}" for number in range(min(there, wanted or there))]
 
 

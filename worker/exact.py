@@ -11,6 +11,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state  # Keras has no public way to its global generator
 from keras.src.random import seed_generator
 
+from supervisor.protocol.wording import counted
 from worker import generators as global_generators
 from worker.generators import as_json, from_json, read_python, write_python
 
@@ -67,7 +68,8 @@ def write_seeds(hidden: Hidden, values: Sequence[Sequence[int]]) -> None:
     """Gives them back, to every replica. Raises ValueError if there are not as many values as seeds."""
     if len(values) != len(hidden.seeds):
         raise ValueError(
-            f"the checkpoint holds the random state of {len(values)} Keras layers, this program has {len(hidden.seeds)}"
+            f"the checkpoint holds the random state of {counted(len(values), 'Keras layer')}, this program "
+            f"has {len(hidden.seeds)}"
         )
     for seed, value in zip(hidden.seeds, values, strict=True):
         seed.assign(value)
@@ -120,8 +122,8 @@ def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None
     stored = states.get("own", ())
     if len(stored) != len(own):
         raise ValueError(
-            f"the checkpoint holds the state of {len(stored)} generators of the script's own, worker.Run was given "
-            f"{len(own)} (generators=)"
+            f"the checkpoint holds the state of {counted(len(stored), 'generator')} of the script's own, worker.Run "
+            f"was given {len(own)} (generators=)"
         )
     global_generators.write(states)
     keras = _global_seed()

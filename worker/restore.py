@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol import layout, manifest
+from supervisor.protocol.wording import counted
 from worker import exact, state
 from worker.checkpoint import COPIES
 from worker.state import State
@@ -123,7 +124,8 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
 
 def _restore_copies(hidden: exact.Hidden, host: State, folder: Path, replicas: int) -> list[str]:
     if host.replicas != replicas:
-        return [f"per-replica values (written by {host.replicas} replicas, now {replicas}: all get the first one's)"]
+        written = counted(host.replicas, "replica")
+        return [f"per-replica values (written by {written}, now {replicas}: all get the first one's)"]
     if host.copies != len(hidden.copies):
         return [f"per-replica values ({host.copies} in the checkpoint, {len(hidden.copies)} in the program)"]
     if hidden.copies:

@@ -14,6 +14,7 @@ from supervisor.protocol.exitcodes import WorkerExit
 from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported
+from supervisor.protocol.wording import counted
 from worker import completeness, exact, gang, members
 from worker.checkpoint import Figures
 from worker.data import Feed
@@ -292,7 +293,9 @@ class Run(Steps):
             self._keeper.release()
             self._attempt.give_up(WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}")
         if found:
-            self._attempt.reporter.remark(f"leaves out {len(found)} batches that made training diverge ({SKIPPED})")
+            self._attempt.reporter.remark(
+                f"leaves out {counted(len(found), 'batch', 'batches')} that made training diverge ({SKIPPED})"
+            )
         return found
 
     def _check_complete(self, frame: FrameType) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops.distribute import compute_batch_size  # as strategies ask for it
 
+from supervisor.protocol.wording import counted
 from worker import gang
 from worker.state import Position
 
@@ -44,9 +45,10 @@ def _batch_size(dataset: tf.data.Dataset) -> int | None:
 def _cut(dataset: tf.data.Dataset, examples: int) -> tf.data.Dataset:
     can_cut = _can_be_cut(dataset)
     text = (
-        f"{_UNCUTTABLE}: {examples} examples of the epoch are consumed, its batches have another size than when the "
-        f"checkpoint was written, and a part of them that holds no row for each example can't be cut; use a batch size "
-        f"of which a batch ends there, batches whose parts all have one row for each example, or worker.Examples"
+        f"{_UNCUTTABLE}: {counted(examples, 'example')} into the epoch, its batches have another size than "
+        f"when the checkpoint was written, and a part of them that holds no row for each example can't be cut; use a "
+        f"batch size of which a batch ends there, batches whose parts all have one row for each example, or "
+        f"worker.Examples"
     )
 
     def cut(ahead: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from supervisor.protocol.wording import counted
 from worker import attempt, conditions, torch_loading
 from worker.files import FilesRun, NotFinite, Unfit
 from worker.tensorboard import EVERY
@@ -108,7 +109,9 @@ class Run(FilesRun):
         """
         count = len(dataset)
         if count < batch_size:
-            raise ValueError(f"cannot make batches of {batch_size} from {count} examples; use a smaller size")
+            raise ValueError(
+                f"cannot make batches of {batch_size} from {counted(count, 'example')}; use a smaller size"
+            )
         epoch, batch = self.epoch, self.batch
         first = batch * batch_size if self.examples is None else self.examples
         while not self.reached:
@@ -249,7 +252,8 @@ def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) 
         torch.cuda.set_rng_state_all(devices[:count])
     if len(devices) > count:
         attempt.this().reporter.remark(
-            f"the checkpoint has the random state of {len(devices)} GPUs and {count} are here: the others' is not used"
+            f"the checkpoint has the random state of {counted(len(devices), 'GPU')}, this host has {count}: that of "
+            f"the others is not used"
         )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 import xxhash
 
+from supervisor.protocol.wording import counted
 from worker.generators import as_json, from_json, read_python, write_python
 
 FOREIGN = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
@@ -290,7 +291,9 @@ class Returned:
             or len(own) != len(values)
             or any(list(each.shape) != copies[0]["shape"] for each, copies in zip(own, values, strict=True))
         ):
-            raise CannotGiveBack(f"{len(values)} variables, where now is {_named(present)} with {len(own)} like them")
+            raise CannotGiveBack(
+                f"{counted(len(values), 'variable')}, where now is {_named(present)} with {len(own)} like them"
+            )
         for variable, copies in zip(own, values, strict=True):
             fill(variable, [self._read(each) for each in copies])
 

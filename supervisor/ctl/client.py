@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+from supervisor.protocol.wording import counted
+
 CONNECT_TIMEOUT_S = 10.0  # a daemon that is alive accepts at once; a listen queue that is full clears sooner
 ANSWER_TIMEOUT_S = 60.0  # for what needs no waiting; a host that swaps heavily still answers within it
 CONNECT_PAUSE_S = 0.02
@@ -88,7 +90,7 @@ class Client:
                 count += 1
             if count < len(names):
                 raise Unreachable(
-                    f"{self.url} broke off after {count} of {len(names)} programs; ask status for the rest"
+                    f"{self.url} broke off after {count} of {counted(len(names), 'program')}; ask status for the rest"
                 )
 
     def tail(

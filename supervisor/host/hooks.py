@@ -19,6 +19,7 @@ from typing import IO
 import structlog
 
 from supervisor.host.spawning import place_for_words
+from supervisor.protocol.wording import counted
 
 QUEUED = 100  # a command that takes all of its 30 s is then 50 minutes behind: whoever reads it has other trouble
 SHOWN_BYTES = 500  # of what a command that failed wrote to standard error
@@ -56,7 +57,8 @@ class Hooks:
         """What did not get through since the daemon's start; None if all did."""
         if not (self.dropped or self.failed):
             return None
-        return f"{self.failed} hook commands failed, {self.dropped} events were dropped; the daemon's log says which"
+        failed, dropped = counted(self.failed, "hook command"), counted(self.dropped, "event")
+        return f"{failed} failed, {dropped} dropped; the daemon's log says which"
 
     def tell(self, happening: Happening) -> None:
         """Queues it; never waits."""

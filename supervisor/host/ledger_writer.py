@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 from supervisor.host.ledger_pruning import Pruning
 from supervisor.host.ledger_schema import is_damage, is_passing, sayable_errors
+from supervisor.protocol.wording import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
 RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
@@ -41,7 +42,9 @@ class LedgerWriter:
         error, lost = self._error, self._lost
         if error is None and not lost:
             return None
-        fate = f"{lost} records were lost" if lost else "nothing is lost yet, it is tried again; free space on its disk"
+        fate = "nothing is lost yet, it is tried again; free space on its disk"
+        if lost:
+            fate = f"{counted(lost, 'record')} lost"
         return f"{error or 'it works again'}; {fate}"
 
     def put(self, sql: str, *values: Value) -> None:

@@ -6,6 +6,8 @@ import stat
 import time
 from pathlib import Path
 
+from supervisor.protocol.wording import counted
+
 CHECK_EVERY_S = 1.0  # how long output may still go to a file that somebody moved or deleted
 RETRY_EVERY_S = 1.0  # after an error: a bad disk can take long over each refusal
 
@@ -96,7 +98,7 @@ class LogFile:
     def _tell_loss(self) -> None:
         if not self._dropped:
             return
-        line = f"[stepkeeper dropped {self._dropped} bytes: {self._cause}]\n"
+        line = f"[stepkeeper dropped {counted(self._dropped, 'byte')}: {self._cause}]\n"
         rest = (line if self._at_line_start else f"\n{line}").encode()
         while rest:
             rest = rest[self._append(rest) :]

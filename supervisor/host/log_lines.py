@@ -14,6 +14,7 @@ from pathlib import Path
 from supervisor.host import journal, syslog
 from supervisor.host.log_messages import Take
 from supervisor.host.syslog import Way
+from supervisor.protocol.wording import counted
 
 LINE_BYTES = 8192  # rsyslog's default; a longer one is cut into several
 HELD_BYTES = 1024 * 1024  # for a log daemon that is away, as for a disk that hangs
@@ -93,7 +94,7 @@ class SystemLog:
                 self._is_sending = False
                 lost, self._lost = self._lost, 0
             if lost:
-                told = f"stepkeeper dropped {lost} lines of all programs: the log did not take them in time"
+                told = f"stepkeeper dropped {counted(lost, 'line')} of all programs: the log did not take them in time"
                 self._deliver(way, message, told.encode(), time.time())
             self._ring_at_end()
 

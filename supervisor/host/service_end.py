@@ -23,6 +23,7 @@ import psutil
 
 from supervisor.host import leftover, marks, tree
 from supervisor.host.systemd import Systemd
+from supervisor.protocol.wording import counted
 
 CRASH_PAUSE_S = 1.0
 """How long the successor of a crashed daemon waits, lest one that can't start be tried without end at full speed. Not
@@ -115,7 +116,8 @@ def main(unit: str) -> int:
     left = left_in(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
     if not ends(os.environ, _ask_job(unit)):
         if left:
-            _say(f"the daemon is gone ({os.environ.get('SERVICE_RESULT')}); {len(left)} processes live on for the next")
+            lives_on = f"for the next it left {counted(len(left), 'process', 'processes')}"
+            _say(f"the daemon is gone ({os.environ.get('SERVICE_RESULT')}); {lives_on}")
         return 0
     if not left:
         return 0

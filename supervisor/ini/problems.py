@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.protocol.wording import counted
+
 SHOWN = 50  # problems in one message: enough for every real file, and a wrong file doesn't flood the terminal
 
 
@@ -37,7 +39,7 @@ class ConfigError(Exception):
         self.problems = tuple(problems)
         lines = [str(each) for each in self.problems[:SHOWN]]
         if len(self.problems) > SHOWN:
-            lines.append(f"... and {len(self.problems) - SHOWN} more problems")
+            lines.append(f"... and {counted(len(self.problems) - SHOWN, 'more problem')}")
         super().__init__("\n".join(lines))
 
 

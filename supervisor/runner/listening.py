@@ -12,6 +12,7 @@ from supervisor.config.listener_keys import ListenerConfig
 from supervisor.core import listeners, occurrences
 from supervisor.core.listeners import Listener, Pool, Standing
 from supervisor.core.occurrences import Occurrence
+from supervisor.protocol.wording import counted
 from supervisor.runner.stream import Stream
 
 TOLD_EVERY_S = 10.0  # how often the log says that events are dropped, while they are
@@ -35,9 +36,9 @@ class ListenerStanding:
         if self.why is not None:
             said = [f"UNKNOWN: it {self.why}; restart it"]
         if self.waiting:
-            said.append(f"{self.waiting} events wait")
+            said.append(f"{counted(self.waiting, 'event')} waiting")
         if self.dropped:
-            said.append(f"{self.dropped} events were dropped")
+            said.append(f"{counted(self.dropped, 'event')} dropped")
         return ", ".join(said)
 
 

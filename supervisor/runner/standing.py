@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from supervisor.core.facts import State
+from supervisor.protocol.wording import counted
 from supervisor.runner.runner import Runner
 
 JOBS_SHOWN = 4  # what fits a terminal's line
@@ -24,8 +25,8 @@ _WORDS = {
 def standing(runners: Collection[Runner]) -> str:
     """As `3 programs: 2 running, 1 failed; digits step 1200/5000, saved 1100`."""
     counts = Counter(_WORDS[each.state] for each in runners if each.state in _WORDS)
-    counted = ", ".join(f"{number} {word}" for word, number in counts.most_common())
-    line = f"{len(runners)} program{'' if len(runners) == 1 else 's'}" + (f": {counted}" if counted else "")
+    by_state = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+    line = counted(len(runners), "program") + (f": {by_state}" if by_state else "")
     training = [each for each in runners if each.acts.training.step is not None and each.acts.pid is not None]
     shown = [_job(each) for each in training[:JOBS_SHOWN]]
     if len(training) > JOBS_SHOWN:

@@ -12,6 +12,7 @@ from supervisor.core.facts import State
 from supervisor.core.restart import Cause
 from supervisor.host import usage
 from supervisor.host.health import Checks
+from supervisor.protocol.wording import counted
 from supervisor.runner.launching import check_of
 from supervisor.runner.runner import Runner
 
@@ -106,7 +107,8 @@ class Watching:
         elif its.memory_bytes > at_first.memory_bytes + limit / 2 and runner.is_stopping:
             log.warning("memory.grows_on", program=runner.name, attempt=attempt, memory_bytes=its.memory_bytes)
             runner.post(fact.Hurried())
-        text = f"held {its.memory_bytes} bytes in {its.processes} processes, more than memory_limit = {limit}"
+        held = f"held {its.memory_bytes} bytes in {counted(its.processes, 'process', 'processes')}"
+        text = f"{held}, more than memory_limit = {limit}"
         runner.post(fact.WorkerUnfit(attempt, Cause.MEMORY_LIMIT, text))
 
     def _ask(self) -> None:

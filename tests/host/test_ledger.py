@@ -351,7 +351,7 @@ def test_a_record_that_can_never_be_written_blocks_nothing_and_is_counted(ledger
     ledger.remember_wanted("digits", True)
 
     assert ledger.wanted() == {"digits": True}
-    assert ledger.last_error is not None and "1 records were lost" in ledger.last_error
+    assert ledger.last_error is not None and "1 record lost" in ledger.last_error
 
 
 def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> None:

@@ -114,7 +114,7 @@ def test_check_config_tells_remarks_and_starts_nothing(tmp_path: Path):
 
     assert ended.returncode == 0
     assert "[ctlplugin:x] is ignored: Supervisor's own supervisorctl reads it" in ended.stdout
-    assert ended.stdout.endswith(": good, 1 programs\n")
+    assert ended.stdout.endswith(": good, 1 program\n")
     assert not (tmp_path / "state").exists()
 
 

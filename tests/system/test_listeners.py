@@ -104,7 +104,7 @@ def test_what_does_not_fit_is_counted_and_said(tmp_path: Path):
         status = daemon.status("ear")
         listener = status["listener"]
         assert (listener["standing"], listener["waiting"], listener["dropped"]) == ("BUSY", 2, 2)
-        assert "2 events were dropped" in status["description"]
+        assert "2 events dropped" in status["description"]
         assert 'stepkeeper_listener_events_total{fate="dropped",pool="ear"} 2.0' in metrics(daemon)
         daemon.until(lambda: daemon.events("listener.event_dropped"), "it is in the log")
         assert daemon.events("listener.event_dropped") == ["listener.event_dropped"]

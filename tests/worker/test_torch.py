@@ -188,8 +188,8 @@ def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> N
     was_set, said = found("fewer")
 
     assert was_set == [[], [0], [0, 1, 2]]
-    assert "the random state of 3 GPUs and 0 are here" in said
-    assert "the random state of 3 GPUs and 1 are here" in said
+    assert "the random state of 3 GPUs, this host has 0" in said
+    assert "the random state of 3 GPUs, this host has 1" in said
 
 
 def test_full_disk_has_its_number(found: Found, small_disk: Path) -> None:

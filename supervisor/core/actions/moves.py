@@ -167,6 +167,8 @@ def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
     if failures.exhausted(cause, restart.retries(cause, policy.startretries)):
         lack = "a new checkpoint" if policy.is_job else "staying up"
         count = failures.by_cause[cause]
+        if count == 1:
+            return fail(facts, f"1 failure ({cause}) without {lack}: {text}")
         return fail(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
     pause = restart.delay(failures.idle_deaths, f"{policy.name}:{facts.attempt}")
     if not policy.is_job and facts.moved:

@@ -6,6 +6,7 @@ from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, one_name
 from supervisor.ctl.actions.listing import of_program
 from supervisor.ctl.terminal import Status, Terminal
+from supervisor.protocol.wording import counted
 
 MEANS = {
     "training": "steps never done before",
@@ -43,7 +44,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         "",
         f"goodput {_share(answer['goodput'])} of {render.span(wanted_s)} wanted"
         f" (stopped besides: {render.span(spent_s.get('stopped', 0.0))})",
-        f"{answer['attempts']} attempts since {render.moment(answer['since_wall_at'])}",
+        f"{counted(answer['attempts'], 'attempt')} since {render.moment(answer['since_wall_at'])}",
         f"interrupted by: {causes or 'nothing'}; steps lost and done again: {answer['lost_steps']}",
     ]
 

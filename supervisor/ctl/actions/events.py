@@ -10,6 +10,7 @@ from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.terminal import SCHEMA, Status, Terminal
+from supervisor.protocol.wording import counted
 
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
 START = "start"
@@ -83,7 +84,8 @@ def line(event: Event) -> str:
     """One event for people: when, what, of whom, from where, why."""
     if event["event"] == MISSED:
         count = event.get("count")
-        return f"... {count} events were missed" if count else "... supervisord was started anew; events were missed"
+        lost = f"missed {counted(count, 'event')}" if count else "supervisord was started anew; events were missed"
+        return f"... {lost}"
     whose = event.get("program") or event.get("group") or ""
     moved = f"from {event['from_state']}" if event.get("from_state") else ""
     more = [f"{key}={value}" for key, value in event.items() if key not in TOLD_FIRST and value not in (None, "", 0)]

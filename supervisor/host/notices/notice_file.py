@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from supervisor.core.notices import Certainty, Kind
 from supervisor.host.notices.announcement import Announcement, Moment
 from supervisor.host.notices.reading import ReadingError, document, line, members, rfc3339, stamp, word
+from supervisor.protocol.wording import counted
 
 VERSION = 1
 SUFFIX = ".json"
@@ -79,7 +80,7 @@ def _deadline(said: dict[str, Any], written_wall: float, now: Moment) -> tuple[d
     if ahead_s > MAX_AHEAD_S:
         raise ReadingError(f"its deadline is {ahead_s / 86400:.0f} days ahead; the most is {MAX_AHEAD_S / 86400:.0f}")
     if ahead_s < -MAX_PAST_S:
-        raise ReadingError(f"its deadline passed {-ahead_s / 3600:.0f} hours ago; remove it")
+        raise ReadingError(f"its deadline passed {counted(round(-ahead_s / 3600), 'hour')} ago; remove it")
     return gone, lead_s
 
 

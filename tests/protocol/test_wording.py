@@ -1,0 +1,16 @@
+"""Numbers in sentences for people."""
+
+import pytest
+
+from supervisor.protocol.wording import counted
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(0, "0 programs"), (1, "1 program"), (2, "2 programs"), (11, "11 programs")]
+)
+def test_one_is_no_plural(number: int, words: str):
+    assert counted(number, "program") == words
+
+
+def test_plural_may_be_another_word():
+    assert [counted(each, "process", "processes") for each in (1, 2)] == ["1 process", "2 processes"]
