@@ -54,3 +54,22 @@ def test_a_daemon_that_has_no_room_for_a_moment_ends_no_watching(tmp_path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert [json.loads(line)["serial"] for line in lines[:2]] == [1, 2]
     assert status == 1  # the login at the end, which is no moment's matter
+
+
+def test_a_name_that_nothing_has_is_said_and_watched_all_the_same(tmp_path, capsys):
+    path, ok = tmp_path / "e.sock", "200 OK"
+    programs = [{"name": "web:web_1", "group": "web", "process": "web_1"}]
+    played = play(path, answer(ok, {"result": {"programs": programs}}), answer(ok, event(1)))
+
+    status = main(
+        ["-s", f"unix://{path}", "events", "--no-follow", "PROCESS_STATE", "web", "web:web_1", "nope", "web:*"]
+    )
+    played.join(10)
+
+    out, err = capsys.readouterr()
+    assert (len(out.splitlines()), status) == (1, 0)
+    assert err.splitlines() == [
+        "    there is no program and no group called PROCESS_STATE at the moment; for events of a type write --kind "
+        "PROCESS_STATE",
+        "    there is no program and no group called nope at the moment",
+    ]

@@ -9,6 +9,7 @@ from typing import Any
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
+from supervisor.ctl.naming import chosen
 from supervisor.ctl.terminal import SCHEMA, Status, Terminal
 from supervisor.protocol.wording import counted
 
@@ -34,6 +35,7 @@ class Wanted:
 def events(terminal: Terminal, arguments: Arguments) -> Status:
     """What happens, as it happens; over restarts of the daemon, and without a gap where it remembers."""
     wanted = _wanted(arguments)
+    _remark_unknown(terminal, wanted.names)
     try:
         for event in _watched(terminal, wanted):
             if terminal.as_json:
@@ -44,6 +46,17 @@ def events(terminal: Terminal, arguments: Arguments) -> Status:
         if not wanted.follow:
             raise
     return Status.FINE  # Ctrl-C is how one leaves
+
+
+def _remark_unknown(terminal: Terminal, names: tuple[str, ...]) -> None:
+    """They are no error: what was removed may be remembered, and what is added later is watched from then on."""
+    if not names:
+        return
+    programs = terminal.client.call("status")["programs"]
+    for name in chosen(list(names), programs)[1]:
+        if all(each["group"] != name for each in programs):
+            meant = f"; for events of a type write --kind {name}" if name.isupper() else ""
+            terminal.explain(f"there is no program and no group called {name} at the moment{meant}")
 
 
 def _watched(terminal: Terminal, wanted: Wanted) -> Iterator[Event]:
