@@ -10,7 +10,16 @@ from worker import bundle
 from worker.snapshot import Snapshot
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_FLOATS = frozenset({"bfloat16", "float16", "float32", "float64"})
+_WIDE: Mapping[str, type[np.generic]] = {
+    **dict.fromkeys(("bfloat16", "float16", "float32"), np.float32),
+    "float64": np.float64,
+    **dict.fromkeys(
+        (f"float8_{each}" for each in ("e5m2", "e4m3fn", "e4m3fnuz", "e4m3b11fnuz", "e5m2fnuz")), np.float32
+    ),
+    "complex64": np.complex64,
+    "complex128": np.complex128,
+}
+"""The types whose elements may be no numbers, by TensorFlow's names: what their sums are made in."""
 
 
 def not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
@@ -19,14 +28,12 @@ def not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
 
 
 def _of(bundle: Snapshot) -> Iterable[str]:
-    return (
-        name for name, elements in bundle.elements() if elements.dtype.name in _FLOATS and not _are_finite(elements)
-    )
+    return (name for name, elements in bundle.elements() if elements.dtype.name in _WIDE and not _are_finite(elements))
 
 
 def _are_finite(values: np.ndarray) -> bool:
     """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
-    wide = np.float64 if values.dtype == np.float64 else np.float32
+    wide = _WIDE[values.dtype.name]
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values, dtype=wide)):
             return True
@@ -45,15 +52,15 @@ def variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
             waiting.append(child)
             if (
                 isinstance(child, (tf.Variable, tf.keras.Variable))
-                and _is_float(child)
+                and _may_be_no_number(child)
                 and not _are_finite(bundle.elements_of(child))
             ):
                 found.add(f"{path}{_VALUE}")
     return frozenset(found)
 
 
-def _is_float(variable: Any) -> bool:
-    return getattr(variable.dtype, "name", variable.dtype) in _FLOATS
+def _may_be_no_number(variable: Any) -> bool:
+    return getattr(variable.dtype, "name", variable.dtype) in _WIDE
 
 
 def named(key: str) -> str:

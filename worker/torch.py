@@ -28,7 +28,13 @@ SEED = 1
 MAX_NAMED = 10  # tensors in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
-_CHECKED = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+_WIDE = {
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32),
+    **{each: each for each in (torch.float64, torch.complex64, torch.complex128)},
+}
+"""The types whose elements may be no numbers: what their sums are made in."""
+_FLOAT8 = frozenset(each for name, each in vars(torch).items() if name.startswith("float8_"))
+"""Such too, but not every device has sums of them, nor asks them whether they are finite."""
 _AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
 
 
@@ -356,10 +362,11 @@ def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
-    if tensor.dtype not in _CHECKED or tensor.layout is not torch.strided or tensor.is_meta:
+    is_small, wide = tensor.dtype in _FLOAT8, _WIDE.get(tensor.dtype)
+    if not (is_small or wide) or tensor.layout is not torch.strided or tensor.is_meta:
         return True
     with torch.no_grad():
-        wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        if bool(torch.isfinite(tensor.sum(dtype=wide))):
+        if wide is not None and bool(torch.isfinite(tensor.sum(dtype=wide))):
             return True
-        return all(bool(torch.isfinite(part).all()) for part in tensor.reshape(-1).split(_AT_ONCE))
+        parts = tensor.reshape(-1).split(_AT_ONCE)
+        return all(bool(torch.isfinite(each.float() if is_small else each).all()) for each in parts)

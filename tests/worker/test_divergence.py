@@ -132,6 +132,24 @@ def test_a_state_that_is_not_finite_is_never_committed(daemon: DaemonEnd, begin:
     assert checkpoints.committed(directory) == []
 
 
+@pytest.mark.parametrize("kind", ["complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "bfloat16"])
+def test_elements_of_any_kind_that_are_no_numbers_are_seen(
+    kind: str, daemon: DaemonEnd, begin: Begin, directory: Path
+) -> None:
+    start(begin, daemon, directory)
+    weight, mask = (tf.Variable(tf.cast(each, kind)) for each in ([1.0, 2.0], [math.nan, 2.0]))
+
+    with pytest.raises(SystemExit) as leaving, worker.Run(tf.train.Checkpoint(weight=weight, mask=mask)) as run:
+        run.step_done(loss=1.0)
+        weight.assign(tf.cast([1.0, math.nan], kind))
+        for _ in range(1000):
+            run.step_done(loss=1.0)
+
+    assert leaving.value.code == WorkerExit.DIVERGED
+    assert "weight is not finite" in daemon.wait_for(Failed).error
+    assert checkpoints.committed(directory) == []
+
+
 def test_a_flush_of_a_state_that_is_not_finite_is_refused(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=10**9)))
     daemon.send(Go(1, None))

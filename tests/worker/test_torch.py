@@ -184,6 +184,13 @@ def test_state_that_could_not_be_restored_is_named_with_the_first_checkpoint(fou
     assert "collections.defaultdict, collections.deque;" in said
 
 
+def test_a_nan_is_seen_in_tensors_of_every_type_that_can_hold_one(found: Found) -> None:
+    finite, _ = found("finite")
+
+    assert finite["unseen"] == []
+    assert finite["seen"] >= 8
+
+
 def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> None:
     was_set, said = found("fewer")
 

@@ -227,6 +227,15 @@ def plain() -> Any:
     }
 
 
+def finite() -> Any:
+    """The types of which a tensor is, or is not, seen to hold a NaN."""
+    kinds = [each for name, each in vars(torch).items() if name.startswith("float8_")]
+    kinds += [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
+    good, bad = (torch.tensor([1.0, each]) for each in (2.0, float("nan")))
+    seen = [each for each in kinds if stepkeeper._is_finite(good.to(each)) and not stepkeeper._is_finite(bad.to(each))]
+    return {"unseen": [str(each) for each in kinds if each not in seen], "seen": len(seen)}
+
+
 def refused() -> Any:
     """What is said of states that PyTorch would not load again, and of one that it would."""
     for name, state in (
@@ -240,5 +249,7 @@ def refused() -> Any:
 
 
 if __name__ == "__main__":
-    pieces = {each.__name__: each for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, refused)}
+    pieces = {
+        each.__name__: each for each in (batches, loaders, conditions, copies, full, odd, fewer, plain, finite, refused)
+    }
     print(json.dumps(pieces[PIECE]()))
