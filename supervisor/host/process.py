@@ -254,6 +254,8 @@ class Process:
         if exit_ is None and self._loop.time() < until:
             self._loop.call_later(ASK_AGAIN_S, self._ask_how, until)
             return
+        if exit_ is None:  # whoever traces it, as gdb, has not let go of it; until then it is a zombie, even to us
+            exit_ = exit_status.of_zombie(self.pid, self.start_time)
         self._finish(exit_ or Exit(None, None))
 
     def _stop_watching(self) -> None:

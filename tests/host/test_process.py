@@ -28,6 +28,14 @@ os.setuid(65534)
 print(tree.identity(1), tree.is_zombie(1), exit_status.of_zombie(1, 1))
 """
 """What somebody who is nobody sees of process 1, a shell of root's."""
+TRACER = """
+import ctypes, sys, time
+
+PTRACE_SEIZE = 0x4206
+print(ctypes.CDLL(None).ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None), flush=True)
+time.sleep(1000)
+"""
+"""Traces a process and never asks what became of it, as gdb at its prompt."""
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 
 
@@ -56,6 +64,20 @@ async def test_an_exit_status_that_somebody_else_took_is_asked_of_the_pidfd(star
     os.waitpid(spawned.process.pid, 0)  # noqa: ASYNC222 - the loop must not see it first
 
     assert await spawned.exit() == (Exit(42, None) if KERNEL >= (6, 15) else Exit(None, None))
+
+
+async def test_the_exit_status_is_known_while_a_debugger_holds_on_to_the_dead_process(start: Start) -> None:
+    spawned = start("sleep", "100")
+    tracer = start(sys.executable, "-c", TRACER, str(spawned.process.pid))
+    if await tracer.line() != "0":
+        pytest.skip("this host lets nobody trace")
+    try:
+        spawned.process.send(signal.SIGKILL, group=False)
+
+        assert await spawned.exit() == Exit(None, signal.SIGKILL)
+    finally:
+        tracer.process.send(signal.SIGKILL, group=False)
+        await tracer.exit()
 
 
 async def test_an_exit_is_noticed_while_nothing_else_happens_in_the_loop(start: Start) -> None:
