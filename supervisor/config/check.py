@@ -1,8 +1,9 @@
 """A section's texts to its model, with everything that is wrong with them and the place of each."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 from supervisor.config.section import Section, SectionError
 from supervisor.config.supervisor_keys import Unsupported
@@ -11,6 +12,22 @@ from supervisor.ini.problems import SHOWN, Place, Problem, nearest
 from supervisor.ini.source import Section as Written
 
 Model = TypeVar("Model", bound=Section)
+
+
+class Unknown(Exception):
+    """A value is wrong or missing, so that nothing can be said of what depends on it."""
+
+
+class _Known:
+    """A section of which some fields are not known."""
+
+    def __init__(self, section: Section, unknown: Set[str]) -> None:
+        self._section, self._unknown = section, unknown
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._unknown:
+            raise Unknown(name)
+        return getattr(self._section, name)
 
 
 @dataclass(slots=True)
@@ -64,15 +81,25 @@ class Checked:
     def build(self, model: type[Model], computed: Mapping[str, Any]) -> Model | None:
         """The model, or None after complaints. `computed`: values of fields, for keys that the file leaves out."""
         fields = model.ini_keys()
-        given: dict[str, Any] = {key: self.texts[key] for key in fields if key in self.texts}
-        for name, value in computed.items():
-            given.setdefault(name, value)
-        folders = {fields[key]: entry.folder for key, entry in self.written.entries.items() if key in fields}
         try:
-            built = model.build(given, folders)
+            built = model.build(*self._given(model, computed))
         except SectionError as error:
             for key, text in error.complaints:
                 if key not in self.wrong:
                     self.complain(text, key)
             return None
         return None if self.wrong & fields.keys() else built
+
+    def as_far_as_known(self, model: type[Model], computed: Mapping[str, Any]) -> Model:
+        """The model where something is wrong: whoever asks for that, or for what is missing, gets Unknown raised."""
+        fields = model.ini_keys()
+        known, lost = model.readable(*self._given(model, computed))
+        return cast(Model, _Known(known, lost | {fields[key] for key in self.wrong & fields.keys()}))
+
+    def _given(self, model: type[Model], computed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
+        fields = model.ini_keys()
+        given: dict[str, Any] = {key: self.texts[key] for key in fields if key in self.texts}
+        for name, value in computed.items():
+            given.setdefault(name, value)
+        folders = {fields[key]: entry.folder for key, entry in self.written.entries.items() if key in fields}
+        return given, folders

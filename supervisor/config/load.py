@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.check import Checked
+from supervisor.config.check import Checked, Unknown
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.groups import build_groups
 from supervisor.config.model import Config
@@ -126,8 +126,9 @@ class _Reading:
         daemon = checked.build(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)
         if daemon is not None and "state_dir" in checked:
             daemon = checked.build(SupervisordConfig, _folders(daemon.state_dir) | to_syslog)
-        if daemon is not None:
-            relations.of_daemon(daemon, checked)
+        with contextlib.suppress(Unknown):
+            told = daemon or checked.as_far_as_known(SupervisordConfig, _folders(here / STATE_DIR) | to_syslog)
+            relations.of_daemon(told, checked)
         return daemon
 
     def _servers(self, kind: str, model: type[Server], check: Callable[[Server, Checked], None]) -> tuple[Server, ...]:
@@ -140,9 +141,10 @@ class _Reading:
             checked.refuse_unknown(keys, {})
             checked.expand(keys, self._names())
             server = checked.build(model, {})
+            for relation in (check, relations.of_login):
+                with contextlib.suppress(Unknown):
+                    relation(server or checked.as_far_as_known(model, {}), checked)
             if server is not None:
-                check(server, checked)
-                relations.of_login(server, checked)
                 relations.of_doors(server, checked, built)
                 built.append((server, name))
         return tuple(server for server, _ in built)

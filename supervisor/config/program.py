@@ -97,7 +97,10 @@ def _build_process(place: _Place, checked: Checked, around: Surroundings) -> Pro
     if is_listener:
         computed["listener"] = _listener(checked)
     program = checked.build(ProgramConfig, computed)
-    if program is None:
+    if program is None or checked.wrong:
+        if "checkpoint_dir" in checked and not is_listener:
+            computed["job"] = checked.as_far_as_known(JobConfig, {})
+        relations.of_program(checked.as_far_as_known(ProgramConfig, computed), checked)
         return None
     relations.of_program(program, checked)
     priority = place.group.priority

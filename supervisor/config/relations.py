@@ -1,14 +1,14 @@
 """What must hold between keys: each one may be right and the set of them still wrong."""
 
+import contextlib
 import ipaddress
 import os
 import pwd
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from supervisor.config.check import Checked
+from supervisor.config.check import Checked, Unknown
 from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.job_keys import JobConfig
 from supervisor.config.program_keys import ProgramConfig
 from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
 from supervisor.core import dependencies
@@ -50,47 +50,73 @@ def of_keys(checked: Checked, job_keys: set[str]) -> None:
 
 
 def of_program(program: ProgramConfig, checked: Checked) -> None:
-    """Values of one program that contradict each other, or this host."""
+    """Values of one program that contradict each other, or this host; what is Unknown contradicts nothing."""
+    for check in (_check_kill, _check_ready, _check_strategy, _check_workers, _check_standby, _check_interval):
+        with contextlib.suppress(Unknown):
+            check(program, checked)
+    for channel in ("stdout", "stderr"):
+        with contextlib.suppress(Unknown):
+            _check_log(program, checked, channel)
+
+
+def _check_kill(program: ProgramConfig, checked: Checked) -> None:
     if program.stopasgroup and not program.killasgroup:
         text = (
             "killasgroup is false but stopasgroup is true: processes that ignore the stop signal would be left behind; "
             "set killasgroup = true"
         )
         checked.complain(text, "killasgroup")
-    job = program.job
-    if job is not None:
-        _check_strategy(job, program, checked)
-    if job is not None and job.standby in ("warm", "hot") and job.strategy in ("multiworker", "tpu"):
-        checked.complain(f"standby can't be {job.standby} with strategy = {job.strategy}; take the line out", "standby")
+
+
+def _check_ready(program: ProgramConfig, checked: Checked) -> None:
     if program.listener is not None and program.notify:
         checked.complain("notify is for programs: a listener is ready when it says READY; take the line out", "notify")
-    if job is not None and job.standby == "hot" and job.entrypoint is None:
+
+
+def _check_standby(program: ProgramConfig, checked: Checked) -> None:
+    job = program.job
+    if job is None or job.standby not in ("warm", "hot"):
+        return
+    if job.standby == "hot" and job.entrypoint is None:
         text = (
             "standby is hot but the job has no entrypoint: only the ready-made loop can be traced ahead of time; use "
             "standby = warm, or an entrypoint"
         )
         checked.complain(text, "standby")
+    if job.strategy in ("multiworker", "tpu"):
+        checked.complain(f"standby can't be {job.standby} with strategy = {job.strategy}; take the line out", "standby")
+
+
+def _check_interval(program: ProgramConfig, checked: Checked) -> None:
+    job = program.job
     if job is not None and job.checkpoint_interval_min > job.checkpoint_interval_max:
         text = (
             f"checkpoint_interval_min is {job.checkpoint_interval_min:g} s but checkpoint_interval_max "
             f"{job.checkpoint_interval_max:g} s; make the first the smaller one"
         )
         checked.complain(text, "checkpoint_interval_min")
-    for channel in ("stdout", "stderr"):
-        _check_log(program, checked, channel)
 
 
-def _check_strategy(job: JobConfig, program: ProgramConfig, checked: Checked) -> None:
+def _check_strategy(program: ProgramConfig, checked: Checked) -> None:
     """Each way to train on several devices has its own number."""
+    job = program.job
+    if job is None:
+        return
     if job.strategy == "one-device" and (job.replicas or 1) > 1:
         text = f"replicas is {job.replicas} but strategy is one-device; take one out, or use strategy = mirrored"
         checked.complain(text, "replicas")
     elif job.strategy in ("multiworker", "tpu") and job.replicas is not None:
         remedy = "say how many processes with workers" if job.strategy == "multiworker" else "the TPU has what it has"
         checked.complain(f"replicas has no meaning with strategy = {job.strategy}; take it out ({remedy})", "replicas")
-    if job.workers is not None and job.strategy not in (None, "multiworker"):
+
+
+def _check_workers(program: ProgramConfig, checked: Checked) -> None:
+    job = program.job
+    if job is None or job.workers is None:
+        return
+    if job.strategy not in (None, "multiworker"):
         checked.complain(f"workers goes with strategy = multiworker, which is {job.strategy}; take one out", "workers")
-    if job.workers is not None and "TF_CONFIG" in program.environment:
+    if "TF_CONFIG" in program.environment:
         text = "workers starts processes on this host and TF_CONFIG names those of several; take one of them out"
         checked.complain(text, "workers")
 

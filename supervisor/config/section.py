@@ -104,6 +104,14 @@ class Section:
             raise SectionError(missing + wrong)
         return cls(**parsed)
 
+    @classmethod
+    def readable(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
+        """The same as far as it can be read, with None for what is wrong or missing, and the fields of that."""
+        parsed, _ = cls._read(given, folders)
+        needed = {each.name for name, each in cls._by_name.items() if name in given or is_required(each)}
+        lost = frozenset(needed - parsed.keys())
+        return cls(**dict.fromkeys(lost), **parsed), lost
+
     def said(self) -> dict[str, Any]:
         """By field, what is not the default; dataclasses inside in the same way."""
         said: dict[str, Any] = _said(self)

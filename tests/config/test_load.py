@@ -377,6 +377,36 @@ def test_a_daemon_that_would_tell_nobody_is_refused(complaints, read):
     assert read(quiet + "x.log\n").supervisord.silent
 
 
+def test_what_contradicts_each_other_is_said_though_another_key_is_wrong_too(complaints):
+    job = (
+        "checkpoint_dir = c\nentrypoint = m:f\nstrategy = tpu\nreplicas = 2\nflush_timeout = soon\nautorestart = yes?\n"
+    )
+    plain = "command = a\nstopasgroup = true\nkillasgroup = false\nstartsecs = soon\n"
+    server = "port = 127.0.0.1:0\npassword = a\n"
+
+    found = complaints(f"{DAEMON}[program:j]\n{job}[program:p]\n{plain}[inet_http_server]\n{server}")
+
+    keys = [problem.partition("] ")[2].split()[0] for problem in found]
+    assert keys == ["replicas", "flush_timeout", "autorestart", "killasgroup", "startsecs", "port", "has"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "wrong"),
+    [
+        ("command = a\nstopasgroup = perhaps\nkillasgroup = false", "stopasgroup"),
+        ("command = a\nstopasgroup = true\nkillasgroup = perhaps", "killasgroup"),
+        ("checkpoint_dir = c\nentrypoint = m:f\nstrategy = none\nreplicas = 2\nworkers = 2", "strategy"),
+        ("checkpoint_dir = c\nentrypoint = m:f\ncheckpoint_interval_min = 48 hours\ncheckpoint_interval_max = x",
+         "checkpoint_interval_max"),
+        ("checkpoint_dir = c\nentrypoint = %(no)s\nstandby = hot", "entrypoint"),
+    ],
+)  # fmt: skip
+def test_nothing_is_said_of_what_depends_on_a_wrong_value(complaints, lines, wrong):
+    (found,) = complaints(f"{DAEMON}[program:p]\n{lines}\n")
+
+    assert f"[program:p] {wrong} " in found
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.conf: cannot read the configuration: No such file"):
         load(tmp_path / "none.conf", {})
