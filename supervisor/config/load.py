@@ -86,7 +86,7 @@ class _Reading:
         # a broken daemon section is no reason to keep quiet about the programs
         usable = daemon or SupervisordConfig.build(_folders(self.source.folder / STATE_DIR))
         programs = self._programs(usable)
-        relations.between(usable, programs, self.programs)
+        relations.between(usable, programs, self.programs, self.source.sections)
         if daemon is None:
             return None
         return Config(

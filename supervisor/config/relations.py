@@ -4,7 +4,7 @@ import contextlib
 import ipaddress
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
 from supervisor.config.check import Checked, Unknown
@@ -194,11 +194,16 @@ def is_loopback(host: str | None) -> bool:
         return False
 
 
-def between(daemon: SupervisordConfig, programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:
-    """What must hold between sections."""
+def between(
+    daemon: SupervisordConfig,
+    programs: Mapping[str, ProgramConfig],
+    written: Mapping[str, Checked],
+    sections: Iterable[str],
+) -> None:
+    """What must hold between sections. `sections`: the names of all, of those too that something is wrong with."""
     _check_users(daemon, programs, written)
     _check_shared_folders(programs, written)
-    _check_dependencies(programs, written)
+    _check_dependencies(programs, written, {each.partition(":")[2] for each in sections})
     _check_notify_paths(daemon, programs, written)
 
 
@@ -215,12 +220,15 @@ def _check_notify_paths(
             written[name].complain(text, "notify")
 
 
-def _check_dependencies(programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked]) -> None:
+def _check_dependencies(
+    programs: Mapping[str, ProgramConfig], written: Mapping[str, Checked], sections: Set[str]
+) -> None:
     """What is needed must be there, and no program may wait for itself, be it round a corner."""
     groups = {name: program.group for name, program in programs.items()}
+    wrong = sections - {*groups, *groups.values()}
     for name, program in programs.items():
         for needed in program.depends_on:
-            if not dependencies.meant(needed, groups):
+            if not dependencies.meant(needed, groups) and needed.partition(":")[0] not in wrong:
                 near = nearest(needed, {*groups, *groups.values()})
                 hint = f"did you mean {near!r}?" if near else f"add a section [program:{needed:.80}]"
                 text = f"depends_on names {needed!r:.80}, which is no program and no group; {hint}"

@@ -399,6 +399,8 @@ def test_what_contradicts_each_other_is_said_though_another_key_is_wrong_too(com
         ("checkpoint_dir = c\nentrypoint = m:f\ncheckpoint_interval_min = 48 hours\ncheckpoint_interval_max = x",
          "checkpoint_interval_max"),
         ("checkpoint_dir = c\nentrypoint = %(no)s\nstandby = hot", "entrypoint"),
+        ("command = a\nstartsecs = soon\n[program:q]\ncommand = a\ndepends_on = p", "startsecs"),
+        ("command = a\nstartsecs = soon\n[program:q]\ncommand = a\ndepends_on = p:*", "startsecs"),
     ],
 )  # fmt: skip
 def test_nothing_is_said_of_what_depends_on_a_wrong_value(complaints, lines, wrong):
