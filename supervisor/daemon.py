@@ -4,6 +4,10 @@ import supervisor.host.lean  # noqa: F401 - before whatever it keeps small
 
 # isort: split
 
+from supervisor.host import loading  # before what is loaded besides
+
+# isort: split
+
 import asyncio
 import contextlib
 import getpass
@@ -29,6 +33,8 @@ from supervisor.host.notices.choose import UnknownSourceError
 from supervisor.host.process import SpawnError, credentials
 from supervisor.protocol.wording import counted
 from supervisor.supervisord import SIGNALS, Supervisord, notice_sources
+
+loading.is_over()
 
 log = structlog.get_logger()
 

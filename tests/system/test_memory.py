@@ -41,6 +41,16 @@ print(urllib.request.HTTPSHandler.__name__)
 """
 
 
+COLLECTED = """
+import gc
+usual = gc.get_threshold()
+import supervisor.daemon
+frozen = gc.get_freeze_count()
+gc.unfreeze()
+print(gc.isenabled(), gc.get_threshold() == usual, frozen > 10_000, gc.collect() < 100)
+"""
+
+
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Daemon]:
     with Daemon(tmp_path, "[program:sleeper]\ncommand=/bin/sleep 100000\n", "notices=file") as daemon:
@@ -71,3 +81,9 @@ def test_the_daemon_imports_no_tls_and_no_drawing_and_asks_the_cloud_all_the_sam
     found = subprocess.run([sys.executable, "-c", METADATA], capture_output=True, text=True, timeout=100, check=False)
 
     assert found.stdout.splitlines() == ["[]", "b'hello'", "HTTPSHandler"], found.stderr
+
+
+def test_the_collector_passes_loaded_modules_over_and_no_garbage_is_kept_with_them():
+    found = subprocess.run([sys.executable, "-c", COLLECTED], capture_output=True, text=True, timeout=100, check=False)
+
+    assert found.stdout.split() == ["True"] * 4, found.stderr
