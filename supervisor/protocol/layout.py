@@ -75,11 +75,18 @@ def standby_folder(runtime_dir: Path, program: str, token: str) -> Path:
     return runtime_dir / program / f"s{token}"
 
 
-def highest_attempt(runtime_dir: Path, program: str) -> int:
-    """The highest attempt whose pipes are still there, 0 if there are none."""
-    try:
-        names = [each.name for each in (runtime_dir / program).iterdir()]
-    except OSError:
-        return 0
-    found = (match for name in names if (match := _ATTEMPT.fullmatch(name)) is not None)
+def highest_attempts(runtime_dir: Path) -> dict[str, int]:
+    """By program: the highest attempt whose pipes are still there."""
+    return {each.name: _highest_attempt(each) for each in _inside(runtime_dir)}
+
+
+def _highest_attempt(folder: Path) -> int:
+    found = (match for each in _inside(folder) if (match := _ATTEMPT.fullmatch(each.name)) is not None)
     return max((int(match[1]) for match in found), default=0)
+
+
+def _inside(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []

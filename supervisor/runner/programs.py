@@ -123,7 +123,7 @@ class Programs:
         wanted, causes, last, unfinished, marked = await asyncio.gather(
             asyncio.to_thread(ledger.wanted),
             asyncio.to_thread(ledger.last_causes),
-            asyncio.to_thread(ledger.last_attempts),
+            asyncio.to_thread(self._last_attempts),
             asyncio.to_thread(ledger.unfinished),
             asyncio.to_thread(marks.of_daemon, self._services.state_dir),
         )
@@ -143,6 +143,13 @@ class Programs:
                 group.create_task(self._see_out(name, left[name]))
             self._looked_back.set()  # who waits for that goes on after these tasks have begun
 
+    def _last_attempts(self) -> dict[str, int]:
+        """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
+        last = self._services.ledger.last_attempts()
+        for name, attempt in layout.highest_attempts(self._services.runtime_dir).items():
+            last[name] = max(last.get(name, 0), attempt)
+        return last
+
     async def reread(self) -> Changes:
         """Reads the configuration and says what is different; nothing is touched. Raises ConfigError."""
         self._configured = (await asyncio.to_thread(self._read)).programs
@@ -159,7 +166,7 @@ class Programs:
             before = self._groups()
             differing = {*changes.added, *changes.changed, *changes.removed}
             chosen = sorted(differing if names is None else differing & set(names))
-            last = await asyncio.to_thread(self._services.ledger.last_attempts)
+            last = await asyncio.to_thread(self._last_attempts)
             begin = {configured[name].group for name in chosen if name in configured} - before
             self._services.listening.publish([occurrences.group_added(group) for group in sorted(begin)])
             in_order = sorted(chosen, key=lambda name: of_start(configured.get(name) or self.runners[name].config))
@@ -320,8 +327,7 @@ class Programs:
         """
         if left.worker is not None or left.strays:
             turn.give_up()
-        made = await asyncio.to_thread(layout.highest_attempt, self._services.runtime_dir, runner.name)
-        await runner.learn_attempts(max(last_attempt, made))
+        await runner.learn_attempts(last_attempt)
         adopted = left.worker is not None and runner.take_over(left.worker)
         runner.looked_back.set()
         ended_here = left.worker is not None and not adopted

@@ -1,5 +1,7 @@
 """Names say step and attempt, and sort as training went."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,3 +48,12 @@ def test_every_trace_of_a_checkpoint_tells_which(name: CheckpointName) -> None:
     for text in (str(name), name.partial, f"{name}.2", f"{name}.13"):
         assert layout.checkpoint_in(text) == name
     assert layout.checkpoint_in(f"{name}.old") is None
+
+
+def test_the_highest_attempt_of_each_program_is_known_from_its_pipes(tmp_path: Path) -> None:
+    for each in ("digits/a9", "digits/a10", "digits/s3f", "group:one/a2", "never"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "notices").write_text("")
+
+    assert layout.highest_attempts(tmp_path) == {"digits": 10, "group:one": 2, "never": 0, "notices": 0}
+    assert layout.highest_attempts(tmp_path / "missing") == {}
