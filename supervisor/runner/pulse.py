@@ -10,6 +10,8 @@ from supervisor.core.facts import ALIVE
 from supervisor.core.stillness import EVERY_S, stood_s
 from supervisor.runner.runner import Runner
 
+BEGINS_WITHIN_S = 0.1  # of a thousand programs that start, each with a turn of its own, the rest is not looked at again
+
 log = structlog.get_logger()
 
 
@@ -25,7 +27,7 @@ class Pulse:
     def changed(self) -> None:
         """A program's state is another one. Looks at them all soon, once for many changes."""
         if self._timer is None and self._soon is None:
-            self._soon = self._loop.call_soon(self._begin)
+            self._soon = self._loop.call_later(BEGINS_WITHIN_S, self._begin)
 
     def end(self) -> None:
         """Looks no more."""
