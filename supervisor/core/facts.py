@@ -1,5 +1,6 @@
 """What is known of one program: its policy (fixed), and the facts that events add (changed by actions only)."""
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self
@@ -158,9 +159,8 @@ class Facts:
 
     def copied(self) -> Self:
         """The same, to go back to; what is in it but frozen values is copied too."""
-        return replace(
-            self,
-            failures=replace(self.failures, by_cause=dict(self.failures.by_cause)),
-            patience=replace(self.patience, longest=dict(self.patience.longest)),
-            suspects=replace(self.suspects, deaths=list(self.suspects.deaths)),
-        )
+        same = copy(self)  # before every event: dataclasses.replace takes four times as long
+        same.failures = replace(self.failures, by_cause=dict(self.failures.by_cause))
+        same.patience = replace(self.patience, longest=dict(self.patience.longest))
+        same.suspects = replace(self.suspects, deaths=list(self.suspects.deaths))
+        return same
