@@ -203,13 +203,19 @@ def _foreign(message: Message, attempt: int) -> str:
 
 def make_folder(folder: Path, mode: int) -> None:
     """Makes an attempt's folder, empty, in place of whatever an earlier daemon left there. Raises OSError."""
-    for parent in (folder.parent.parent, folder.parent):
-        if not parent.exists():
-            parent.mkdir(parents=True, exist_ok=True)
-            parent.chmod(0o711)  # whatever the umask: the job's user must get through to its pipes
-    if folder.is_dir() and not folder.is_symlink():
+    try:
+        folder.mkdir(mode=mode)
+    except FileNotFoundError:
+        for parent in (folder.parent.parent, folder.parent):
+            if not parent.exists():
+                parent.mkdir(parents=True, exist_ok=True)
+                parent.chmod(0o711)  # whatever the umask: the job's user must get through to its pipes
+        folder.mkdir(mode=mode)
+    except FileExistsError:
+        if not folder.is_dir() or folder.is_symlink():
+            raise
         shutil.rmtree(folder)
-    folder.mkdir(mode=mode)
+        folder.mkdir(mode=mode)
 
 
 def _create(folder: Path, owner: tuple[int, int] | None) -> None:

@@ -3,6 +3,8 @@
 import contextlib
 from pathlib import Path
 
+from supervisor.host import kernel_files
+
 
 def make_eligible(pid: int, wanted: int | None = None) -> None:
     """Takes from a new process the protection that it inherited from the daemon (OOMScoreAdjust= of its unit).
@@ -11,10 +13,10 @@ def make_eligible(pid: int, wanted: int | None = None) -> None:
 
     What it started within its first moments keeps it. A process that is gone, or became another user's, is left alone.
     """
-    score = Path(f"/proc/{pid}/oom_score_adj")
+    score = f"/proc/{pid}/oom_score_adj"
     with contextlib.suppress(OSError):
-        if wanted is not None or int(score.read_bytes()) < 0:
-            score.write_text(str(wanted or 0))
+        if wanted is not None or int(kernel_files.content(score)) < 0:
+            Path(score).write_text(str(wanted or 0))
 
 
 def give(pid: int, wanted: int | None) -> None:

@@ -1,15 +1,16 @@
 """Tells whether the kernel killed a process as memory ran out, from counters that rise before the signal."""
 
 import os
-import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.host import kernel_files
+
 REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
 _FILES = frozenset({"memory.events", "memory.oom_control"})
-_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+_COUNT = b"\noom_kill "
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def evidence(counters: Iterable[Counter]) -> str | None:
 def _cgroup_counter(pid: int) -> Counter | None:
     """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
     try:
-        lines = os.fsdecode(Path(f"/proc/{pid}/cgroup").read_bytes()).splitlines()
+        lines = os.fsdecode(kernel_files.content(f"/proc/{pid}/cgroup")).splitlines()
     except OSError:
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
@@ -102,7 +103,8 @@ def _host_counter() -> Counter | None:
 
 def _count(file: Path) -> int | None:
     try:
-        found = _COUNT.search(file.read_text())
+        said = kernel_files.content(os.fspath(file))
     except OSError:
         return None
-    return int(found[1]) if found else None
+    _, is_there, rest = (b"\n" + said).partition(_COUNT)
+    return int(rest.split(maxsplit=1)[0]) if is_there else None

@@ -76,10 +76,10 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
         )
     present: list[Path] = []
     for candidate in _candidates(command, environment.get("PATH", os.defpath), directory or Path.cwd()):
-        if candidate.is_file():
+        if os.path.isfile(candidate):  # noqa: PTH113 - most of a search path is in vain
             if os.access(candidate, os.X_OK):
-                return candidate
-            present.append(candidate)
+                return Path(candidate)
+            present.append(Path(candidate))
     if present:
         raise SpawnError(
             f"cannot start {program}: {present[0]} is not executable; run chmod +x {present[0]}, or name its "
@@ -95,11 +95,11 @@ def find_command(command: str, environment: Mapping[str, str], directory: Path |
     )
 
 
-def _candidates(command: str, path: str, directory: Path) -> Iterator[Path]:
+def _candidates(command: str, path: str, directory: Path) -> Iterator[str]:
     if "/" in command:
-        yield directory / command
+        yield os.path.join(directory, command)  # noqa: PTH118 - as above
     elif command:
-        yield from (directory / folder / command for folder in path.split(os.pathsep))
+        yield from (os.path.join(directory, folder, command) for folder in path.split(os.pathsep))  # noqa: PTH118
 
 
 def place_for_words() -> IO[bytes]:

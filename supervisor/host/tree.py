@@ -4,9 +4,10 @@ import os
 import signal
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
+
+from supervisor.host import kernel_files
 
 MAX_ROUNDS = 50  # each finds what was forked since the one before; a fork bomb must not hold the daemon for ever
 
@@ -17,7 +18,7 @@ def identity(pid: int) -> int | None:
     0 if we may not look (proc(5), hidepid): somebody else's, or one of ours that became another user.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = kernel_files.content(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
     except PermissionError:
@@ -28,7 +29,7 @@ def identity(pid: int) -> int | None:
 def is_zombie(pid: int) -> bool:
     """Whether the process is dead and not reaped yet."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        stat = kernel_files.content(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return False
     return stat[stat.rindex(b")") + 2 :].split()[0] == b"Z"

@@ -70,7 +70,7 @@ def start(
         notify=ends.notify,
         oom_score_adjust=oom_score_adjust,
     )
-    return spawn(replace(request, cgroup=ends.cgroup), on_exit)
+    return spawn(request if ends.cgroup is None else replace(request, cgroup=ends.cgroup), on_exit)
 
 
 def open_channel(
