@@ -12,6 +12,7 @@ from supervisor.host.ledger_schema import is_damage, is_passing, sayable_errors
 from supervisor.protocol.wording import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
+GATHER_S = 0.01  # what happens together is written together: a commit costs more than what is in it
 RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
 RETRY_MAX_S = 30.0
 PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
@@ -30,7 +31,7 @@ class LedgerWriter:
         self._connection = connection
         self._queue: deque[Statement] = deque()
         self._changed = threading.Condition()
-        self._queued = self._settled = self._lost = 0
+        self._queued = self._settled = self._lost = self._awaited = 0
         self._error: sqlite3.Error | None = None
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -56,13 +57,17 @@ class LedgerWriter:
                 return
             self._queue.append(statement)
             self._queued += 1
-            self._changed.notify_all()
+            if len(self._queue) == 1:  # else the thread knows, and is about to take all
+                self._changed.notify_all()
 
     def wait(self, patience_s: float) -> None:
         """Returns once all that is queued now is written, or can't be for the moment, or after `patience_s`."""
         with self._changed:
             awaited = self._queued
+            self._awaited += 1
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, patience_s)
+            self._awaited -= 1
 
     def close(self, patience_s: float) -> None:
         """Writes what is queued, tries no second time, and closes the connection; waits at most `patience_s`."""
@@ -96,6 +101,7 @@ class LedgerWriter:
             with self._changed:
                 patience_s = max(0.0, self._prune_at - time.monotonic())
                 if self._changed.wait_for(lambda: self._queue or self._closing, patience_s):
+                    self._changed.wait_for(lambda: self._awaited or self._closing, GATHER_S)
                     return list(self._queue)
             self._prune()
 
