@@ -73,6 +73,9 @@ class Checked:
         """Fills the placeholders in the values of these keys."""
         for key in sorted(keys & self.written.entries.keys()):
             entry = self.written.entries[key]
+            if "%" not in entry.value:  # most: as often as there are processes, and nothing is to be looked up
+                self.texts[key] = entry.value
+                continue
             try:
                 self.texts[key] = expand(entry.value, {**known, "here": str(entry.folder)})
             except ExpansionError as error:
@@ -98,7 +101,7 @@ class Checked:
 
     def _given(self, model: type[Model], computed: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Path]]:
         fields = model.ini_keys()
-        given: dict[str, Any] = {key: self.texts[key] for key in fields if key in self.texts}
+        given: dict[str, Any] = {key: text for key, text in self.texts.items() if key in fields}
         for name, value in computed.items():
             given.setdefault(name, value)
         folders = {fields[key]: entry.folder for key, entry in self.written.entries.items() if key in fields}

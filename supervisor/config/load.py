@@ -161,7 +161,7 @@ class _Reading:
 
     def _programs(self, daemon: SupervisordConfig) -> dict[str, ProgramConfig]:
         built: dict[str, ProgramConfig] = {}
-        surroundings = Surroundings(daemon, self.environment)
+        surroundings = Surroundings(daemon, self._names())
         sections = self._named("program")
         groups = build_groups(self._named("group"), sections.keys(), self._names())
         for name, checked in sections.items():

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from supervisor.config import relations
@@ -16,7 +15,7 @@ from supervisor.config.listener_keys import ListenerConfig
 from supervisor.config.program_keys import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
 from supervisor.config.values import TRUE
 from supervisor.config.values import environment as parse_environment
-from supervisor.ini.expand import names, program_names
+from supervisor.ini.expand import program_names
 
 MAX_NAME_BYTES = 100  # it becomes part of file names, which end at 255
 RESERVED = ("all", "supervisord")
@@ -33,10 +32,10 @@ LISTENER_PRIORITY = -1  # Supervisor's: before all programs, so that they hear o
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a program's section needs to know of the rest. `environment`: less the program's own."""
+    """What a program's section needs to know of the rest. `names`: what its values may use, less the program's own."""
 
     daemon: SupervisordConfig
-    environment: Mapping[str, str]
+    names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def build_processes(name: str, group: Group, checked: Checked, around: Surroundi
     checked.refuse_unknown(set(special | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
     relations.of_keys(checked, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
-    checked.expand(set(counted), names(Path(), around.environment))
+    checked.expand(set(counted), around.names)
     processes = checked.build(ProcessesConfig, {})
     if processes is None:
         processes = ProcessesConfig.build({})  # one of them tells what else is wrong
@@ -122,9 +121,7 @@ def check_name(name: str, checked: Checked, key: str | None = None) -> None:
 def _expand(place: _Place, checked: Checked, around: Surroundings) -> None:
     special = LISTENER_KEYS if place.group.is_pool else JOB_KEYS
     keys = set(special | PROGRAM_KEYS | {"process_name"})
-    known = names(Path(), around.environment) | program_names(
-        place.program, place.group.name, place.number, place.numprocs
-    )
+    known = {**around.names, **program_names(place.program, place.group.name, place.number, place.numprocs)}
     checked.expand({"environment"}, known)
     try:
         # what the program sets is there for its own %(ENV_X)s

@@ -73,9 +73,20 @@ class Section:
     _by_name: ClassVar[Mapping[str, Field[Any]]]
     """The fields by what `build` takes them as."""
 
+    _readers: ClassVar[Mapping[str, FromText | None]]
+    """How each of them is read from its text."""
+
+    _required: ClassVar[tuple[str, ...]]
+    """Those that have to be given."""
+
+    _ini_keys: ClassVar[Mapping[str, str]]
+
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
         cls._by_name = {about.alias or each.name: each for each, about in cls.known()}
+        cls._readers = {name: _reader(each.type) for name, each in cls._by_name.items()}
+        cls._required = tuple(name for name, each in cls._by_name.items() if is_required(each))
+        cls._ini_keys = {about.alias or each.name: each.name for each, about in cls.known() if not about.is_internal}
 
     @classmethod
     def known(cls) -> Iterator[tuple[Field[Any], Key]]:
@@ -83,9 +94,9 @@ class Section:
         return ((each, each.metadata["key"]) for each in fields(cls))
 
     @classmethod
-    def ini_keys(cls) -> dict[str, str]:
+    def ini_keys(cls) -> Mapping[str, str]:
         """Every key of the INI file, and the field that holds it."""
-        return {about.alias or each.name: each.name for each, about in cls.known() if not about.is_internal}
+        return cls._ini_keys
 
     @classmethod
     def build(cls, given: Mapping[str, Any], folders: Mapping[str, Path] | None = None) -> Self:
@@ -94,11 +105,7 @@ class Section:
         A text is read as the field's type says, values stay as they are. `folders`: where a field's relative path
         starts; else in the present folder. Raises SectionError with all that is wrong or missing.
         """
-        missing = [
-            (name, f"has no '{name}', which it needs")
-            for name, each in cls._by_name.items()
-            if name not in given and is_required(each)
-        ]
+        missing = [(name, f"has no '{name}', which it needs") for name in cls._required if name not in given]
         parsed, wrong = cls._read(given, folders or {})
         if missing or wrong:
             raise SectionError(missing + wrong)
@@ -126,7 +133,7 @@ class Section:
         for name, each in cls._by_name.items():
             try:
                 if name in given:
-                    parsed[each.name] = _value(each.type, given[name], folders.get(each.name))
+                    parsed[each.name] = _value(cls._readers[name], given[name], folders.get(each.name))
             except ValueError as error:
                 wrong.append((name, f"{name} {error}"))
         return parsed, wrong
@@ -153,10 +160,9 @@ def from_text(parse: Callable[[str], Any]) -> FromText:
     return FromText(lambda text, _: parse(_utf8(text)))
 
 
-def _value(kind: Any, given: Any, folder: Path | None) -> Any:
+def _value(reader: FromText | None, given: Any, folder: Path | None) -> Any:
     if not isinstance(given, str):
         return given
-    reader = _reader(kind)
     return _utf8(given) if reader is None else reader.read(given, folder or Path.cwd())
 
 
