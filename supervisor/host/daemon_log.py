@@ -4,6 +4,8 @@ import logging
 import logging.handlers
 import queue
 import sys
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
@@ -58,12 +60,11 @@ class DaemonLog:
             )
         if syslog_tag is not None:
             handlers.append(SyslogHandler(syslog_tag, syslog_at))
+        lines = _Once(_formatter(SupervisorLines() if in_supervisors_words else structlog.processors.JSONRenderer()))
         for each in handlers:
-            each.setFormatter(
-                _formatter(SupervisorLines() if in_supervisors_words else structlog.processors.JSONRenderer())
-            )
+            each.setFormatter(lines)
         if foreground or not handlers:
-            handlers.append(_foreground_handler(journal_stream, in_supervisors_words))
+            handlers.append(_foreground_handler(journal_stream, in_supervisors_words, lines))
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
@@ -99,6 +100,21 @@ class _RawQueueHandler(logging.handlers.QueueHandler):
         return record
 
 
+class _Once(logging.Formatter):
+    """Renders a record once for all handlers; the file's asks twice, as it may have to be rotated before."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+        self._last: Callable[[], logging.LogRecord | None] = lambda: None  # weak: it may hold a traceback
+        self._text = ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._last() is not record:
+            self._last, self._text = weakref.ref(record), self._inner.format(record)
+        return self._text
+
+
 def _shared() -> list[structlog.typing.Processor]:
     return [
         structlog.contextvars.merge_contextvars,
@@ -128,20 +144,16 @@ def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
     )
 
 
-def _foreground_handler(journal_stream: str, in_supervisors_words: bool) -> logging.Handler:
+def _foreground_handler(journal_stream: str, in_supervisors_words: bool, lines: logging.Formatter) -> logging.Handler:
     """The journal, if systemd connected standard error with it and nobody has redirected it since."""
-    plain = _stream_handler(sys.stderr, in_supervisors_words)
+    plain = _stream_handler(sys.stderr, in_supervisors_words, lines)
     if journal.is_at(sys.stderr.fileno(), journal_stream):
         return JournalHandler(journal.Journal(), plain)
     return plain
 
 
-def _stream_handler(stream: TextIO, in_supervisors_words: bool) -> logging.Handler:
+def _stream_handler(stream: TextIO, in_supervisors_words: bool, lines: logging.Formatter) -> logging.Handler:
     handler = logging.StreamHandler(stream)
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
-    if in_supervisors_words:
-        renderer = SupervisorLines()
-    elif stream.isatty():
-        renderer = structlog.dev.ConsoleRenderer(sort_keys=False)
-    handler.setFormatter(_formatter(renderer))
+    is_drawn = stream.isatty() and not in_supervisors_words
+    handler.setFormatter(_formatter(structlog.dev.ConsoleRenderer(sort_keys=False)) if is_drawn else lines)
     return handler

@@ -29,7 +29,7 @@ class SupervisorLines:
     """A structlog renderer: `2026-11-22 01:02:03,456 INFO spawned: 'x' with pid 7`.
 
     What Supervisor has no line for keeps its name and its facts. Programs go by their names without the group, as
-    there. One for each handler: it remembers what it saw, as some lines need more than one record.
+    there. It sees each record once: it remembers what it saw, as some lines need more than one record.
     """
 
     _workers: dict[str, _Worker] = field(default_factory=dict)
