@@ -6,10 +6,12 @@ inherit it, and /proc/PID/environ shows what a process was started with for as l
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
+
+from supervisor.host import kernel_files
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was started from
@@ -59,22 +61,22 @@ def configuration_of(pid: int) -> str | None:
 
 def of_attempt(value: str) -> list[psutil.Process]:
     """The live processes of one attempt. Reads all of /proc: call it from a thread."""
-    return [process for found, process in _marked() if found == value]
+    return [process for _, process in _marked(lambda found: found == value)]
 
 
 def of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     """Every live process that daemons of this state folder started, by mark. Reads all of /proc."""
     found: dict[str, list[psutil.Process]] = {}
-    for value, process in _marked():
-        if value.startswith(f"{state_dir}:") and value.count(":", len(str(state_dir))) == 2:
-            found.setdefault(value, []).append(process)
+    start = f"{state_dir}:"
+    for value, process in _marked(lambda mark: mark.startswith(start) and mark.count(":", len(start) - 1) == 2):
+        found.setdefault(value, []).append(process)
     return found
 
 
-def _marked() -> Iterable[tuple[str, psutil.Process]]:
+def _marked(is_meant: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:
     for pid in psutil.pids():
         value = _read(pid)
-        if value is not None and pid != os.getpid():
+        if value is not None and is_meant(value) and pid != os.getpid():
             with contextlib.suppress(psutil.Error):  # gone meanwhile
                 process = psutil.Process(pid)
                 if _read(pid) == value:  # else the number has become another's in between
@@ -83,9 +85,9 @@ def _marked() -> Iterable[tuple[str, psutil.Process]]:
 
 def _read(pid: int, variable: str = VARIABLE) -> str | None:
     """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
-    wanted = f"{variable}=".encode()
     try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        variables = kernel_files.content(f"/proc/{pid}/environ")
     except OSError:
         return None
-    return next((os.fsdecode(each.removeprefix(wanted)) for each in variables if each.startswith(wanted)), None)
+    _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())
+    return os.fsdecode(rest.partition(b"\0")[0]) if is_there else None
