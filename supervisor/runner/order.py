@@ -6,10 +6,12 @@ What programs need before their start is read side by side; `Turns` has them sta
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from supervisor.config import ProgramConfig
 from supervisor.host.ledger import READ_WAIT_S
+from supervisor.runner.once import Once
 from supervisor.runner.runner import Runner
 
 PATIENCE_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
@@ -32,18 +34,25 @@ def last_first(runners: Iterable[Runner]) -> list[Runner]:
     return by_priority(runners)[::-1]
 
 
+@dataclass(slots=True)
+class _Progress:
+    """When one of those that wait for their turn became ready last, in the loop's time."""
+
+    ready_at: float
+
+
 class Turn:
     """One program's place in the order."""
 
-    def __init__(self, turns: "Turns") -> None:
-        self._turns = turns
-        self._is_ready = asyncio.Event()
-        self._may_go = asyncio.Event()
+    def __init__(self, progress: _Progress) -> None:
+        self._progress = progress
+        self._is_ready = Once()
+        self._may_go = Once()
 
     async def comes(self) -> None:
         """Returns when all before it have had their turn; at once if it gave its own up."""
         if not self._is_ready.is_set():
-            self._turns.one_is_ready()
+            self._progress.ready_at = asyncio.get_running_loop().time()
             self._is_ready.set()
             await self._may_go.wait()
 
@@ -70,15 +79,11 @@ class Turns:
     """So many turns, in order. Once none has become ready for PATIENCE_S, those that are don't wait for the others."""
 
     def __init__(self, count: int) -> None:
-        self._turns = [Turn(self) for _ in range(count)]
-        self._ready_at = asyncio.get_running_loop().time()
+        self._progress = _Progress(asyncio.get_running_loop().time())
+        self._turns = [Turn(self._progress) for _ in range(count)]
 
     def __iter__(self) -> Iterator[Turn]:
         return iter(self._turns)
-
-    def one_is_ready(self) -> None:
-        """There is progress."""
-        self._ready_at = asyncio.get_running_loop().time()
 
     async def during(self, works: Iterable[Awaitable[Done]]) -> list[Done]:
         """Does all of it side by side, and calls the turns meanwhile; what each gave.
@@ -103,6 +108,6 @@ class Turns:
         """Calls each when it is ready; to be run beside what waits for its turn."""
         loop = asyncio.get_running_loop()
         for turn in self._turns:
-            while not turn.is_ready and (left_s := self._ready_at + PATIENCE_S - loop.time()) > 0:
+            while not turn.is_ready and (left_s := self._progress.ready_at + PATIENCE_S - loop.time()) > 0:
                 await turn.wait_ready(left_s)
             turn.go()

@@ -5,7 +5,6 @@ log files) is done elsewhere and comes back as an event.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -30,6 +29,7 @@ from supervisor.runner.announcing import Announcing
 from supervisor.runner.launching import digest_of, policy_of
 from supervisor.runner.learning import Learning
 from supervisor.runner.listening import ListenerStanding
+from supervisor.runner.once import Once
 from supervisor.runner.services import Services
 from supervisor.runner.story import TOLD_WITH_ERROR, Story, words
 from supervisor.runner.telling import Telling
@@ -42,9 +42,9 @@ class Runner:
 
     def __init__(self, config: ProgramConfig, services: Services) -> None:
         self.config = config
-        self.taken_up = asyncio.Event()
+        self.taken_up = Once()
         """Set once nothing of an earlier daemon stands in the way of a start."""
-        self.looked_back = asyncio.Event()
+        self.looked_back = Once()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
         self.story = Story()
         self.waits_for: str | None = None
@@ -65,11 +65,11 @@ class Runner:
         self._job = Job(policy_of(config, services.notice_grace))
         self._learning = Learning(config, services, self._job, self.acts)
         self._announcing = Announcing(config, services.listening)
-        self._mailbox: deque[fact.Event] = deque()
+        self._mailbox: list[fact.Event] = []  # a deque is 760 bytes, and more than a few are never in it
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        self._watchers: set[asyncio.Future[None]] = set()
+        self._watchers: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
         self._log = structlog.get_logger().bind(program=config.name)
 
@@ -251,11 +251,11 @@ class Runner:
         """Waits until `look` gives something; it is called after every change."""
         while (found := look()) is None:
             change = self._loop.create_future()
-            self._watchers.add(change)
+            self._watchers.append(change)
             try:
                 await change
             finally:
-                self._watchers.discard(change)
+                self._watchers.remove(change)
         return found
 
     # --- events in ----------------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ class Runner:
         try:
             first()
             while self._mailbox:
-                event = self._mailbox.popleft()
+                event = self._mailbox.pop(0)
                 self._has_news = self._has_news or not isinstance(event, fact.StepsDone)
                 self._handle(event, partial(self._job.handle, event))
                 self._aside(self._telling.happened, event, self._job.facts)

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections import deque
 from collections.abc import Sized
 from dataclasses import dataclass, fields
 
@@ -36,7 +35,7 @@ class Story:
     """A ring of scenes, in memory; the daemon's log has the state changes of all times."""
 
     def __init__(self) -> None:
-        self._scenes: deque[Scene] = deque(maxlen=KEPT)
+        self._scenes: list[Scene] = []
 
     def add(
         self, event: Event | str, was: State, state: State, attempt: int, effects: list[Effect], reason: str | None
@@ -47,10 +46,11 @@ class Story:
         happened = event if isinstance(event, str) else words(event)
         followed = tuple(words(each) for each in effects)
         self._scenes.append(Scene(time.time(), attempt, happened, str(was), str(state), followed, reason))
+        del self._scenes[:-KEPT]
 
     def last(self, count: int) -> list[Scene]:
         """The last so many, oldest first."""
-        return list(self._scenes)[-count:]
+        return self._scenes[-count:]
 
 
 def words(happening: object) -> str:

@@ -16,6 +16,7 @@ from supervisor.control.faults import FaultCode, RpcFault
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger import Ledger
 from supervisor.host.logs import LogPump
+from supervisor.runner.once import Once
 from supervisor.runner.order import Turns
 from supervisor.runner.programs import Programs
 from supervisor.runner.services import Services
@@ -81,7 +82,7 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
 
 async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: Daemon):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
-    first.taken_up.clear()
+    first.taken_up = Once()
     starting = asyncio.create_task(running.start(daemon, {"name": "needy", "wait": False}))
     await asyncio.sleep(0)
 
