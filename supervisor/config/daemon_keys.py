@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from supervisor.config import values
 from supervisor.config.hooks import HookKeys
-from supervisor.config.section import from_text, internal, key, required
+from supervisor.config.section import from_text, internal, key, required, section
 from supervisor.config.types import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -23,6 +23,7 @@ from supervisor.config.types import (
 )
 
 
+@section
 class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 

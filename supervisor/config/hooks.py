@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from supervisor.config import values
-from supervisor.config.section import Section, from_text, key
+from supervisor.config.section import Section, from_text, key, section
 
 Command = Annotated[tuple[str, ...] | None, from_text(values.command)]
 SHOWN = "none; for a program: that of [supervisord]"
 
 
+@section
 class HookKeys(Section):
     """Commands by event; each is run as the daemon's user, with JSON on its standard input (docs/hooks.md)."""
 

@@ -4,7 +4,7 @@ import sys
 from typing import Annotated, Literal
 
 from supervisor.config import values
-from supervisor.config.section import INTERPRETER, Section, from_text, key, required
+from supervisor.config.section import INTERPRETER, Section, from_text, key, required, section
 from supervisor.config.types import Boolean, FilePath, Positive, Seconds, Timeout
 from supervisor.protocol.launch import Interval
 
@@ -12,6 +12,7 @@ MAX_WORKERS = 64
 """More than GPUs in any host; each is a process with its own TensorFlow."""
 
 
+@section
 class JobConfig(Section):
     """What makes a program a training job. The keys stand in the program's own section."""
 

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from supervisor.config import values
-from supervisor.config.section import Section, from_text, key, required
+from supervisor.config.section import Section, from_text, key, required, section
 from supervisor.config.types import Positive
 from supervisor.core.occurrences import TYPES
 from supervisor.ini.problems import nearest
@@ -34,6 +34,7 @@ def _handler(text: str) -> str:
     return text
 
 
+@section
 class ListenerConfig(Section):
     """A program that is told what happens, on its standard input, and answers on its standard output."""
 

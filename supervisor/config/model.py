@@ -7,11 +7,12 @@ from pathlib import Path
 
 from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.program_keys import ProgramConfig
-from supervisor.config.section import Section, internal
+from supervisor.config.section import Section, internal, section
 from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.ini.problems import Problem
 
 
+@section
 class Config(Section):
     """The whole configuration. `programs` is in the order of start: by priority of the group, then of the program."""
 

@@ -7,7 +7,7 @@ from supervisor.config import values
 from supervisor.config.hooks import HookKeys
 from supervisor.config.job_keys import JobConfig
 from supervisor.config.listener_keys import ListenerConfig
-from supervisor.config.section import Section, from_text, internal, key, required
+from supervisor.config.section import Section, from_text, internal, key, required, section
 from supervisor.config.types import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
@@ -33,6 +33,7 @@ JOB_STARTRETRIES = 10
 MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes and two logs
 
 
+@section
 class ProcessesConfig(Section):
     """How many processes a program's section stands for, and what they are called. More than one make a group."""
 
@@ -47,6 +48,7 @@ class ProcessesConfig(Section):
     )
 
 
+@section
 class GroupConfig(Section):
     """Programs that are started, stopped and shown together, as `GROUP:*`; each is then called `GROUP:NAME`."""
 
@@ -59,6 +61,7 @@ class GroupConfig(Section):
     )
 
 
+@section
 class ProgramConfig(HookKeys):
     """One program: a command that is kept running, or a training job."""
 

@@ -7,7 +7,7 @@ and what such a library keeps in memory for its own would be a fifth of the daem
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, dataclass_transform, get_args
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
 
 from supervisor.config import values
 
@@ -65,10 +65,9 @@ def _field(default: Any, known: Key) -> Any:
     return field(default=default, metadata=metadata)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(key, required, internal))
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the file, checked and frozen. Classes made of it are dataclasses without saying so."""
+    """A section of the file, checked and frozen. Classes made of it are decorated with `section`."""
 
     _by_name: ClassVar[Mapping[str, Field[Any]]]
     """The fields by what `build` takes them as."""
@@ -80,13 +79,6 @@ class Section:
     """Those that have to be given."""
 
     _ini_keys: ClassVar[Mapping[str, str]]
-
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
-        cls._by_name = {about.alias or each.name: each for each, about in cls.known()}
-        cls._readers = {name: _reader(each.type) for name, each in cls._by_name.items()}
-        cls._required = tuple(name for name, each in cls._by_name.items() if is_required(each))
-        cls._ini_keys = {about.alias or each.name: each.name for each, about in cls.known() if not about.is_internal}
 
     @classmethod
     def known(cls) -> Iterator[tuple[Field[Any], Key]]:
@@ -137,6 +129,20 @@ class Section:
             except ValueError as error:
                 wrong.append((name, f"{name} {error}"))
         return parsed, wrong
+
+
+Model = TypeVar("Model", bound=Section)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(key, required, internal))
+def section(model: type[Model]) -> type[Model]:
+    """Makes a class with keys a Section. With slots: every process has a ProgramConfig, and a dict is 1.2 KB more."""
+    made = dataclass(frozen=True, kw_only=True, slots=True)(model)
+    made._by_name = {about.alias or each.name: each for each, about in made.known()}
+    made._readers = {name: _reader(each.type) for name, each in made._by_name.items()}
+    made._required = tuple(name for name, each in made._by_name.items() if is_required(each))
+    made._ini_keys = {about.alias or each.name: each.name for each, about in made.known() if not about.is_internal}
+    return made
 
 
 def _said(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from supervisor.config import values
-from supervisor.config.section import Section, from_text, key, required
+from supervisor.config.section import Section, from_text, key, required, section
 from supervisor.config.types import FilePath, Mode, Password
 
 HOW_PASSWORDS_ARE_WRITTEN = (
@@ -12,6 +12,7 @@ HOW_PASSWORDS_ARE_WRITTEN = (
 )
 
 
+@section
 class UnixServerConfig(Section):
     """The socket that supervisorctl talks to. Without the section the daemon can only be told things by signals."""
 
@@ -40,6 +41,7 @@ class UnixServerConfig(Section):
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
 
 
+@section
 class InetServerConfig(Section):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
@@ -54,6 +56,7 @@ class InetServerConfig(Section):
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
 
 
+@section
 class CtlConfig(Section):
     """What supervisorctl reads from the file; its options -s, -u and -p win over it."""
 

@@ -7,10 +7,11 @@ from typing import Annotated
 import pytest
 
 from supervisor.config import ConfigError, load
-from supervisor.config.section import Section, SectionError, from_text, internal, key, required
+from supervisor.config.section import Section, SectionError, from_text, internal, key, required, section
 from supervisor.config.types import FilePath, Positive
 
 
+@section
 class Kitchen(Section):
     stove: FilePath = required("Where it stands.")
     pots: Positive | None = key(None, "How many.")
