@@ -78,8 +78,9 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
         child.kill()
         child.wait()
         _refuse(request, command, error)
+    child.returncode = 0  # so that Popen asks for no status when it is gone, here: that is the pidfd's
     start_time = identity(child.pid) or 0  # an unreaped child always has one
-    return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit, child)
+    return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit)
 
 
 def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]) -> "Process | None":
@@ -171,12 +172,10 @@ class Process:
         pidfd: int,
         group_ends_with_it: bool,
         on_exit: Callable[[Exit], None],
-        child: subprocess.Popen[bytes] | None = None,
     ) -> None:
         self.pid = pid
         self.start_time = start_time
         self.exit: Exit | None = None
-        self._child = child
         self._pidfd = pidfd
         self._group_ends_with_it = group_ends_with_it
         self._on_exit = on_exit
@@ -265,7 +264,5 @@ class Process:
 
     def _finish(self, exit_: Exit) -> None:
         self._stop_watching()
-        if self._child is not None:
-            self._child.returncode = 0 if exit_.code is None else exit_.code  # tells Popen that it is reaped
         self.exit = exit_
         self._on_exit(exit_)
