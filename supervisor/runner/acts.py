@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from functools import singledispatchmethod
 from typing import Any
 
-import structlog
+from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core import effects as order
@@ -40,9 +40,18 @@ ANSWERS_KEPT = 64  # more than there are people who wait for a checkpoint of one
 
 
 class Acts:
-    """The hands of one program. `post` takes every event, from the event loop's thread, in the order they happen."""
+    """The hands of one program. `post` takes every event, from the event loop's thread, in the order they happen.
 
-    def __init__(self, config: ProgramConfig, services: Services, post: Callable[[fact.Event], None]) -> None:
+    `log`: the program's own, shared by all that acts for it.
+    """
+
+    def __init__(
+        self,
+        config: ProgramConfig,
+        services: Services,
+        post: Callable[[fact.Event], None],
+        log: FilteringBoundLogger,
+    ) -> None:
         self.training = Training()
         self.tally = Tally()
         self.books = Books(config.name, services.ledger)
@@ -63,7 +72,7 @@ class Acts:
         self.spawn_error: SpawnError | None = None
         self.reliability = Reliability()
         """What was seen of this program's attempts so far."""
-        self.reserve = Reserve(config, services, lambda: self.pid, lambda: self.reliability.between_failures_s)
+        self.reserve = Reserve(config, services, self._live_pid, self._between_failures_s, log)
         """The process that waits to become its next attempt."""
         self._config = config
         self._services = services
@@ -74,11 +83,11 @@ class Acts:
         self._spoke_last = False  # it said `done` or `failed`
         self._said_done = False
         self._last_pid: int | None = None  # of the attempt before
-        self._gpus = GpuWaiting(config, services, lambda: self.reserve.pid)
+        self._gpus = GpuWaiting(config, services, self.reserve)
         ears = Ears(self._exited, self._heard, self._misheard, self._told)
-        self._attempts = Attempts(config, services, ears, lambda: self.reliability.between_failures_s)
-        self._tasks: set[asyncio.Task[object]] = set()
-        self._log = structlog.get_logger().bind(program=config.name)
+        self._attempts = Attempts(config, services, ears, self._between_failures_s, log)
+        self._tasks: list[asyncio.Task[object]] = []
+        self._log = log
 
     @property
     def waits_for_gpus(self) -> bool:
@@ -89,6 +98,12 @@ class Acts:
     def pid(self) -> int | None:
         """The worker's pid while there is one."""
         return self._attempt.process.pid if self._attempt else None
+
+    def _live_pid(self) -> int | None:
+        return self.pid
+
+    def _between_failures_s(self) -> float:
+        return self.reliability.between_failures_s
 
     @property
     def ran_s(self) -> float | None:
@@ -413,10 +428,10 @@ class Acts:
 
     def _background(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks.append(task)
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
+        self._tasks.remove(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("internal.failed", error=repr(error), exc_info=error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import structlog
+from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.host import marks, tree
@@ -94,13 +94,18 @@ class Attempts:
     """Makes those of one program. `between_failures_s`: what its worker is told of how often it fails."""
 
     def __init__(
-        self, config: ProgramConfig, services: Services, ears: Ears, between_failures_s: Callable[[], float]
+        self,
+        config: ProgramConfig,
+        services: Services,
+        ears: Ears,
+        between_failures_s: Callable[[], float],
+        log: FilteringBoundLogger,
     ) -> None:
         self._config = config
         self._services = services
         self._ears = ears
         self._between_failures_s = between_failures_s
-        self._log = structlog.get_logger().bind(program=config.name)
+        self._log = log
 
     def spawned(self, number: int, split: int) -> Attempt:
         """A new process. Raises SpawnError or OSError with everything taken back."""
@@ -118,7 +123,7 @@ class Attempts:
                 handed_over.callback(listener.handed_over)
                 ends = replace(ends, stdin=listener.stdin, stdout=listener.stdout)
             else:
-                ways = self._ways(number)
+                ways = self._ways(number, mark)
                 stdin = ways.open()
                 handed_over.callback(os.close, stdin)
                 undo.callback(ways.end)
@@ -162,10 +167,10 @@ class Attempts:
             if channel is not None:
                 channel.let_go()
             return None
-        if not is_job:
-            ways = self._ways(number)
-            ways.take_over(found.pid)
         mark, began_at = found.mark or self._mark(number), time.monotonic() - found.age_s
+        if not is_job:
+            ways = self._ways(number, mark)
+            ways.take_over(found.pid)
         memory, cgroup = OomWatch(found.pid), self._existing_cgroup(number)
         return Attempt(number, process, channel, memory, mark, began_at, is_adopted=True, ways=ways, cgroup=cgroup)
 
@@ -188,8 +193,8 @@ class Attempts:
             self._config, self._folder(number), number, ears.on_message, partial(ears.on_error, number), found
         )
 
-    def _ways(self, number: int) -> Ways:
-        return Ways(self._folder(number), self._config, self._mark(number), partial(self._ears.on_said, number))
+    def _ways(self, number: int, mark: str) -> Ways:
+        return Ways(self._folder(number), self._config, mark, partial(self._ears.on_said, number), self._log)
 
     def _listener_pipes(self, log: int) -> ListenerPipes:
         listening, pool, name = self._services.listening, self._config.group, self._config.name

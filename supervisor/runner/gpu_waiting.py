@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from supervisor.config import ProgramConfig
 from supervisor.core.gpus import Verdict, judge
@@ -10,22 +10,23 @@ from supervisor.host import marks
 from supervisor.host.gpus import ANSWERS_WITHIN_S, Gpus
 from supervisor.protocol import messages
 from supervisor.runner.services import Services
+from supervisor.runner.standby import Reserve
 
 AGAIN_S = 0.2  # between two looks; the driver gives memory back within a second or two of the process' end
 
 
 class GpuWaiting:
-    """Holds back the starts of one program. `standby`: the process that is to be its next attempt, and may hold memory.
+    """Holds back the starts of one program. `reserve`: who is to be its next attempt, and may hold memory.
 
     Meanwhile what is said to the attempt is kept for it.
     """
 
-    def __init__(self, config: ProgramConfig, services: Services, standby: Callable[[], int | None]) -> None:
+    def __init__(self, config: ProgramConfig, services: Services, reserve: Reserve) -> None:
         self.attempt: int | None = None
         """The one that waits."""
         self._config = config
         self._services = services
-        self._standby = standby
+        self._reserve = reserve
         self._unsaid: list[messages.ToWorker] = []
 
     @property
@@ -81,7 +82,7 @@ class GpuWaiting:
         except TimeoutError:
             return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
         marked = marks.mark(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
-        holders = {pid for each in found for pid in each.pids} - {self._standby()}
+        holders = {pid for each in found for pid in each.pids} - {self._reserve.pid}
         mine = {pid for pid in holders if pid == last_pid or (marks.of_process(pid) or "").startswith(marked)}
         return judge(found, gpus.known, visible_to(self._config.environment, os.environ), mine)
 

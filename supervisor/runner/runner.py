@@ -57,11 +57,12 @@ class Runner:
         """Called after every change of state."""
         self._handed_over = False
         self._has_news = False  # something happened besides steps, which teach nothing that could not wait
-        self.acts = Acts(config, services, self.post)
+        self._log = structlog.get_logger().bind(program=config.name)
+        self.acts = Acts(config, services, self.post, self._log)
         self.acts.reserve.on_change = self._wake
         self._services = services
         self._telling = Telling(config, services.hook_commands, services.hooks)
-        self.acts.on_refused = lambda name, why: self._telling.refused(name, why, self._job.facts)
+        self.acts.on_refused = self._refused
         self._job = Job(policy_of(config, services.notice_grace))
         self._learning = Learning(config, services, self._job, self.acts)
         self._announcing = Announcing(config, services.listening)
@@ -71,7 +72,6 @@ class Runner:
         self._due_at = 0.0
         self._watchers: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
-        self._log = structlog.get_logger().bind(program=config.name)
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
 
@@ -313,6 +313,9 @@ class Runner:
     def printed(self, output: Output) -> None:
         """Its process printed something that event listeners are to hear."""
         self._aside(self._announcing.printed, output)
+
+    def _refused(self, checkpoint: str, why: str) -> None:
+        self._telling.refused(checkpoint, why, self._job.facts)
 
     def _tell_error(self, what: str) -> None:
         """Into the log, with what led to it; inside an `except`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import structlog
+from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.core import standby as core
@@ -51,6 +51,7 @@ class Reserve:
         services: Services,
         live_pid: Callable[[], int | None],
         between_failures_s: Callable[[], float],
+        log: FilteringBoundLogger,
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called when its process is gone."""
@@ -65,9 +66,9 @@ class Reserve:
         self._timer: asyncio.TimerHandle | None = None
         self._look_at: float | None = None
         self._discarded: list[Spare] = []
-        self._sweeps: set[asyncio.Task[object]] = set()
+        self._sweeps: list[asyncio.Task[object]] = []
         self._loop = asyncio.get_running_loop()
-        self._log = structlog.get_logger().bind(program=config.name)
+        self._log = log
 
     @property
     def pid(self) -> int | None:
@@ -277,8 +278,8 @@ class Reserve:
 
     def _sweep(self, spare: Spare) -> None:
         task = self._loop.create_task(asyncio.to_thread(_kill_rest, spare.process, spare.mark))
-        self._sweeps.add(task)
-        task.add_done_callback(self._sweeps.discard)
+        self._sweeps.append(task)
+        task.add_done_callback(self._sweeps.remove)
 
 
 def _kill_rest(process: Process, mark: str) -> int:

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import structlog
+from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.host import stdin
@@ -19,14 +19,21 @@ from supervisor.runner.launching import owner_of
 class Ways:
     """Those of one attempt, in its `folder`. `mark`: what its processes carry; `on_said` gets its notifications."""
 
-    def __init__(self, folder: Path, config: ProgramConfig, mark: str, on_said: Callable[[Said], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: ProgramConfig,
+        mark: str,
+        on_said: Callable[[Said], None],
+        log: FilteringBoundLogger,
+    ) -> None:
         self.stdin = Stdin(folder)
         self._folder = folder
         self._config = config
         self._mark = mark
         self._on_said = on_said
         self._notify: NotifySocket | None = None
-        self._log = structlog.get_logger().bind(program=config.name)
+        self._log = log
 
     @property
     def notify_path(self) -> Path | None:
