@@ -58,7 +58,7 @@ def memory_of(facts: Facts, now: float) -> Memory:
         avoid=facts.suspects.avoid,
         cleared=facts.suspects.cleared,
         unfit=facts.suspects.unfit,
-        deaths=tuple(facts.suspects.deaths),
+        deaths=facts.suspects.deaths,
         hung_step=facts.patience.hung_step,
         hung_in=facts.patience.hung_in,
         hangs=facts.patience.hangs,
@@ -92,7 +92,7 @@ def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
     """
     failures, suspects, patience = facts.failures, facts.suspects, facts.patience
     failures.by_cause, failures.idle_deaths = dict(memory.by_cause), memory.idle_deaths
-    suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, list(memory.deaths)
+    suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
     suspects.unfit = memory.unfit
     patience.hung_step, patience.hung_in, patience.hangs = memory.hung_step, memory.hung_in, memory.hangs
     facts.best_step, facts.ever_moved, facts.before = memory.best_step, memory.ever_moved, memory.before

@@ -1,12 +1,14 @@
 """Crash loops: which checkpoints a job keeps dying from, and which step keeps killing it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 NEAR_STEPS = 10  # death within so many steps of a restore is "right after it"; progress is told every 0.1 s at best
 DEATHS = 3  # from one checkpoint, right after it, until it is suspected; two are a coincidence on a busy host
 SECOND_DEATHS = 2  # from older ones, until the suspicion is dropped: every further one is a loss of trained steps
 REMEMBERED = 50  # deaths; budgets end a loop long before
 KILLS = 2  # deaths at one step, from different checkpoints, until the step is blamed
+
+_NONE: frozenset[str] = frozenset()  # one for all: each call makes another, of 200 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,15 @@ class Suspects:
     start.
     """
 
-    avoid: frozenset[str] = frozenset()
-    deaths: list[Death] = field(default_factory=list)
-    cleared: frozenset[str] = frozenset()
+    avoid: frozenset[str] = _NONE
+    deaths: tuple[Death, ...] = ()
+    cleared: frozenset[str] = _NONE
     unfit: tuple[tuple[str, str], ...] = ()
 
     def forgive(self) -> None:
         """There is a new best checkpoint."""
-        self.avoid = self.cleared = frozenset()
-        self.deaths.clear()
+        self.avoid = self.cleared = _NONE
+        self.deaths = ()
 
     def forget(self) -> None:
         """An operator starts it: the program may be another one."""
@@ -52,7 +54,7 @@ class Suspects:
 
     def died(self, death: Death) -> str | None:
         """Books a death; in words what follows from it, None if nothing new does."""
-        self.deaths = [*self.deaths, death][-REMEMBERED:]
+        self.deaths = (*self.deaths, death)[-REMEMBERED:]
         if (killer := self._killer()) is not None:
             self._clear()
             return killer
@@ -71,7 +73,7 @@ class Suspects:
 
     def _clear(self) -> None:
         self.cleared |= self.avoid
-        self.avoid = frozenset()
+        self.avoid = _NONE
 
     def _killer(self) -> str | None:
         """The step that the last death shares with others from different checkpoints."""

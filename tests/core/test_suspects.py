@@ -113,7 +113,7 @@ def test_a_new_best_checkpoint_ends_all_suspicion():
     job.handle(CheckpointCommitted(attempt, 201), 3.0)
 
     assert job.facts.suspects.avoid == frozenset()
-    assert job.facts.suspects.deaths == []
+    assert job.facts.suspects.deaths == ()
 
 
 def test_an_attempt_that_saved_does_not_blame_what_it_restored():
