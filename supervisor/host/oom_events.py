@@ -4,13 +4,19 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from supervisor.host import kernel_files
 
 REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
 _FILES = frozenset({"memory.events", "memory.oom_control"})
+<<<<<<< HEAD
 _COUNT = b"\noom_kill "
+=======
+_HOST = Path("/proc/vmstat")
+_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
+>>>>>>> b6b3d11 (host: which files count a cgroup's kills is worked out once for all programs in it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,7 @@ class OomWatch:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._looked_at = float("-inf")
-        self._counters: list[Counter] = []
+        self._counters: tuple[Counter, ...] = ()
         self.lives(time.monotonic())
 
     def lives(self, now: float, moved: bool = False) -> None:
@@ -53,7 +59,7 @@ class OomWatch:
         if not moved and now - self._looked_at < REFRESH_S:
             return
         self._looked_at = now
-        self._counters = list(filter(None, (_cgroup_counter(self._pid), _host_counter())))
+        self._counters = tuple(filter(None, (_cgroup_counter(self._pid), _host_counter())))
 
     @property
     def of_cgroups(self) -> tuple[Counter, ...]:
@@ -77,28 +83,37 @@ def evidence(counters: Iterable[Counter]) -> str | None:
 def _cgroup_counter(pid: int) -> Counter | None:
     """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
     try:
+<<<<<<< HEAD
         lines = os.fsdecode(kernel_files.content(f"/proc/{pid}/cgroup")).splitlines()
+=======
+        cgroups = Path(f"/proc/{pid}/cgroup").read_bytes()
+>>>>>>> b6b3d11 (host: which files count a cgroup's kills is worked out once for all programs in it)
     except OSError:
         return None
-    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
-    known = [
-        (Path("/sys/fs/cgroup/memory"), paths.get("memory"), "memory.oom_control"),
-        (Path("/sys/fs/cgroup"), paths.get(""), "memory.events"),
-    ]
-    for root, path, name in known:
-        if path is None:
-            continue
-        file = root / path.lstrip("/") / name
+    for file, where in _files_of(cgroups):
         count = _count(file)
         if count is not None:
-            return Counter(file, f"its cgroup {path}", count)
+            return Counter(file, where, count)
     return None
 
 
+@lru_cache(maxsize=64)  # where programs have no groups of their own, they are all in the same ones
+def _files_of(cgroups: bytes) -> tuple[tuple[Path, str], ...]:
+    """What may count for a process with this /proc/PID/cgroup, and in whose words."""
+    lines = os.fsdecode(cgroups).splitlines()
+    paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    known = (
+        (Path("/sys/fs/cgroup/memory"), paths.get("memory"), "memory.oom_control"),
+        (Path("/sys/fs/cgroup"), paths.get(""), "memory.events"),
+    )
+    return tuple(
+        (root / path.lstrip("/") / name, f"its cgroup {path}") for root, path, name in known if path is not None
+    )
+
+
 def _host_counter() -> Counter | None:
-    file = Path("/proc/vmstat")
-    count = _count(file)
-    return None if count is None else Counter(file, "this host", count)
+    count = _count(_HOST)
+    return None if count is None else Counter(_HOST, "this host", count)
 
 
 def _count(file: Path) -> int | None:
