@@ -20,6 +20,8 @@ _BETWEEN: Mapping[tuple[WireState, WireState], WireState] = {
 }
 """Where we go in one step and Supervisor in two: the state between. A process that ended is always said to have."""
 
+_NAMES: Mapping[WireState, str] = {each: f"PROCESS_STATE_{each.name}" for each in WireState}
+
 
 @dataclass(slots=True)
 class Lifeline:
@@ -76,4 +78,4 @@ class Lifeline:
         told = {"process": self.process, "from_state": self.state.name, **said, **facts}
         self.state = to
         payload = " ".join(f"{key}:{value}" for key, value in words.items())
-        return Occurrence(f"PROCESS_STATE_{to.name}", payload, told, self.program, self.group)
+        return Occurrence(_NAMES[to], payload, told, self.program, self.group)

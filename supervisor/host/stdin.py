@@ -30,7 +30,7 @@ class Stdin:
     """The standard input of one attempt, by the folder that its pipe is in."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / layout.STDIN
+        self._folder = folder
         self._sending = asyncio.Lock()
 
     async def send(self, data: bytes, patience_s: float = PATIENCE_S) -> None:
@@ -68,16 +68,15 @@ class Stdin:
             os.close(descriptor)
 
     def _open(self) -> int:
+        path = self._folder / layout.STDIN
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            why = (
-                "it has closed its standard input" if error.errno == errno.ENXIO else f"{self._path}: {error.strerror}"
-            )
+            why = "it has closed its standard input" if error.errno == errno.ENXIO else f"{path}: {error.strerror}"
             raise StdinClosed(why) from error
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise StdinClosed(f"{self._path} is not a named pipe")
+            raise StdinClosed(f"{path} is not a named pipe")
         return descriptor
 
 

@@ -18,8 +18,7 @@ class Announcing:
         self._config = config
         self._listening = listening
         self._lifeline = Lifeline(config.name, config.process, config.group)
-        self._pids: dict[int, int] = {}  # of the last attempts, which may still print
-        self._well = [] if config.job is not None else list(config.exitcodes)
+        self._pids: tuple[tuple[int, int], ...] = ()  # by attempt, of the last two, which may still print
         if config.listener is not None:
             listening.subscribe(config.group, config.listener)
 
@@ -32,16 +31,16 @@ class Announcing:
 
     def look(self, event: fact.Event | None, facts: Facts, state: WireState, pid: int | None) -> None:
         """Something may have changed: `state` is where it stands now in Supervisor's words, `pid` its process."""
-        if pid is not None and pid != self._pids.get(facts.attempt):
-            self._pids = {**dict(list(self._pids.items())[-1:]), facts.attempt: pid}
-        ended_well = isinstance(event, fact.WorkerExited) and event.code in self._well
+        if pid is not None and (facts.attempt, pid) not in self._pids:
+            self._pids = (*self._pids[-1:], (facts.attempt, pid))
+        ended_well = isinstance(event, fact.WorkerExited) and self._is_well(event.code)
         before = self._lifeline.state
         told = self._lifeline.moved(
             state,
             facts.attempt,
             pid,
             expected=ended_well or facts.state is State.SUCCEEDED,
-            state=str(facts.state),
+            state=facts.state.value,
             reason=facts.reason,
         )
         match event:
@@ -57,9 +56,12 @@ class Announcing:
 
     def printed(self, output: Output) -> None:
         """It printed something that listeners are to hear."""
-        config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
+        config, pid = self._config, dict(self._pids).get(output.attempt, self._lifeline.pid)
         told = occurrences.printed(output.event, config.process, config.name, config.group, pid, output.data)
         self._listening.publish([told])
+
+    def _is_well(self, code: int | None) -> bool:
+        return self._config.job is None and code in tuple(self._config.exitcodes)
 
     def _of_ours(self, name: str, facts: Facts, **more: Fact) -> Occurrence:
         return of_program(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Sized
 from dataclasses import dataclass, fields
+from functools import cache
 
 from supervisor.core.effects import Effect
 from supervisor.core.events import Event
@@ -45,7 +46,7 @@ class Story:
             return
         happened = event if isinstance(event, str) else words(event)
         followed = tuple(words(each) for each in effects)
-        self._scenes.append(Scene(time.time(), attempt, happened, str(was), str(state), followed, reason))
+        self._scenes.append(Scene(time.time(), attempt, happened, was.value, state.value, followed, reason))
         del self._scenes[:-KEPT]
 
     def last(self, count: int) -> list[Scene]:
@@ -55,7 +56,7 @@ class Story:
 
 def words(happening: object) -> str:
     """An event or order in words: `worker exited (signal 9)`."""
-    name = re.sub(r"(?<!^)(?=[A-Z])", " ", type(happening).__name__).lower()
+    name = _spaced(type(happening).__name__)
     try:
         details = [
             (each.name, value)
@@ -66,6 +67,11 @@ def words(happening: object) -> str:
         return name  # not one of ours: said with an error that it caused
     said = [f"{key} {_shown(value)[:LONGEST]}" for key, value in details if key != "attempt" and not _is_empty(value)]
     return f"{name} ({', '.join(said)})" if said else name
+
+
+@cache
+def _spaced(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower()
 
 
 def _is_empty(value: object) -> bool:

@@ -18,8 +18,8 @@ class Telling:
     """Looks on while one program runs, and tells its hooks. `defaults`: the commands of [supervisord], by event."""
 
     def __init__(self, config: ProgramConfig, defaults: Commands, hooks: Hooks) -> None:
-        self._name = config.name
-        self._commands = {event: command or defaults.get(event) for event, command in config.hooks().items()}
+        self._config = config
+        self._defaults = defaults
         self._hooks = hooks
         self._ended: order.RecordEnd | None = None
 
@@ -56,12 +56,12 @@ class Telling:
         self._tell("refused", facts, checkpoint=checkpoint, text=reason)
 
     def _tell(self, event: str, facts: Facts, **more: Fact) -> None:
-        command = self._commands.get(event)
+        command = self._config.hooks().get(event) or self._defaults.get(event)
         if command is None:
             return
         told: dict[str, Fact] = {
             "event": event,
-            "program": self._name,
+            "program": self._config.name,
             "host": platform.node(),
             "wall_at": time.time(),
             "attempt": facts.attempt,
@@ -69,4 +69,4 @@ class Telling:
             "step": facts.step,
             "reason": facts.reason,
         }
-        self._hooks.tell(Happening(command, event, self._name, {**told, **more}))
+        self._hooks.tell(Happening(command, event, self._config.name, {**told, **more}))
