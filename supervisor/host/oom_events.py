@@ -93,7 +93,7 @@ def _cgroup_counter(pid: int) -> Counter | None:
     for file, where in _files_of(cgroups):
         count = _count(file)
         if count is not None:
-            return Counter(file, where, count)
+            return _seen(file, where, count)
     return None
 
 
@@ -111,9 +111,15 @@ def _files_of(cgroups: bytes) -> tuple[tuple[Path, str], ...]:
     )
 
 
+@lru_cache(maxsize=64)
+def _seen(file: Path, where: str, count: int) -> Counter:
+    """One for all processes that saw the same."""
+    return Counter(file, where, count)
+
+
 def _host_counter() -> Counter | None:
     count = _count(_HOST)
-    return None if count is None else Counter(_HOST, "this host", count)
+    return None if count is None else _seen(_HOST, "this host", count)
 
 
 def _count(file: Path) -> int | None:

@@ -194,7 +194,7 @@ class Attempts:
         )
 
     def _ways(self, number: int, mark: str) -> Ways:
-        return Ways(self._folder(number), self._config, mark, partial(self._ears.on_said, number), self._log)
+        return Ways(self._services.runtime_dir, self._config, number, mark, self._ears.on_said, self._log)
 
     def _listener_pipes(self, log: int) -> ListenerPipes:
         listening, pool, name = self._services.listening, self._config.group, self._config.name

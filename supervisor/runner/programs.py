@@ -56,8 +56,9 @@ class Programs:
         """Called with every program that an update takes into use, before it starts."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of a program's state."""
+        changed = self._changed  # one bound method for all of them
         for runner in self.runners.values():
-            runner.on_change = self._changed
+            runner.on_change = changed
         self.gates = Gates(lambda: self.runners, services.ledger)
         self._hurried = asyncio.Event()
         self._configured: Mapping[str, ProgramConfig] = config.programs

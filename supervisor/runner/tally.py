@@ -5,7 +5,8 @@ before. Times are monotonic seconds but where `wall` says otherwise.
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 from supervisor.core import effects as order
 from supervisor.core.facts import State
@@ -25,7 +26,7 @@ SPENT = {
 """What a program's time goes into; in all other states it is down."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Spans:
     """How often something was timed, how long it took in all, and the last time (seconds)."""
 
@@ -33,11 +34,12 @@ class Spans:
     sum_s: float = 0.0
     last_s: float | None = None
 
-    def add(self, span_s: float) -> None:
-        """One more."""
-        self.count += 1
-        self.sum_s += span_s
-        self.last_s = span_s
+    def after(self, span_s: float) -> Self:
+        """The same, with one more."""
+        return replace(self, count=self.count + 1, sum_s=self.sum_s + span_s, last_s=span_s)
+
+
+_NONE = Spans()
 
 
 @dataclass(slots=True)
@@ -52,9 +54,9 @@ class Tally:
     progressed_wall_at: float | None = None
     refused: int = 0
     saves_failed: int = 0
-    save: Spans = field(default_factory=Spans)
-    stall: Spans = field(default_factory=Spans)
-    flush: Spans = field(default_factory=Spans)  # from the request to the checkpoint on the disk
+    save: Spans = _NONE
+    stall: Spans = _NONE
+    flush: Spans = _NONE  # from the request to the checkpoint on the disk
     _step: int | None = None  # of the present attempt
     _furthest: int = 0
     _asked_at: dict[int, float] = field(default_factory=dict)
@@ -90,11 +92,11 @@ class Tally:
                 self._progressed(message.step)
             case messages.Committed():
                 self._progressed(message.step)
-                self.save.add(message.save_s)
-                self.stall.add(message.stall_s)
+                self.save = self.save.after(message.save_s)
+                self.stall = self.stall.after(message.stall_s)
                 asked_at = [self._asked_at.pop(each) for each in message.flushes if each in self._asked_at]
                 if asked_at:
-                    self.flush.add(now - min(asked_at))
+                    self.flush = self.flush.after(now - min(asked_at))
             case messages.SaveFailed():
                 self.saves_failed += 1
                 for each in message.flushes:

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
@@ -13,27 +14,44 @@ from supervisor.host.channel import make_folder
 from supervisor.host.notify import NotifySocket, Said
 from supervisor.host.spawning import SpawnError
 from supervisor.host.stdin import Stdin
+from supervisor.protocol import layout
 from supervisor.runner.launching import owner_of
 
 
 class Ways:
-    """Those of one attempt, in its `folder`. `mark`: what its processes carry; `on_said` gets its notifications."""
+    """Those of one attempt, in its folder below `runtime_dir`. `mark`: what its processes carry.
+
+    `on_said` gets its number and its notifications.
+    """
 
     def __init__(
         self,
-        folder: Path,
+        runtime_dir: Path,
         config: ProgramConfig,
+        number: int,
         mark: str,
-        on_said: Callable[[Said], None],
+        on_said: Callable[[int, Said], None],
         log: FilteringBoundLogger,
     ) -> None:
-        self.stdin = Stdin(folder)
-        self._folder = folder
+        self._runtime_dir = runtime_dir
         self._config = config
+        self._number = number
         self._mark = mark
+        self._stdin: Stdin | None = None
         self._on_said = on_said
         self._notify: NotifySocket | None = None
         self._log = log
+
+    @property
+    def stdin(self) -> Stdin:
+        """The program's standard input. Made once it is asked for, which few programs' is."""
+        if self._stdin is None:
+            self._stdin = Stdin(self._folder)
+        return self._stdin
+
+    @property
+    def _folder(self) -> Path:
+        return layout.attempt_folder(self._runtime_dir, self._config.name, self._number)
 
     @property
     def notify_path(self) -> Path | None:
@@ -50,12 +68,12 @@ class Ways:
 
         Where no file can be made, a program that is only written to starts all the same.
         """
-        owner = owner_of(self._config)
+        owner, folder = owner_of(self._config), self._folder
         try:
-            make_folder(self._folder, 0o711)
-            reading = stdin.create(self._folder, owner)
+            make_folder(folder, 0o711)
+            reading = stdin.create(folder, owner)
         except OSError as error:
-            self._log.warning("stdin.out_of_reach", folder=str(self._folder), error=error.strerror)
+            self._log.warning("stdin.out_of_reach", folder=str(folder), error=error.strerror)
             reading = stdin.without_path()
         if self._config.notify:
             try:
@@ -64,7 +82,7 @@ class Ways:
                 os.close(reading)
                 self.end()
                 raise SpawnError(
-                    f"cannot listen for its readiness in {self._folder}: {error.strerror or error}; make runtime_dir "
+                    f"cannot listen for its readiness in {folder}: {error.strerror or error}; make runtime_dir "
                     f"writable, or point it elsewhere",
                     permanent=False,
                 ) from error
@@ -97,7 +115,7 @@ class Ways:
             self._notify.close()
 
     def _listen(self, owner: tuple[int, int] | None) -> NotifySocket:
-        return NotifySocket(self._folder, owner, self._mark, self._on_said, self._disbelieved)
+        return NotifySocket(self._folder, owner, self._mark, partial(self._on_said, self._number), self._disbelieved)
 
     def _disbelieved(self, why: str) -> None:
         self._log.warning("notification.refused", why=why)
