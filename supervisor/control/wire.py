@@ -79,7 +79,7 @@ def _job(runner: Runner) -> dict[str, Any] | None:
         "section": str(patience.section) if runner.acts.pid is not None else None,
         "hang_limit_s": patience.limit(patience.section, policy.hang_floor or 0.0) if learned else policy.hang_timeout,
         "suspects": sorted(runner.facts.suspects.avoid),
-        "standby": runner.acts.reserve.standing(),
+        "standby": runner.acts.reserve.standing() if runner.acts.reserve is not None else None,
         **training,
     }
 
@@ -171,9 +171,9 @@ def _training(runner: Runner) -> list[str]:
 
 def _standby(runner: Runner) -> list[str]:
     """Whether a death would cost a whole start."""
-    standby = runner.acts.reserve.standing()
-    if standby is None:
+    if runner.acts.reserve is None:
         return []
+    standby = runner.acts.reserve.standing()
     if standby["stage"] in (Stage.READY, Stage.LOADING):
         size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
         return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]

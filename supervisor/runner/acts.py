@@ -15,6 +15,7 @@ from supervisor.core import events as fact
 from supervisor.core.cadence import Reliability
 from supervisor.core.gpus import SICK_WAIT_S
 from supervisor.core.restart import describe_exit
+from supervisor.core.standby import Kind
 from supervisor.host.health import Checks
 from supervisor.host.notify import Said
 from supervisor.host.oom_events import Counter
@@ -27,7 +28,7 @@ from supervisor.runner.books import Books
 from supervisor.runner.exports import Exports
 from supervisor.runner.gpu_waiting import GpuWaiting
 from supervisor.runner.hearing import book, event_of
-from supervisor.runner.launching import check_of
+from supervisor.runner.launching import check_of, standby_of
 from supervisor.runner.selecting import select, set_aside
 from supervisor.runner.services import Services
 from supervisor.runner.stacks import keep_then_abort
@@ -72,8 +73,10 @@ class Acts:
         self.spawn_error: SpawnError | None = None
         self.reliability = Reliability()
         """What was seen of this program's attempts so far."""
-        self.reserve = Reserve(config, services, self._live_pid, self._between_failures_s, log)
-        """The process that waits to become its next attempt."""
+        self.reserve: Reserve | None = None
+        """The process that waits to become its next attempt; None for a program that never has one."""
+        if standby_of(config) is not Kind.OFF:
+            self.reserve = Reserve(config, services, self._live_pid, self._between_failures_s, log)
         self._config = config
         self._services = services
         self._post = post
@@ -98,6 +101,11 @@ class Acts:
     def pid(self) -> int | None:
         """The worker's pid while there is one."""
         return self._attempt.process.pid if self._attempt else None
+
+    @property
+    def standby_pids(self) -> frozenset[int]:
+        """Of the process that waits, and of those that could not become an attempt and are not gone yet."""
+        return self.reserve.pids if self.reserve is not None else frozenset()
 
     def _live_pid(self) -> int | None:
         return self.pid
@@ -145,7 +153,8 @@ class Acts:
 
     def let_go(self) -> None:
         """Leaves the worker, as it is, to the next daemon."""
-        self.reserve.let_go()
+        if self.reserve is not None:
+            self.reserve.let_go()
         if self._attempt is not None:
             self._attempt.let_go()
             self._attempts.hang_up(self._attempt)
@@ -205,11 +214,11 @@ class Acts:
 
     def _spawn(self, effect: order.Spawn) -> None:
         number, split = effect.attempt, effect.split
-        spare = self.reserve.take(number, split)
+        spare = self.reserve.take(number, split) if self.reserve is not None else None
         try:
             made = self._attempts.spawned(number, split) if spare is None else self._attempts.promoted(number, spare)
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would end a standby that was taken
-            if spare is not None:
+            if self.reserve is not None and spare is not None:
                 self.reserve.discard(spare)
             self._not_spawned(effect, self._why_not(error, was_standby=spare is not None))
             return

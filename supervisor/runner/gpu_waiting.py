@@ -16,12 +16,12 @@ AGAIN_S = 0.2  # between two looks; the driver gives memory back within a second
 
 
 class GpuWaiting:
-    """Holds back the starts of one program. `reserve`: who is to be its next attempt, and may hold memory.
+    """Holds back the starts of one program. `reserve`: has what is to be its next attempt, and may hold memory.
 
     Meanwhile what is said to the attempt is kept for it.
     """
 
-    def __init__(self, config: ProgramConfig, services: Services, reserve: Reserve) -> None:
+    def __init__(self, config: ProgramConfig, services: Services, reserve: Reserve | None) -> None:
         self.attempt: int | None = None
         """The one that waits."""
         self._config = config
@@ -82,7 +82,8 @@ class GpuWaiting:
         except TimeoutError:
             return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
         marked = marks.mark(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
-        holders = {pid for each in found for pid in each.pids} - {self._reserve.pid}
+        standby = self._reserve.pid if self._reserve is not None else None
+        holders = {pid for each in found for pid in each.pids} - {standby}
         mine = {pid for pid in holders if pid == last_pid or (marks.of_process(pid) or "").startswith(marked)}
         return judge(found, gpus.known, visible_to(self._config.environment, os.environ), mine)
 

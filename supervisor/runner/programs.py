@@ -102,7 +102,7 @@ class Programs:
         """
         if not all(runner.looked_back.is_set() for runner in self.runners.values()):
             return True
-        return any(pid == runner.acts.pid or pid in runner.acts.reserve.pids for runner in self.runners.values())
+        return any(pid == runner.acts.pid or pid in runner.acts.standby_pids for runner in self.runners.values())
 
     async def begin(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was

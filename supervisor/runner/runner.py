@@ -59,7 +59,8 @@ class Runner:
         self._has_news = False  # something happened besides steps, which teach nothing that could not wait
         self._log = structlog.get_logger().bind(program=config.name)
         self.acts = Acts(config, services, self.post, self._log)
-        self.acts.reserve.on_change = self._wake
+        if self.acts.reserve is not None:
+            self.acts.reserve.on_change = self._wake
         self._services = services
         self._telling = Telling(config, services.hook_commands, services.hooks)
         self.acts.on_refused = self._refused
@@ -232,7 +233,7 @@ class Runner:
         await self.until(lambda: True if self._is_gone() else None)
 
     def _is_gone(self) -> bool:
-        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.acts.reserve.pids
+        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.acts.standby_pids
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
@@ -302,7 +303,8 @@ class Runner:
             effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
         facts = self._job.facts
         self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
-        self._aside(self.acts.reserve.stood, facts)  # first: where the job ends, its standby ends before it
+        if self.acts.reserve is not None:
+            self._aside(self.acts.reserve.stood, facts)  # first: where the job ends, its standby ends before it
         self._aside(self._announce, event)
         self._perform(effects)
 

@@ -43,7 +43,7 @@ class Spare:
 
 
 class Reserve:
-    """Keeps one program's standby. `live_pid`: of the worker beside it; `between_failures_s`: what it would be told."""
+    """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: what it would be told."""
 
     def __init__(
         self,
@@ -81,10 +81,8 @@ class Reserve:
         mine = self._discarded if self._spare is None else [self._spare, *self._discarded]
         return frozenset(each.process.pid for each in mine)
 
-    def standing(self) -> dict[str, Any] | None:
-        """What `status` says of it; None for a program that has none."""
-        if self._machine.wanted is Kind.OFF:
-            return None
+    def standing(self) -> dict[str, Any]:
+        """What `status` says of it."""
         now_is, pid = self._machine.now_is, self.pid
         return {
             "wanted": str(self._machine.wanted),
