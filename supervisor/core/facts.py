@@ -1,7 +1,7 @@
 """What is known of one program: its policy (fixed), and the facts that events add (changed by actions only)."""
 
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
@@ -158,7 +158,7 @@ class Facts:
         self.patience.anew(now)
 
     def copied(self) -> Self:
-        """The same, to go back to; what is in it but frozen values is copied too."""
+        """The same, to go back to; what is in it but values that nobody changes is copied too."""
         same = copy(self)  # before every event: dataclasses.replace takes four times as long
         same.failures, same.patience, same.suspects = copy(self.failures), copy(self.patience), copy(self.suspects)
         return same

@@ -53,7 +53,7 @@ def memory_of(facts: Facts, now: float) -> Memory:
     known = origin is not None and origin.path is not None and origin.step is not None
     return Memory(
         attempt=facts.attempt,
-        by_cause=dict(facts.failures.by_cause),
+        by_cause=facts.failures.by_cause,
         idle_deaths=facts.failures.idle_deaths,
         avoid=facts.suspects.avoid,
         cleared=facts.suspects.cleared,
@@ -91,7 +91,7 @@ def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
     What is known of an attempt counts only if no later one was begun since.
     """
     failures, suspects, patience = facts.failures, facts.suspects, facts.patience
-    failures.by_cause, failures.idle_deaths = dict(memory.by_cause), memory.idle_deaths
+    failures.by_cause, failures.idle_deaths = memory.by_cause, memory.idle_deaths
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
     suspects.unfit = memory.unfit
     patience.hung_step, patience.hung_in, patience.hangs = memory.hung_step, memory.hung_in, memory.hangs

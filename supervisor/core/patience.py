@@ -7,6 +7,7 @@ is a number that comes in.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 SAFETY = 4.0
 """Times the longest silence that was survived; steps and saves on shared hosts and disks vary by two or three."""
@@ -48,6 +49,7 @@ FLOORS: Mapping[Section, float] = {
 """Of hang_timeout_min: what a section is given at least, however short its silences were."""
 
 _RARE = frozenset({Section.STARTUP, Section.TRACING, Section.SAVE, Section.EVALUATION})
+_NONE: Mapping[Section, float] = MappingProxyType({})
 
 
 def section_of(text: str | None) -> Section:
@@ -68,8 +70,8 @@ class Patience:
     only takes long is passed in the end.
     """
 
-    longest: dict[Section, float] = field(default_factory=dict)
-    remembered: Mapping[Section, float] = field(default_factory=dict)
+    longest: Mapping[Section, float] = field(default_factory=lambda: _NONE)
+    remembered: Mapping[Section, float] = field(default_factory=lambda: _NONE)
     section: Section = Section.STARTUP
     since: float = 0.0
     saving_since: float | None = None  # a save is written beside training
@@ -156,4 +158,4 @@ class Patience:
             halvings = max(0.0, silent_s) / (HALVED_AFTER * longest) + (section in _RARE) / HALVED_AFTER_TIMES
             longest *= 2.0**-halvings
         if max(longest, silent_s) > 0:
-            self.longest[section] = max(longest, silent_s)
+            self.longest = {**self.longest, section: max(longest, silent_s)}

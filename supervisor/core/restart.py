@@ -6,8 +6,10 @@ may die for ever. Each cause has its own budget, so that a flaky network does no
 
 import signal as signals
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 from supervisor.protocol.exitcodes import PERMANENT, WorkerExit
 
@@ -43,6 +45,8 @@ LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
 """Most retries of a cause, where startretries is for what mends itself and this does not: each goes further back."""
 HIGHEST_SPLIT = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
 
+_NONE: Mapping[Cause, int] = MappingProxyType({})
+
 
 def retries(cause: Cause, startretries: int) -> int:
     """How many failures of a cause, without progress between them, are followed by another attempt."""
@@ -53,14 +57,14 @@ def retries(cause: Cause, startretries: int) -> int:
 class Failures:
     """Failures since the last progress, by cause; and deaths in a row that brought none at all."""
 
-    by_cause: dict[Cause, int] = field(default_factory=dict)
+    by_cause: Mapping[Cause, int] = field(default_factory=lambda: _NONE)
     idle_deaths: int = 0
     short_lives: int = 0
     """Of a plain program: crashes in a row after its start-up, each within CALM_S of its start."""
 
     def add(self, cause: Cause, moved: bool) -> None:
         """Books a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
-        self.by_cause[cause] = self.by_cause.get(cause, 0) + 1
+        self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
         self.idle_deaths = 0 if moved else self.idle_deaths + 1
 
     def crashed(self, lived_s: float) -> None:
@@ -74,7 +78,7 @@ class Failures:
 
     def forgive(self) -> None:
         """There is a new best checkpoint (of a plain program: it is up): all budgets are full again."""
-        self.by_cause.clear()
+        self.by_cause = _NONE
         self.idle_deaths = 0
 
     def exhausted(self, cause: Cause, limit: int) -> bool:

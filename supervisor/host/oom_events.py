@@ -11,12 +11,8 @@ from supervisor.host import kernel_files
 
 REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
 _FILES = frozenset({"memory.events", "memory.oom_control"})
-<<<<<<< HEAD
-_COUNT = b"\noom_kill "
-=======
 _HOST = Path("/proc/vmstat")
-_COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
->>>>>>> b6b3d11 (host: which files count a cgroup's kills is worked out once for all programs in it)
+_COUNT = b"\noom_kill "
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +79,7 @@ def evidence(counters: Iterable[Counter]) -> str | None:
 def _cgroup_counter(pid: int) -> Counter | None:
     """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
     try:
-<<<<<<< HEAD
-        lines = os.fsdecode(kernel_files.content(f"/proc/{pid}/cgroup")).splitlines()
-=======
-        cgroups = Path(f"/proc/{pid}/cgroup").read_bytes()
->>>>>>> b6b3d11 (host: which files count a cgroup's kills is worked out once for all programs in it)
+        cgroups = kernel_files.content(f"/proc/{pid}/cgroup")
     except OSError:
         return None
     for file, where in _files_of(cgroups):

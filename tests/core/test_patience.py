@@ -71,7 +71,7 @@ def test_start_up_and_tracing_have_limits_of_their_own_within_startup_timeout():
 def test_start_up_never_outlasts_startup_timeout_however_long_it_took_before():
     policy = replace(AUTO, startup_timeout=40.0)
     job = Job(policy)
-    job.facts.patience.longest[Section.STARTUP] = 39.0
+    job.facts.patience.longest = {Section.STARTUP: 39.0}
 
     job.handle(StartRequested(), 0.0)
 
