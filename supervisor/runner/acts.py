@@ -23,7 +23,7 @@ from supervisor.host.process import Exit, Process, SpawnError
 from supervisor.host.stdin import Stdin
 from supervisor.protocol import layout, messages
 from supervisor.runner.adopting import LeftWorker
-from supervisor.runner.attempts import Attempt, Attempts, Ears
+from supervisor.runner.attempts import Attempt, Attempts
 from supervisor.runner.books import Books
 from supervisor.runner.exports import Exports
 from supervisor.runner.gpu_waiting import GpuWaiting
@@ -87,8 +87,7 @@ class Acts:
         self._said_done = False
         self._last_pid: int | None = None  # of the attempt before
         self._gpus = GpuWaiting(config, services, self.reserve)
-        ears = Ears(self._exited, self._heard, self._misheard, self._told)
-        self._attempts = Attempts(config, services, ears, self._between_failures_s, log)
+        self._attempts = Attempts(config, services, self, self._between_failures_s, log)
         self._tasks: list[asyncio.Task[object]] = []
         self._log = log
 
@@ -251,7 +250,8 @@ class Acts:
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
-    def _told(self, number: int, said: Said) -> None:
+    def told(self, number: int, said: Said) -> None:
+        """A plain program said how it stands."""
         if said.status is not None:
             self.says = said.status or None
         if said.ready:
@@ -368,14 +368,14 @@ class Acts:
         folders = pipes, services.state_dir / "stacks" / name
         await keep_then_abort(process, effect.attempt, folders, effect.patience_s, why, self._post, self._log)
 
-    def _exited(self, number: int, exit_: Exit) -> None:
+    def exited(self, number: int, exit_: Exit) -> None:
         """The process is gone: hear its last words, then tell the core."""
         attempt = self._attempt
         if attempt is None or attempt.number != number:
             raise RuntimeError(f"{self._config.name}: attempt {number} ended, but {attempt} is the one that runs")
         words = attempt.last_words()
         for message in words if not self._spoke_last else ():
-            self._heard(message)
+            self.heard(message)
         self._attempts.hang_up(attempt)
         self._attempt, self._last_pid = None, attempt.process.pid
         self.exports.over(number)
@@ -400,10 +400,12 @@ class Acts:
         if not self._gpus.keep(message) and self._attempt is not None:
             self._attempt.say(message)
 
-    def _misheard(self, attempt: int, error: str) -> None:
-        self._log.warning("worker.misspoke", attempt=attempt, error=error)
+    def misheard(self, number: int, error: str) -> None:
+        """The worker said what is no message."""
+        self._log.warning("worker.misspoke", attempt=number, error=error)
 
-    def _heard(self, message: messages.FromWorker) -> None:
+    def heard(self, message: messages.FromWorker) -> None:
+        """The worker said something."""
         self.training.note(message)
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
         is_done = isinstance(message, messages.Standing) and message.phase is messages.Phase.DONE

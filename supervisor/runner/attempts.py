@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
@@ -80,14 +81,20 @@ class Attempt:
             self.ways.let_go()
 
 
-@dataclass(frozen=True, slots=True)
-class Ears:
+class Ears(Protocol):
     """Who hears of an attempt; all but messages come with its number."""
 
-    on_exit: Callable[[int, Exit], None]
-    on_message: Callable[[messages.FromWorker], None]
-    on_error: Callable[[int, str], None]
-    on_said: Callable[[int, Said], None]
+    def exited(self, number: int, exit_: Exit) -> None:
+        """The process is gone."""
+
+    def heard(self, message: messages.FromWorker) -> None:
+        """The worker said something."""
+
+    def misheard(self, number: int, error: str) -> None:
+        """The worker said what is no message."""
+
+    def told(self, number: int, said: Said) -> None:
+        """A plain program said how it stands."""
 
 
 class Attempts:
@@ -132,7 +139,7 @@ class Attempts:
             if cgroup is not None:
                 undo.callback(cgroup.remove)
             ends = replace(ends, cgroup=cgroup)
-            process = start(config, services, told, mark, ends, partial(self._ears.on_exit, number))
+            process = start(config, services, told, mark, ends, partial(self._ears.exited, number))
             undo.pop_all()
         if ways is not None:
             ways.started(process.pid)
@@ -148,8 +155,8 @@ class Attempts:
         if cgroup is not None and not cgroup.take_in(pid):
             cgroup.remove_if_empty()
             cgroup = None
-        spare.process.handed_to(partial(self._ears.on_exit, number), group_ends_with_it=True)
-        spare.channel.belongs_to(self._ears.on_message, partial(self._ears.on_error, number))
+        spare.process.handed_to(partial(self._ears.exited, number), group_ends_with_it=True)
+        spare.channel.belongs_to(self._ears.heard, partial(self._ears.misheard, number))
         now = time.monotonic()
         return Attempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
 
@@ -162,7 +169,7 @@ class Attempts:
         except SpawnError as error:
             self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
             return None
-        process = adopt(found.pid, found.start_time, is_job, partial(self._ears.on_exit, number))
+        process = adopt(found.pid, found.start_time, is_job, partial(self._ears.exited, number))
         if process is None:
             if channel is not None:
                 channel.let_go()
@@ -190,11 +197,11 @@ class Attempts:
     def _open_channel(self, number: int, found: bool = False) -> Channel:
         ears = self._ears
         return open_channel(
-            self._config, self._folder(number), number, ears.on_message, partial(ears.on_error, number), found
+            self._config, self._folder(number), number, ears.heard, partial(ears.misheard, number), found
         )
 
     def _ways(self, number: int, mark: str) -> Ways:
-        return Ways(self._services.runtime_dir, self._config, number, mark, self._ears.on_said, self._log)
+        return Ways(self._services.runtime_dir, self._config, number, mark, self._ears.told, self._log)
 
     def _listener_pipes(self, log: int) -> ListenerPipes:
         listening, pool, name = self._services.listening, self._config.group, self._config.name
