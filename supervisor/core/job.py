@@ -263,6 +263,8 @@ TABLE: Mapping[tuple[State, type[Event]], Action] = {
 class Job:
     """One program's machine. Time is a number that comes in; nothing here waits, sleeps or touches anything."""
 
+    __slots__ = ("facts",)
+
     def __init__(self, policy: Policy) -> None:
         self.facts = Facts(policy)
 

@@ -41,6 +41,8 @@ class Counter:
 class OomWatch:
     """The counters of one process: of its memory cgroup, or, where that can't be read, of the whole host."""
 
+    __slots__ = ("_counters", "_looked_at", "_pid")
+
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._looked_at = float("-inf")

@@ -165,6 +165,8 @@ class Process:
     `start_time`: kernel ticks after boot, as in field 22 of /proc/PID/stat.
     """
 
+    __slots__ = ("_group_ends_with_it", "_loop", "_on_exit", "_pidfd", "exit", "pid", "start_time")
+
     def __init__(
         self,
         pid: int,

@@ -14,6 +14,8 @@ from supervisor.runner.listening import ListenerStanding, Listening
 class Announcing:
     """Looks on while the program runs; a listener's own standing goes to its pool too."""
 
+    __slots__ = ("_config", "_lifeline", "_listening", "_pids")
+
     def __init__(self, config: ProgramConfig, listening: Listening) -> None:
         self._config = config
         self._listening = listening

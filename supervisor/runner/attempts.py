@@ -100,6 +100,8 @@ class Ears(Protocol):
 class Attempts:
     """Makes those of one program. `between_failures_s`: what its worker is told of how often it fails."""
 
+    __slots__ = ("_between_failures_s", "_config", "_ears", "_log", "_services")
+
     def __init__(
         self,
         config: ProgramConfig,

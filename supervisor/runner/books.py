@@ -16,6 +16,8 @@ KEEP_EVERY_S = 10.0  # a daemon that is killed loses track of no more; one row a
 class Books:
     """The account of one job. Monotonic seconds."""
 
+    __slots__ = ("_account", "_adopting", "_kept_as", "_kept_at", "_ledger", "_program", "_silent")
+
     def __init__(self, program: str, ledger: Ledger) -> None:
         self._program = program
         self._ledger = ledger

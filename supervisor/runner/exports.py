@@ -10,6 +10,8 @@ from supervisor.protocol.messages import Export, Exported
 class Exports:
     """Of one program. Nothing here lasts: what a daemon does not hear of any more is on the disk all the same."""
 
+    __slots__ = ("_waiting",)
+
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[Exported]] = {}
 

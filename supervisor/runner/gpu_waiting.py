@@ -21,6 +21,8 @@ class GpuWaiting:
     Meanwhile what is said to the attempt is kept for it.
     """
 
+    __slots__ = ("_config", "_reserve", "_services", "_unsaid", "attempt")
+
     def __init__(self, config: ProgramConfig, services: Services, reserve: Reserve | None) -> None:
         self.attempt: int | None = None
         """The one that waits."""

@@ -21,6 +21,8 @@ SLOW_DISK_S = 5.0  # how long a start waits for a checkpoint directory's listing
 class Learning:
     """Between a program's job, its acts, and what outlives both. What can't be read is as if it had never been."""
 
+    __slots__ = ("_acts", "_config", "_has_recalled", "_job", "_remembered", "_services")
+
     def __init__(self, config: ProgramConfig, services: Services, job: Job, acts: Acts) -> None:
         self._config = config
         self._services = services

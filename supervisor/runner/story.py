@@ -35,6 +35,8 @@ class Scene:
 class Story:
     """A ring of scenes, in memory; the daemon's log has the state changes of all times."""
 
+    __slots__ = ("_scenes",)
+
     def __init__(self) -> None:
         self._scenes: list[Scene] = []
 

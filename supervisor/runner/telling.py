@@ -17,6 +17,8 @@ Commands = Mapping[str, tuple[str, ...] | None]
 class Telling:
     """Looks on while one program runs, and tells its hooks. `defaults`: the commands of [supervisord], by event."""
 
+    __slots__ = ("_config", "_defaults", "_ended", "_hooks")
+
     def __init__(self, config: ProgramConfig, defaults: Commands, hooks: Hooks) -> None:
         self._config = config
         self._defaults = defaults

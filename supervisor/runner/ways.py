@@ -24,6 +24,8 @@ class Ways:
     `on_said` gets its number and its notifications.
     """
 
+    __slots__ = ("_config", "_log", "_mark", "_notify", "_number", "_on_said", "_runtime_dir", "_stdin")
+
     def __init__(
         self,
         runtime_dir: Path,
