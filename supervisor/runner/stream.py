@@ -1,14 +1,14 @@
 """What happened lately, in memory: every watcher reads it from where it stands, so that none can hold the daemon up."""
 
-import asyncio
 import itertools
 import secrets
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from supervisor.core.occurrences import Fact, Occurrence
+from supervisor.runner.once import Once
 
 KEPT = 10_000  # some 5 MB; a watcher that is away for longer is told how many it missed
 MAX_BYTES = 16 << 20  # of what clients sent (REMOTE_COMMUNICATION), which may be a megabyte each
@@ -36,7 +36,7 @@ class Stream:
         self._entries: deque[Entry] = deque()
         self._bytes = 0
         self._serial = 0
-        self._more = asyncio.Event()
+        self._more = Once()
         self.is_over = False
         """Whether no more will come."""
 
@@ -52,14 +52,14 @@ class Stream:
 
     def add(self, occurrence: Occurrence) -> Entry:
         """Takes one in; watchers wake up."""
-        entry = Entry(self._serial, time.time(), occurrence)
+        entry = Entry(self._serial, time.time(), replace(occurrence, payload=None))  # which is for listeners only
         self._serial += 1
         self._entries.append(entry)
         self._bytes += _size(entry)
         while len(self._entries) > KEPT or (self._bytes > MAX_BYTES and len(self._entries) > 1):
             self._bytes -= _size(self._entries.popleft())
         self._more.set()
-        self._more = asyncio.Event()
+        self._more = Once()
         return entry
 
     def after(self, serial: int, most: int) -> list[Entry]:
@@ -81,4 +81,4 @@ class Stream:
 
 
 def _size(entry: Entry) -> int:
-    return len(entry.occurrence.payload or "")
+    return sum(len(each) for each in entry.occurrence.facts.values() if isinstance(each, str))

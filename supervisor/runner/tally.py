@@ -5,7 +5,9 @@ before. Times are monotonic seconds but where `wall` says otherwise.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Self
 
 from supervisor.core import effects as order
@@ -39,7 +41,8 @@ class Spans:
         return replace(self, count=self.count + 1, sum_s=self.sum_s + span_s, last_s=span_s)
 
 
-_NONE = Spans()
+_NEVER = Spans()
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -47,16 +50,16 @@ class Tally:
     """The counts of one program. `ended`: attempts that are over, by cause; `spent_s`: seconds, by what took them."""
 
     attempts: int = 0
-    ended: dict[str, int] = field(default_factory=dict)
+    ended: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
     spent_s: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     repeated_steps: int = 0
     progressed_wall_at: float | None = None
     refused: int = 0
     saves_failed: int = 0
-    save: Spans = _NONE
-    stall: Spans = _NONE
-    flush: Spans = _NONE  # from the request to the checkpoint on the disk
+    save: Spans = _NEVER
+    stall: Spans = _NEVER
+    flush: Spans = _NEVER  # from the request to the checkpoint on the disk
     _step: int | None = None  # of the present attempt
     _furthest: int = 0
     _asked_at: dict[int, float] = field(default_factory=dict)
@@ -77,7 +80,7 @@ class Tally:
                 while len(self._asked_at) > ASKED_KEPT:
                     del self._asked_at[next(iter(self._asked_at))]
             case order.RecordEnd():
-                self.ended[effect.cause] = self.ended.get(effect.cause, 0) + 1
+                self.ended = {**self.ended, effect.cause: self.ended.get(effect.cause, 0) + 1}
 
     def heard(self, message: messages.FromWorker, now: float) -> None:
         """The worker said something."""
