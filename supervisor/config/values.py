@@ -7,6 +7,7 @@ import re
 import resource
 import shlex
 import signal
+from functools import lru_cache
 from typing import Literal
 
 from supervisor.ini.problems import nearest
@@ -288,6 +289,7 @@ def strategy(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=64)  # the processes of one program mostly have one and the same, which is then there once
 def command(text: str) -> tuple[str, ...]:
     """A command line split as a shell would split it; no shell runs it."""
     try:
