@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import select
 import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -303,6 +304,23 @@ async def test_who_does_not_take_an_answer_is_dropped(tmp_path: Path, bytes_: in
             served = await until_closed(tmp_path / "s", asking("/", "GET", b"", "Connection: close"))
 
     assert refused.startswith(b"HTTP/1.1 503") and served.startswith(b"HTTP/1.1 200")
+
+
+async def test_who_asks_on_and_on_and_takes_no_answer_gets_no_further(tmp_path: Path):
+    async def answer(request: web.Request) -> web.Answer:
+        request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return web.Answer(b"x" * BLOCK_BYTES)
+
+    told = Told(answer)
+    async with answering(tmp_path / "s", told, answer_s=0.3):
+        with socket.socket(socket.AF_UNIX) as greedy:
+            greedy.connect(str(tmp_path / "s"))
+            greedy.sendall(asking() * 100)
+            hung_up = select.poll()
+            hung_up.register(greedy, 0)
+            assert await asyncio.to_thread(hung_up.poll, TIME_S * 1000)
+
+    assert len(told.asked) < 10
 
 
 async def test_an_answer_on_its_way_is_finished_when_the_daemon_leaves(tmp_path: Path):
