@@ -171,8 +171,7 @@ class _Connection:
         await self._while_it_listens(self._answer_to(replace(request, body=body)))
         async with asyncio.timeout(self._patience.answer_s):
             await self._writer.drain()  # who takes no answers gets no more of them: they would pile up in memory
-        is_open = self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._reader.at_eof()
-        return is_open and self.is_wanted
+        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and self.is_wanted
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 

@@ -251,6 +251,17 @@ async def test_a_client_that_has_no_more_to_say_still_gets_its_answer(tmp_path: 
     assert bodies(answer) == [b'"done"']
 
 
+async def test_who_sent_all_its_requests_at_once_and_no_more_gets_all_answers(tmp_path: Path):
+    async with answering(tmp_path / "s", Told()):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(asking("/a") + asking("/b"))
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), TIME_S)
+        writer.close()
+
+    assert [json.loads(each)[1] for each in bodies(answer)] == ["/a", "/b"]
+
+
 async def endless(ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
     try:
         yield b"first"
