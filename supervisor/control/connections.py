@@ -132,6 +132,8 @@ class _Connection:
         self._patience = patience
         self._http = h11.Connection(h11.SERVER)
         self._socket: socket.socket = writer.get_extra_info("socket")
+        peer = writer.get_extra_info("peername")  # from when it was accepted: after a reset the kernel knows it no more
+        self._remote = str(peer[0]) if isinstance(peer, tuple) else None
         if self._socket.family != socket.AF_UNIX:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
@@ -157,7 +159,7 @@ class _Connection:
                 head = await self._event()
             if not isinstance(head, h11.Request):
                 return False
-            request = web.request_of(head.method, head.target, head.headers, self._socket)
+            request = web.request_of(head.method, head.target, head.headers, self._socket, self._remote)
         except TimeoutError:
             return False
         except (h11.RemoteProtocolError, ValueError) as error:

@@ -15,8 +15,9 @@ JSON = "application/json; charset=utf-8"
 class Request:
     """What a client asks. `headers`: names in lower case; of several alike the first, and so in `query`.
 
-    `parameters`: what the route's pattern has in braces. `connection`: where it came from. `body`: all of it; nothing
-    yet while it is decided whether the client may come in.
+    `connection`: where it came from; `remote`: the client's address on the network, None on a unix socket.
+    `parameters`: what the route's pattern has in braces. `body`: all of it; nothing yet while it is decided whether the
+    client may come in.
     """
 
     method: str
@@ -24,17 +25,9 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     connection: socket
+    remote: str | None
     parameters: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-
-    @property
-    def remote(self) -> str | None:
-        """The client's address on the network; None on a unix socket."""
-        try:
-            peer = self.connection.getpeername()
-        except OSError:  # gone already
-            return None
-        return str(peer[0]) if isinstance(peer, tuple) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +72,9 @@ def date(at: float) -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))  # English: nobody here sets another LC_TIME
 
 
-def request_of(method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], connection: socket) -> Request:
+def request_of(
+    method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], connection: socket, remote: str | None
+) -> Request:
     """The request that a head is; `headers` have their names in lower case. Raises ValueError if its target is none."""
     text = target.decode("ascii")
     if not text.startswith("/"):  # as for a proxy: scheme and host come first
@@ -92,6 +87,7 @@ def request_of(method: bytes, target: bytes, headers: Iterable[tuple[bytes, byte
         _firsts(parse_qsl(query, keep_blank_values=True)),
         _firsts((name.decode("ascii"), value.decode("latin-1")) for name, value in headers),
         connection,
+        remote,
     )
 
 

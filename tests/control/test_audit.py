@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import xmlrpc.client
@@ -215,6 +216,16 @@ def test_on_tcp_the_login_and_the_address_are_written(tmp_path: Path):
         ask(port, "/api/v1/reread", Authorization=basic("ann", "secret"))
 
         assert records(daemon, 1) == [{"command": "reread", "result": "OK", "address": "127.0.0.1", "user": "ann"}]
+
+
+def test_who_hangs_up_with_a_reset_is_written_all_the_same(tmp_path: Path):
+    port = free_port()
+    with Daemon(tmp_path, f"{PROGRAMS}[inet_http_server]\nport=127.0.0.1:{port}\n") as daemon:
+        with socket.create_connection(("127.0.0.1", port)) as hasty:
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            hasty.sendall(b"POST /api/v1/reread HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert records(daemon, 1)[0]["address"] == "127.0.0.1"
 
 
 def test_a_line_is_bounded_whatever_was_sent(capsys: pytest.CaptureFixture[str]):

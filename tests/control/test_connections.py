@@ -400,7 +400,7 @@ async def test_routes_lead_by_path_and_method(tmp_path: Path):
         routes.add(method, pattern, leads_to(pattern))
 
     async def led(method: str, target: str) -> Any:
-        asked = web.request_of(method.encode(), target.encode(), [], cast(Any, None))
+        asked = web.request_of(method.encode(), target.encode(), [], cast(Any, None), None)
         answer = await routes.answer(asked)
         assert isinstance(answer.body, bytes)
         return json.loads(answer.body)
