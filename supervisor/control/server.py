@@ -178,7 +178,10 @@ class _Application:
         user = login.username if login is not None else None
         if not self._door.is_unix:
             return audit.Caller(address=request.remote, user=user)
-        peer, refusal = access.peer_of(request.connection), None
+        try:
+            peer, refusal = access.peer_of(request.connection), None
+        except OSError as error:
+            raise CommandError(Code.FORBIDDEN, "the connection is gone") from error
         if login is None and not access.may_change(peer, self._door.owner):
             refusal = f"uid {peer.uid} may look but not change things; use root or the socket's owner"
         return audit.Caller(peer.uid, peer.pid, user=user, refusal=refusal)

@@ -17,7 +17,9 @@ import structlog
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from supervisor.config.secret import Secret
 from supervisor.control import web
+from supervisor.control.access import Login
 from supervisor.control.connections import BLOCK_BYTES, MAX_BODY_BYTES, Clients, Patience
 from supervisor.control.server import Door, serve
 from tests.fuzzing import cases
@@ -27,8 +29,8 @@ TIME_S = 10.0
 
 
 @asynccontextmanager
-async def serving(*paths: Path, **limits: Any) -> AsyncIterator[None]:
-    doors = [Door(socket.socket(socket.AF_UNIX), os.geteuid()) for _ in paths]
+async def serving(*paths: Path, login: Login | None = None, **limits: Any) -> AsyncIterator[None]:
+    doors = [Door(socket.socket(socket.AF_UNIX), os.geteuid(), login) for _ in paths]
     for door, path in zip(doors, paths, strict=True):
         door.listener.bind(str(path))
     no_daemon = cast(Any, None)
@@ -381,6 +383,30 @@ def test_any_bytes_are_answered_or_not_and_the_next_client_is_served(tmp_path: P
 
     with structlog.testing.capture_logs() as logged:
         assert asyncio.run(both()).startswith(b"HTTP/1.1 200")
+    assert not logged
+
+
+async def test_who_hung_up_before_it_was_known_is_refused_without_ado(tmp_path: Path):
+    came, may_go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Login):
+        async def admits(self, header: str | None) -> bool:
+            if header is not None:
+                came.set()
+                await may_go_on.wait()
+            return True
+
+    asked = asking("/openapi.json") + asking("/api/v1/stop", "POST", b"{}", "Authorization: something")
+    with structlog.testing.capture_logs() as logged:
+        async with serving(tmp_path / "s", login=Slow("", Secret(""))):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(str(tmp_path / "s"))
+                hasty.sendall(asked)
+                await asyncio.wait_for(came.wait(), TIME_S)
+            for _ in range(10):  # the first answer was not read, so this resets the connection
+                await asyncio.sleep(0)
+            may_go_on.set()
+
     assert not logged
 
 
