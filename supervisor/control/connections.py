@@ -196,6 +196,7 @@ class _Connection:
                     body += event.data
                     if len(body) > MAX_BODY_BYTES:
                         return _too_large()
+                    await asyncio.sleep(0)  # others' turn: a block may hold thousands of chunks
             return bytes(body)
         except TimeoutError:
             text = "the request did not come to its end in time"

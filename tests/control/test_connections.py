@@ -191,6 +191,20 @@ async def test_a_body_may_come_in_chunks_and_after_it_was_asked_for(tmp_path: Pa
     assert json.loads(bodies(rest)[0])[-1] == "abcde"
 
 
+async def test_a_body_in_a_great_many_chunks_holds_nobody_up(tmp_path: Path):
+    head = b"POST /many HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    told = Told()
+
+    async with answering(tmp_path / "s", told):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(head + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+        await until_closed(tmp_path / "s", asking("/one", "GET", b"", "Connection: close"))
+        await asyncio.wait_for(reader.read(), TIME_S)
+        writer.close()
+
+    assert [each.path for each in told.asked] == ["/one", "/many"]
+
+
 async def test_who_asks_for_the_head_gets_that_and_no_body(tmp_path: Path):
     async with answering(tmp_path / "s", Told()):
         answer = await until_closed(tmp_path / "s", asking("/", "HEAD", b"", "Connection: close"))
