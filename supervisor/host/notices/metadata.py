@@ -97,8 +97,7 @@ class Metadata:
 async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
     while isinstance(head := await _event(http, reader), h11.InformationalResponse):
         pass
-    if not isinstance(head, h11.Response):
-        raise MetadataError("the connection was closed without an answer")
+    assert isinstance(head, h11.Response)  # nothing else begins an answer
     body = b""
     while isinstance(part := await _event(http, reader), h11.Data):
         body += part.data
@@ -112,7 +111,10 @@ async def _event(
     http: h11.Connection, reader: asyncio.StreamReader
 ) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
     while (event := http.next_event()) is h11.NEED_DATA:
-        http.receive_data(await reader.read(MAX_BODY_BYTES))
+        data = await reader.read(MAX_BODY_BYTES)
+        if not data and http.their_state is h11.SEND_RESPONSE:
+            raise MetadataError("the connection was closed without an answer")
+        http.receive_data(data)
     return event
 
 

@@ -1,0 +1,30 @@
+"""What the metadata client sends, and what it makes of servers that hang up."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from supervisor.host.notices.metadata import Metadata, MetadataError
+
+
+@asynccontextmanager
+async def saying(answer: bytes, heard: list[bytes]) -> AsyncIterator[Metadata]:
+    """A server that says this to everybody, and hangs up."""
+
+    async def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(came, "127.0.0.1") as server:
+        host, port = server.sockets[0].getsockname()
+        yield Metadata(f"http://{host}:{port}")
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 2"], ids=["nothing", "half-a-line"])
+async def test_a_server_that_hangs_up_without_an_answer_is_said_to_have(answer: bytes):
+    async with saying(answer, []) as metadata:
+        with pytest.raises(MetadataError, match="the connection was closed without an answer"):
+            await metadata.get("/", {})
