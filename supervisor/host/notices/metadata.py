@@ -74,7 +74,8 @@ class Metadata:
         target = self._base.path + path + (f"?{urlencode(query)}" if query else "")
         body = b"" if json is None else dumps(json).encode()
         kind = {"Content-Type": "application/json"} if body else {}
-        sent = {"Host": self._base.netloc, **_ALWAYS, **kind, **headers, "Content-Length": str(len(body))}
+        length = {} if method == "GET" else {"Content-Length": str(len(body))}  # as RFC 9110, 8.6, would have it
+        sent = {"Host": self._base.netloc, **_ALWAYS, **kind, **headers, **length}
         try:
             async with asyncio.timeout(limit_s):
                 return await self._exchange(h11.Request(method=method, target=target, headers=[*sent.items()]), body)

@@ -28,3 +28,13 @@ async def test_a_server_that_hangs_up_without_an_answer_is_said_to_have(answer: 
     async with saying(answer, []) as metadata:
         with pytest.raises(MetadataError, match="the connection was closed without an answer"):
             await metadata.get("/", {})
+
+
+async def test_only_what_may_have_a_body_says_how_long_it_is():
+    heard: list[bytes] = []
+
+    async with saying(b"HTTP/1.1 204 No Content\r\n\r\n", heard) as metadata:
+        await metadata.get("/", {})
+        await metadata.put("/", {})
+
+    assert [b"content-length" in each.lower() for each in heard] == [False, True]
