@@ -160,8 +160,9 @@ class _Passes:
     def _prove_workers(self, position: Position) -> None:
         workers = 1 if self._together is None else self._together.size
         if position.workers not in (None, workers):
+            processes = counted(workers, "process", "processes")
             raise ValueError(
-                f"cannot go on in the middle of epoch {position.epoch} with {workers} processes: {position.workers} "
+                f"cannot go on in the middle of epoch {position.epoch} with {processes}: {position.workers} "
                 f"shared it out, each by a dataset of its own, so nobody knows which examples are left; train with "
                 f"{position.workers} to its end, and give run.batches the tf.data.Dataset itself, without an "
                 f"auto_shard_policy"

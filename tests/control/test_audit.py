@@ -67,7 +67,7 @@ def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
     stopped, broken = records(daemon, 2)
     me = {"uid": os.geteuid(), "peer_pid": os.getpid()}
     assert stopped == {"command": "stop", "program": "sleeper", "result": "OK", **me}
-    assert broken.pop("reason").startswith("1 failures")
+    assert broken.pop("reason").startswith("1 failure (")
     assert broken == {"command": "start", "program": "broken", "result": "ABNORMAL_TERMINATION", **me}
 
 
