@@ -463,6 +463,7 @@ def test_worker_of_a_program_that_is_not_wanted_any_more_flushes_and_stops(tmp_p
 
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"
+STUBBORN = DEAF.replace("signal.SIG_IGN", "lambda *_: print('told', flush=True)")
 
 
 @pytest.mark.parametrize("in_a_hurry", [False, True])
@@ -522,11 +523,12 @@ def test_stop_all_stops_what_waits_for_the_last_of_an_earlier_daemon_too(tmp_pat
 def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: Path) -> None:
     """Until something of an earlier attempt has ended nothing starts, and then the old configuration does first."""
     marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "p", 1)}
-    stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
+    stray = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()
     section = "[program:p]\ncommand=/bin/sleep 100000\nstartsecs=0\nstopwaitsecs=1000\n"
     try:
         with Daemon(tmp_path, section) as daemon:
+            assert stray.stdout.readline() == b"told\n"
             daemon.write(f"{section}priority=1\n")
             updating = threading.Thread(target=daemon.call, args=["update"])
             updating.start()
