@@ -28,22 +28,24 @@ async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     follows = query.get("follow") == "1"
     try:
-        file = await daemon.disks.run(path, _open_at_end, path, int(count))
+        file, first = await daemon.disks.run(path, _begun, path, int(count))
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
-    return web.Answer(_pieces(daemon.disks, path, file, int(count), follows), content_type="text/plain; charset=utf-8")
+    pieces = _pieces(daemon.disks, path, file, first, int(count), follows)
+    return web.Answer(pieces, content_type="text/plain; charset=utf-8")
 
 
 async def _pieces(
-    disks: DiskThreads, path: Path, file: BinaryIO, count: int, follows: bool
+    disks: DiskThreads, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
 ) -> AsyncGenerator[bytes, None]:
-    """`count` bytes of what is open already, so that no rotation takes them away; then what is added."""
+    """`count` bytes of what is open already, `piece` first, so that no rotation takes them away; then what is added."""
     try:
-        while piece := await disks.run(path, file.read, min(count, BLOCK_BYTES)):
+        while piece:
             count -= len(piece)
             yield piece
+            piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
         position = await disks.run(path, _place, file)
     finally:
         disks.submit(path, file.close)  # there: it waits for a read that a client left behind, on a disk that may hang
@@ -57,6 +59,12 @@ def _open_at_end(path: Path, count: int) -> BinaryIO:
     file = open_log(path)
     file.seek(max(0, file.seek(0, os.SEEK_END) - count))
     return file
+
+
+def _begun(path: Path, count: int) -> tuple[BinaryIO, bytes]:
+    """As `_open_at_end`, and the first piece, so that what can't be read is known before the answer begins."""
+    file = _open_at_end(path, count)
+    return file, file.read(min(count, BLOCK_BYTES))
 
 
 def _path(daemon: Daemon, name: str, channel: str) -> Path:

@@ -18,6 +18,8 @@ from tests.fuzzing import cases
 from tests.reading import records
 from tests.system.harness import Daemon, Refused
 
+UNREADABLE = Path("/sys/class/net/lo/speed")  # the loopback has none
+
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory):
@@ -124,6 +126,16 @@ def test_a_body_that_is_too_large_is_refused(daemon: Daemon):
 
 
 # --- one command for many programs --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="needs a file that opens and can't be read")
+def test_a_log_that_cant_be_read_is_an_error(tmp_path: Path):
+    log = tmp_path / "p.log"
+    log.symlink_to(UNREADABLE)
+    with Daemon(tmp_path, f"[program:p]\ncommand=/bin/true\nautostart=false\nstdout_logfile={log}\n") as daemon:
+        answer = send(daemon, b"GET /api/v1/tail?name=p HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 422") and f"cannot read {log}".encode() in answer
 
 
 def each(daemon: Daemon, body: object) -> tuple[int, list[dict[str, Any]]]:
