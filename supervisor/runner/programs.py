@@ -330,6 +330,7 @@ class Programs:
             turn.give_up()
         await runner.learn_attempts(last_attempt)
         adopted = left.worker is not None and runner.take_over(left.worker)
+        goes_on_with = runner.attempt if adopted else None  # now: another one may have come when the others are booked
         runner.looked_back.set()
         ended_here = left.worker is not None and not adopted
         if adopted:
@@ -341,7 +342,7 @@ class Programs:
         gone = await self._strays.end(runner.name, left.strays, runner.patience_s, runner.config.stopsignal)
         booked = False
         for attempt in left.open_attempts if gone else ():
-            if not (adopted and attempt == runner.attempt):
+            if attempt != goes_on_with:
                 booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off, turn)
         if not (adopted or booked):
             runner.acts.books.lost(runner.wanted, None, None)
