@@ -7,9 +7,7 @@ an idle daemon with one running program. Three rounds each, in turn.
 
 import argparse
 import contextlib
-import json
 import os
-import platform
 import signal
 import statistics
 import subprocess
@@ -23,9 +21,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import peer
+from bench import harness, peer
 
-ROOT = Path(__file__).resolve().parent.parent
 SETTLE_S = 2.5  # both count a program as started after startsecs = 1; Supervisor looks once a second
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -152,6 +149,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10, help="kills a round")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds of idling a round")
     options = parser.parse_args()
+    harness.compiled()
     results = {system: Figures([], [], [], []) for system in systems()}
     for _ in range(options.rounds):
         for system, figures in results.items():
@@ -173,11 +171,7 @@ def report(results: dict[str, Figures]) -> None:
         ratio = f"{statistics.median(mine) / base:.3g}" if base else "-"
         table.add_row(label, spread(mine), spread(theirs), ratio)
     Console(width=110).print(table)
-    folder = ROOT / "bench" / "results"
-    folder.mkdir(exist_ok=True)
-    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
-    content = {"machine": machine, "results": {name: vars(figures) for name, figures in results.items()}}
-    (folder / "daemon.json").write_text(json.dumps(content, indent=1) + "\n")
+    harness.write("daemon", {"results": {name: vars(figures) for name, figures in results.items()}})
 
 
 def spread(values: list[float]) -> str:

@@ -18,9 +18,7 @@ idle CPU  percent of one core over the idle time
 import argparse
 import contextlib
 import http.client
-import json
 import os
-import platform
 import signal
 import socket
 import statistics
@@ -37,10 +35,10 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench import peer
+from bench import harness, peer
 
-ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 300.0
+LOOK_S = 0.02  # no oftener: the kernel forks nothing while it lists a process' children
 PROGRAM = "/bin/sleep 100000"
 ASK = xmlrpc.client.dumps((), "supervisor.getAllProcessInfo")
 OURS = """[supervisord]
@@ -242,7 +240,7 @@ def _until(done: Callable[[], bool], what: str) -> None:
     while not done():
         if time.monotonic() > deadline:
             raise SystemExit(f"waited {PATIENCE_S:g} s in vain until {what}")
-        time.sleep(0.005)
+        time.sleep(LOOK_S)
 
 
 LABELS = {
@@ -290,6 +288,7 @@ def main() -> None:
     parser.add_argument("--idle", type=float, default=10.0, help="seconds of idling in a round")
     parser.add_argument("--settle", type=float, default=2.5, help="seconds after which a program counts as started")
     options = parser.parse_args()
+    harness.compiled()
     found: dict[int, dict[str, Figures]] = {}
     for count in options.programs:
         results = {system: Figures() for system in systems()}
@@ -298,11 +297,8 @@ def main() -> None:
                 measure(system, count, figures, options)
         found[count] = {system.name: figures for system, figures in results.items()}
         show(count, found[count])
-    folder = ROOT / "bench" / "results"
-    folder.mkdir(exist_ok=True)
-    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
     measured = {count: {name: vars(each) for name, each in results.items()} for count, results in found.items()}
-    (folder / "fleet.json").write_text(json.dumps({"machine": machine, "programs": measured}, indent=1) + "\n")
+    harness.write("fleet", {"programs": measured})
 
 
 if __name__ == "__main__":
