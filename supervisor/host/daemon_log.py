@@ -1,11 +1,9 @@
 """The daemon's own log: structlog events to a rotating file, the journal or standard error, by a thread of its own."""
 
-import contextlib
 import logging
 import logging.handlers
 import queue
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -28,8 +26,6 @@ LEVELS = {
     "blather": logging.DEBUG,
 }
 """Supervisor's names; its two below debug are debug here."""
-
-GATHER_S = 0.01  # nobody reads sooner, and a daemon that is killed leaves no more than this untold
 
 CHANGES = "changes"
 """The logger of what people asked for, which is written whatever the level is."""
@@ -72,7 +68,7 @@ class DaemonLog:
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
-        self._listener = _Gathering(waiting, *handlers)
+        self._listener = logging.handlers.QueueListener(waiting, *handlers)
         root = logging.getLogger()
         root.handlers[:] = [_RawQueueHandler(waiting)]
         root.setLevel(LEVELS[level])
@@ -102,25 +98,6 @@ class _RawQueueHandler(logging.handlers.QueueHandler):
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
-
-
-class _Gathering(logging.handlers.QueueListener):
-    """Takes what comes within GATHER_S together: woken for each record, it would take the interpreter from the loop."""
-
-    def __init__(self, waiting: queue.SimpleQueue[logging.LogRecord], *handlers: logging.Handler) -> None:
-        super().__init__(waiting, *handlers)
-        self._stopping = threading.Event()
-
-    def dequeue(self, block: bool) -> logging.LogRecord:
-        with contextlib.suppress(queue.Empty):
-            return super().dequeue(block=False)
-        record = super().dequeue(block)
-        self._stopping.wait(GATHER_S)
-        return record
-
-    def stop(self) -> None:
-        self._stopping.set()
-        super().stop()
 
 
 class _Once(logging.Formatter):
