@@ -111,3 +111,4 @@ class Turns:
             while not turn.is_ready and (left_s := self._progress.ready_at + PATIENCE_S - loop.time()) > 0:
                 await turn.wait_ready(left_s)
             turn.go()
+            await asyncio.sleep(0)  # a thousand starts take seconds: clients, deaths, notices come between

@@ -104,3 +104,21 @@ async def test_who_still_works_when_the_works_are_given_up_gets_its_turn():
     async with asyncio.timeout(60):
         await went.wait()
     await work
+
+
+async def test_others_have_their_turn_between_those_of_many_that_are_ready_at_once():
+    turns, went, heard = Turns(100), list[int](), list[int]()
+
+    async def work(number: int, turn: Turn) -> None:
+        await turn.comes()
+        went.append(number)
+
+    async def client() -> None:
+        while len(went) < 100:
+            heard.append(len(went))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(turns.during(work(*each) for each in enumerate(turns)), client())
+
+    assert went == [*range(100)]
+    assert len({*heard}) > 50
