@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from collections import defaultdict
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,8 @@ def test_systemd_makes_the_folders(tmp_path: Path):
 
 def test_limits_shrink_from_the_outside_in():
     unit = settings(UNIT)
-    flush, stop = JobConfig.flush_timeout, ProgramConfig.stopwaitsecs
+    defaults = {each.name: each.default for model in (JobConfig, ProgramConfig) for each in fields(model)}
+    flush, stop = defaults["flush_timeout"], defaults["stopwaitsecs"]
 
     assert flush + stop <= service_end.PATIENCE_S
     assert float(unit["TimeoutStopSec"][0]) > 2 * supervisord.EXTEND_EVERY_S + service_end.CRASH_PAUSE_S
