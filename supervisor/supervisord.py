@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import structlog
@@ -122,8 +123,7 @@ class Supervisord:
                 logs.close()
             ledger.close()
             await asyncio.to_thread(services.hooks.close, HOOKS_PATIENCE_S)
-            if self._reload:
-                await _pass_signals_on()
+            await _let_go_of_signals(_pass_on if self._reload else signal.SIG_IGN)
         return None if self._reload else self._status
 
     def _services(self, ledger: Ledger) -> Services:
@@ -314,21 +314,26 @@ class Supervisord:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _pass_signals_on() -> None:
-    """From now on all signals are for the daemon that this process becomes: other threads, in which they are not
-    blocked, catch them until it does."""
+async def _let_go_of_signals(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    """All there is to do is done: from now on every signal is for `handler`, and not for the loop, which ends.
+
+    Blocked here first, as the loop sets them back to what kills when it lets go of them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        signal.signal(number, _pass_on)
+        signal.signal(number, handler)
     for _ in range(2):  # the loop hears of those that were caught before
         await asyncio.sleep(0)
-    for number in SIGNALS:  # else it would set them back when it is closed, and they would kill
+    for number in SIGNALS:
         loop.remove_signal_handler(number)
-        signal.signal(number, _pass_on)
+        signal.signal(number, handler)
 
 
-def _pass_on(number: int, frame: object = None) -> None:
-    """Sends it to this thread, where it is blocked: so it waits, and goes on waiting in what this thread executes."""
+def _pass_on(number: int, frame: FrameType | None = None) -> None:
+    """For the daemon that this process becomes: sent to this thread, where it is blocked, it waits, in what the thread
+    executes too. Other threads, in which it is not blocked, may have caught it.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     signal.raise_signal(number)
 
