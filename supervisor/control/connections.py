@@ -5,7 +5,6 @@ that has hung up ends what is done for it alone.
 """
 
 import asyncio
-import json
 import socket
 import time
 from collections.abc import Coroutine
@@ -32,12 +31,7 @@ REPORTED_EVERY_S = 10.0
 
 log = structlog.get_logger()
 
-_MESSAGE = "supervisord has as many connections as it takes; end clients that idle or follow logs, then try again"
-_BODY = json.dumps({"error": {"code": "FAILED", "message": _MESSAGE}}).encode()
-_REFUSAL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
-)
+_TOO_MANY = "supervisord has as many connections as it takes; end clients that idle or follow logs, then try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +85,11 @@ class Clients:
         await asyncio.gather(*self._connected, return_exceptions=True)
 
     def _came(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connected) >= self._patience.connections:
-            self._tell()
-            writer.write(_REFUSAL)
-            writer.close()
-            return
         connection = _Connection(reader, writer, application, self._patience)
-        task = asyncio.create_task(connection.serve())
+        is_one_too_many = len(self._connected) >= self._patience.connections
+        if is_one_too_many:
+            self._tell()
+        task = asyncio.create_task(connection.turn_away() if is_one_too_many else connection.serve())
         self._connected[task] = connection
         task.add_done_callback(self._connected.pop)
 
@@ -136,6 +128,11 @@ class _Connection:
         self._remote = str(peer[0]) if isinstance(peer, tuple) else None
         if self._socket.family != socket.AF_UNIX:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    async def turn_away(self) -> None:
+        """Hangs up on one too many, and says so."""
+        await self._answer_and_close(web.error(HTTPStatus.SERVICE_UNAVAILABLE, Code.FAILED.name, _TOO_MANY))
+        self._writer.close()
 
     async def serve(self) -> None:
         """Answers one request after the other, until one side has enough."""
