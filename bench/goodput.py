@@ -38,7 +38,7 @@ from rich.table import Table
 
 from bench import harness, peer
 from bench.harness import ROOT
-from supervisor.protocol import checkpoints
+from supervisor.protocol.checkpoints import selection
 from tests.reading import alive
 from tests.system.harness import Daemon
 from tests.system.killing import Damage, spoil
@@ -99,7 +99,7 @@ class Ours:
         return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
 
     def damage(self, cut: bool) -> None:
-        if len(names := checkpoints.committed(self._folder)) > 1:
+        if len(names := selection.committed(self._folder)) > 1:
             spoil(self._folder / str(names[0]), Damage.CUT if cut else Damage.FLIP)
 
     def costs(self) -> tuple[float | None, float | None]:
@@ -215,7 +215,7 @@ def begun(system: System, folder: Path, steps: int, every_s: float, step_s: floa
 
 
 def _knows_standby() -> bool:
-    from supervisor.config.job_keys import JobConfig
+    from supervisor.config.keys.job import JobConfig
 
     return "standby" in JobConfig.ini_keys()
 
@@ -336,7 +336,7 @@ def durable(system: System, runs: Runs, outcome: Outcome) -> int:
     """What counts of a run that has no worker at work when its time is over: what is on the disk, for ours; for a peer
     the last step before, to its favour."""
     if isinstance(runs, Ours):
-        names = checkpoints.committed(runs._folder)
+        names = selection.committed(runs._folder)
         return names[0].step if names else 0
     return outcome.steps
 

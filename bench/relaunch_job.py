@@ -63,8 +63,8 @@ def described() -> Any:
 
 def _watch_the_loop() -> None:
     """Notes when a standby hears that it is the worker, when the state is restored and when steps are done."""
-    from worker import standby
-    from worker.run import Run
+    from worker.process import standby
+    from worker.run.run import Run
 
     enter, step_done, wait = Run.__enter__, Run.step_done, standby.wait
 
@@ -86,7 +86,7 @@ def _watch_the_loop() -> None:
     Run.__enter__, Run.step_done, standby.wait = entered, done, waited  # type: ignore[method-assign]
 
 
-if "STEPKEEPER_PIPES" in os.environ or "worker.attempt" in sys.modules:  # loaded as an entry point, before it waits
+if "STEPKEEPER_PIPES" in os.environ or "worker.process.attempt" in sys.modules:  # loaded before it waits
     _watch_the_loop()
     tell("imported")
 

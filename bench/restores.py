@@ -52,7 +52,7 @@ def start(way: str, size_mb: float, folder: Path) -> dict[str, float]:
     if way == "ahead":
         threading.Thread(target=read, args=(list(folder.iterdir()),), daemon=True).start()
     tf, tracked, strategy, step = _built(size_mb, marks)
-    from worker import restore
+    from worker.checkpoint import restore
 
     restore.build(tracked, strategy)
     marks.append(time.perf_counter())

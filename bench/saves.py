@@ -27,7 +27,7 @@ from rich.table import Table
 from bench import peer, saves_picture
 from bench.saves_measure import Figures, measure, timed
 from bench.saves_recipes import RECIPES
-from worker.cadence import BETWEEN_FAILURES_S, Auto
+from worker.saving.cadence import BETWEEN_FAILURES_S, Auto
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_STEPS = 5

@@ -79,9 +79,9 @@ class Stepkeeper(Recipe):
         import tensorflow as tf
 
         import worker
+        from supervisor.protocol.checkpoints.retention import RetentionPolicy
         from supervisor.protocol.launch import Launch
-        from supervisor.protocol.retention import RetentionPolicy
-        from worker import attempt
+        from worker.process import attempt
 
         attempt.this().launch = Launch(retention=RetentionPolicy(newest=KEPT))
         self.array = tf.Variable(pattern(elements(size_mb)))

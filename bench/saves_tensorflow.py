@@ -14,16 +14,18 @@ import tensorflow as tf
 
 import worker
 from bench.saves_measure import Begun, timed
-from supervisor.protocol import checkpoints, durable, manifest
+from supervisor.protocol import durable
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFailed
-from supervisor.protocol.retention import RetentionPolicy
-from worker import attempt, restore
-from worker.checkpoint import CheckpointWriter
-from worker.checkpoint import Figures as Known
-from worker.requests import Asked
-from worker.saving import Origin
-from worker.state import Position
+from worker.checkpoint import restore
+from worker.checkpoint.save_parts import CheckpointWriter
+from worker.checkpoint.save_parts import Figures as Known
+from worker.process import attempt
+from worker.process.requests import Asked
+from worker.saving.save import Origin
+from worker.state.state_file import Position
 
 BATCH = 16
 BYTES_OF_PARAMETER = 12  # float32, and Adam's two slots
@@ -140,7 +142,7 @@ class Bench:
 
     def _restore_ours(self, folder: Path) -> None:
         """With the proof that it is whole, which is what the daemon does while the worker imports TensorFlow."""
-        chosen = folder / str(checkpoints.committed(folder)[0])
+        chosen = folder / str(selection.committed(folder)[0])
         manifest.verify(chosen)
         restore.restore(self.tracked, chosen, 1)
 

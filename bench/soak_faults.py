@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 
 from bench.soak_site import Running, Site
-from supervisor.protocol import checkpoints, layout
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import selection
 from tests.system.harness import Refused
 from tests.system.killing import Damage, spoil
 
@@ -104,7 +105,7 @@ def disk_read_only(site: Site, worker: Running, chance: random.Random) -> None:
 def damage(site: Site, worker: Running, chance: random.Random) -> None:
     """The newest checkpoint, while the worker can't write another; then it dies."""
     _signal(worker, signal.SIGSTOP)
-    names = checkpoints.committed(site.directory(worker.program))
+    names = selection.committed(site.directory(worker.program))
     if len(names) > 1:
         spoil(site.directory(worker.program) / str(names[0]), chance.choice(list(Damage)))
     _signal(worker, signal.SIGKILL)

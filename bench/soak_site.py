@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 
 from bench.harness import ROOT
-from supervisor.host import marks
-from supervisor.protocol import checkpoints, manifest
+from supervisor.host.processes import marks
+from supervisor.protocol.checkpoints import manifest, selection
 from tests.system.harness import TRAINER, Daemon, Refused
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -198,7 +198,7 @@ class Site:
 
     def final(self, program: str) -> tuple[int, dict[str, str]]:
         """The step and the hashes of the last checkpoint."""
-        newest = checkpoints.committed(self.directory(program))[0]
+        newest = selection.committed(self.directory(program))[0]
         files = manifest.verify(self.directory(program) / str(newest)).files
         return newest.step, {each.name: each.hash for each in files}
 

@@ -19,7 +19,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from supervisor.ctl.client import Client, Refusal, Unreachable
-from supervisor.protocol import checkpoints, layout, manifest
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints import selection as checkpoints
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "demo-run"

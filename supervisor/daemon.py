@@ -1,10 +1,10 @@
 """The command `supervisord`: its options, what it checks before it begins, and its exit status."""
 
-import supervisor.host.lean  # noqa: F401 - before whatever it keeps small
+import supervisor.host.service.imports  # noqa: F401 - before whatever it keeps small
 
 # isort: split
 
-from supervisor.host import loading  # before what is loaded besides
+from supervisor.host.service import collector  # before what is loaded besides
 
 # isort: split
 
@@ -22,19 +22,30 @@ import structlog
 
 from supervisor.config import Config, ConfigError, load, options
 from supervisor.config.migrate import Fate, judge
-from supervisor.config.secret import hashed
-from supervisor.control.listening import ListenError
-from supervisor.host import limits
-from supervisor.host.alone import NotAlone, StateFolder, pid_file, refuse_beside_supervisor
-from supervisor.host.background import Background, Foreground, become, detach, hold_standard_descriptors
-from supervisor.host.daemon_log import DaemonLog
-from supervisor.host.ledger import LedgerError
+from supervisor.config.schema.secret import hashed
+from supervisor.control.http.sockets import ListenError
+from supervisor.host.daemon_log.log import DaemonLog
+from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.notices.choose import UnknownSourceError
-from supervisor.host.process import SpawnError, credentials
+from supervisor.host.processes import limits
+from supervisor.host.processes.process import SpawnError, credentials
+from supervisor.host.service.background import (
+    Background,
+    Foreground,
+    become,
+    detach,
+    hold_standard_descriptors,
+)
+from supervisor.host.service.single_instance import (
+    NotAlone,
+    StateFolder,
+    pid_file,
+    refuse_beside_supervisor,
+)
 from supervisor.protocol.wording import counted
 from supervisor.supervisord import SIGNALS, Supervisord, notice_sources
 
-loading.is_over()
+collector.is_over()
 
 log = structlog.get_logger()
 

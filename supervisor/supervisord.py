@@ -13,34 +13,36 @@ import structlog
 
 from supervisor import __version__
 from supervisor.config import Config, ConfigError, SupervisordConfig
-from supervisor.control.asked import Daemon
+from supervisor.control.base.context import Daemon
 from supervisor.control.doors import open_doors
 from supervisor.control.server import serve
-from supervisor.core.finishing import ExitOn, Finish, finish
-from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host import cgroup, orphans, shutdown
-from supervisor.host.background import Background, Foreground
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.daemon_log import DaemonLog
-from supervisor.host.gpus import Gpus
-from supervisor.host.hooks import Hooks
-from supervisor.host.ledger import Ledger
-from supervisor.host.ledger_pruning import Pruning
-from supervisor.host.logs import LogPump
+from supervisor.core.fleet.finishing import ExitOn, Finish, finish
+from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.host.commands.hooks import Hooks
+from supervisor.host.daemon_log.log import DaemonLog
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.ledger.pruning import Pruning
+from supervisor.host.logs.capture import LogPump
 from supervisor.host.notices.choose import sources
-from supervisor.host.notices.drill import Drills
+from supervisor.host.notices.files.drill import Drills
 from supervisor.host.notices.memory import NoticeMemory
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
-from supervisor.host.systemd import Systemd, without_notify
-from supervisor.runner.listening import Listening
-from supervisor.runner.noticing import Noticing
-from supervisor.runner.printing import Printing
-from supervisor.runner.programs import Programs
-from supervisor.runner.pulse import Pulse
-from supervisor.runner.services import Services
-from supervisor.runner.standing import standing
-from supervisor.runner.watching import Watching
+from supervisor.host.processes import orphans
+from supervisor.host.resources import cgroup
+from supervisor.host.resources.gpus import Gpus
+from supervisor.host.service import shutdown
+from supervisor.host.service.background import Background, Foreground
+from supervisor.host.service.systemd import Systemd, without_notify
+from supervisor.host.storage.checkpoint_store import CheckpointStore
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.notice_dispatcher import Noticing
+from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.fleet.summary import standing
+from supervisor.runner.fleet.suspend_watch import Pulse
+from supervisor.runner.fleet.watch import Watching
+from supervisor.runner.listeners.dispatch import Listening
+from supervisor.runner.listeners.output import Printing
 
 EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from supervisor.config import load
-from supervisor.host.background import Foreground
+from supervisor.host.service.background import Foreground
 from supervisor.supervisord import Supervisord
 
 

@@ -9,15 +9,15 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from worker import attempt
+from worker.process import attempt
 
 if TYPE_CHECKING:
     from worker import export, files, keras, microbatch, tf1, torch
-    from worker.data import Examples
-    from worker.devices import strategy
+    from worker.checkpoint.devices import strategy
+    from worker.data.batches import Examples
     from worker.loop import Training
-    from worker.run import Run
-    from worker.streams import replica_streams
+    from worker.run.run import Run
+    from worker.state.replica_streams import replica_streams
 
 __all__ = [
     "Examples",
@@ -35,12 +35,18 @@ __all__ = [
 
 _MODULES = ("export", "files", "keras", "microbatch", "tf1", "torch")
 _TO_INSTALL = {"tensorflow": ("TensorFlow", "'stepkeeper[tensorflow]'"), "torch": ("PyTorch", "torch")}
-_HOMES = {"Examples": "data", "Run": "run", "Training": "loop", "replica_streams": "streams", "strategy": "devices"}
+_HOMES = {
+    "Examples": "data.batches",
+    "Run": "run.run",
+    "Training": "loop",
+    "replica_streams": "state.replica_streams",
+    "strategy": "checkpoint.devices",
+}
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
 _told = attempt.begin().launch
 if _told.deterministic and _told.checkpoint_dir is not None:
-    from worker import conditions
+    from worker.saving import conditions
 
     conditions.pin_onednn(_told.checkpoint_dir)
 

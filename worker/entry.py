@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from supervisor.protocol.exitcodes import WorkerExit
-from worker import attempt
-from worker.standby import HOT
+from supervisor.protocol.exit_codes import WorkerExit
+from worker.process import attempt
+from worker.process.standby import HOT
 
 USAGE = "usage: python -m worker package.module:function"
 
@@ -30,11 +30,12 @@ def main(arguments: Sequence[str]) -> int:
         describe = find(arguments[0])
     except BadEntryPoint as error:
         present.give_up(WorkerExit.BAD_LAUNCH, str(error))
-    from worker import devices, hot, loop  # TensorFlow only once there is something to train
+    from worker import hot_standby, loop
+    from worker.checkpoint import devices  # TensorFlow only once there is something to train
 
-    heated = hot.heat(present, describe) if present.is_standby and present.launch.standby == HOT else None
+    heated = hot_standby.heat(present, describe) if present.is_standby and present.launch.standby == HOT else None
     if heated is not None:
-        hot.settle(present, heated)
+        hot_standby.settle(present, heated)
         loop.train(heated.training, heated.strategy, heated.step)
         return 0
     strategy = devices.strategy()

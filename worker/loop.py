@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from worker import attempt, batches, microbatch
-from worker.run import Run
+from worker import batch_spec, microbatch
+from worker.process import attempt
+from worker.run.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: Step | Non
     with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
         split = run.split
         step = step or train_step(training, strategy, split)
-        remember = batches.keeper(attempt.this())
+        remember = batch_spec.keeper(attempt.this())
         for inputs, labels in run.batches(training.data):
             remember(inputs, labels)
             run.step_done(**step(inputs, labels))

@@ -14,11 +14,14 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from supervisor.protocol import foreign, layout, tensorbundle
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import foreign
 from supervisor.protocol.damage import BundleError
-from worker import attempt, devices, tensorflow_conditions
-from worker.files import FilesRun, NotFinite, Unfit
-from worker.tensorboard import EVERY
+from supervisor.protocol.tensorbundle import verify
+from worker.checkpoint import devices, tensorflow_conditions
+from worker.files.files_run import FilesRun, NotFinite, Unfit
+from worker.process import attempt
+from worker.progress.tensorboard import EVERY
 
 MAX_NAMED = 10  # variables in a message
 _WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL | re.MULTILINE)
@@ -130,7 +133,7 @@ class _SaverFiles:
 
     def read_foreign(self, prefix: Path) -> int:
         try:
-            step, _ = foreign.step_of(tensorbundle.look(prefix))
+            step, _ = foreign.step_of(verify.look(prefix))
         except BundleError as error:
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # it was just proven: this passes, or the next proof says what is wrong

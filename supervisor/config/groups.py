@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from supervisor.config.check import Checked
+from supervisor.config.keys.program import GroupConfig
 from supervisor.config.program import Group, check_name
-from supervisor.config.program_keys import GroupConfig
+from supervisor.config.schema.check import Checked
 from supervisor.ini.problems import nearest
 
 

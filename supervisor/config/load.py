@@ -9,14 +9,14 @@ from typing import TypeVar
 
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.check import Checked, Unknown
-from supervisor.config.daemon_keys import SupervisordConfig
 from supervisor.config.groups import build_groups
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.model import Config
 from supervisor.config.program import LISTENER_PRIORITY, Group, Surroundings, build_processes
-from supervisor.config.program_keys import ProgramConfig
-from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.values import environment as parse_environment
+from supervisor.config.schema.check import Checked, Unknown
+from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.expand import names
 from supervisor.ini.problems import ConfigError, Place, Problem, nearest
 from supervisor.ini.source import Entry, Section, Source, read

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.load import look
-from supervisor.config.values import FALSE, octal
+from supervisor.config.schema.values import FALSE, octal
 from supervisor.ini.expand import ExpansionError, expand, names, program_names
 from supervisor.ini.problems import Place
 from supervisor.ini.source import Entry, Section, read

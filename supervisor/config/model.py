@@ -5,10 +5,10 @@ The keys' descriptions are the text of docs/configuration.md.
 
 from pathlib import Path
 
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.program_keys import ProgramConfig
-from supervisor.config.section import Section, internal, section
-from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.config.schema.section import Section, internal, section
 from supervisor.ini.problems import Problem
 
 

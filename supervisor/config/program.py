@@ -8,13 +8,13 @@ from typing import Any
 
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.check import Checked
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.job_keys import JobConfig
-from supervisor.config.listener_keys import ListenerConfig
-from supervisor.config.program_keys import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
-from supervisor.config.values import TRUE
-from supervisor.config.values import environment as parse_environment
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.job import JobConfig
+from supervisor.config.keys.listener import ListenerConfig
+from supervisor.config.keys.program import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
+from supervisor.config.schema.check import Checked
+from supervisor.config.schema.values import TRUE
+from supervisor.config.schema.values import environment as parse_environment
 from supervisor.ini.expand import program_names
 
 MAX_NAME_BYTES = 100  # it becomes part of file names, which end at 255

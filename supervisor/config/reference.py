@@ -7,12 +7,12 @@ from dataclasses import Field
 from typing import Any
 
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.job_keys import JobConfig
-from supervisor.config.listener_keys import ListenerConfig
-from supervisor.config.program_keys import GroupConfig, ProcessesConfig, ProgramConfig
-from supervisor.config.section import Key, Section, is_required
-from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.job import JobConfig
+from supervisor.config.keys.listener import ListenerConfig
+from supervisor.config.keys.program import GroupConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.config.schema.section import Key, Section, is_required
 
 TABLES: tuple[tuple[str, type[Section]], ...] = (
     ("[supervisord]", SupervisordConfig),

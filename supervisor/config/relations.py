@@ -7,11 +7,11 @@ import pwd
 from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 
-from supervisor.config.check import Checked, Unknown
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.program_keys import ProgramConfig
-from supervisor.config.server_keys import InetServerConfig, UnixServerConfig
-from supervisor.core import dependencies
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.program import ProgramConfig
+from supervisor.config.keys.server import InetServerConfig, UnixServerConfig
+from supervisor.config.schema.check import Checked, Unknown
+from supervisor.core.fleet import dependencies
 from supervisor.ini.problems import nearest
 from supervisor.protocol import layout
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import structlog
 
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
-from supervisor.control import listening
-from supervisor.control.access import Login
+from supervisor.control.http import sockets
+from supervisor.control.http.access import Login
 from supervisor.control.server import Door
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -27,7 +27,7 @@ def open_doors(config: Config) -> Iterator[tuple[Door, ...]]:
 
 
 def _on_file(settings: UnixServerConfig, close: contextlib.ExitStack) -> Door:
-    listener = listening.on_file(settings.file, settings.chmod, settings.owner)
+    listener = sockets.on_file(settings.file, settings.chmod, settings.owner)
     close.callback(listener.close)
     ours = settings.file.stat().st_ino
 
@@ -42,7 +42,7 @@ def _on_file(settings: UnixServerConfig, close: contextlib.ExitStack) -> Door:
 
 def _on_address(settings: InetServerConfig, close: contextlib.ExitStack) -> Door:
     host, port = settings.address
-    listener = listening.on_address(host, port)
+    listener = sockets.on_address(host, port)
     close.callback(listener.close)
     login = _login(settings)
     if login is None:

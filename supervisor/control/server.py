@@ -18,12 +18,17 @@ from http import HTTPStatus
 
 import structlog
 
-from supervisor.control import access, audit, events, many, sampling, supervisor_http, tail, web
-from supervisor.control.asked import Daemon, Result
-from supervisor.control.commands import TABLE, Command
-from supervisor.control.connections import USUAL, Clients, Patience
-from supervisor.control.errors import Code, CommandError
-from supervisor.control.schema import Schema
+from supervisor.control.base import audit
+from supervisor.control.base.context import Daemon, Result
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.commands import many
+from supervisor.control.commands.table import TABLE, Command
+from supervisor.control.http import access, web
+from supervisor.control.http.connections import USUAL, Clients, Patience
+from supervisor.control.metrics import sampling
+from supervisor.control.openapi.schema import Schema
+from supervisor.control.rpc import http
+from supervisor.control.streams import events, tail
 
 LEAVE_S = 1.0  # for answers on their way when the daemon leaves
 
@@ -79,7 +84,7 @@ class _Application:
             ("GET", "/openapi.json", self._openapi),
         ):
             self._routes.add(method, path, handler)
-        supervisor_http.add_routes(self._routes, daemon, self._caller)
+        http.add_routes(self._routes, daemon, self._caller)
 
     async def admit(self, request: web.Request) -> web.Answer | None:
         """No web pages, and nobody without the login where there is one."""
@@ -198,15 +203,17 @@ def _arguments(request: web.Request) -> dict[str, object]:
 
 
 def _exposition(taken: sampling.Sample, accept: str) -> tuple[bytes, str]:
-    from supervisor.control import metrics  # the library holds 1 MiB, which few daemons need
+    from supervisor.control.metrics import page  # the library holds 1 MiB, which few daemons need
 
-    return metrics.exposition(taken, accept)
+    return page.exposition(taken, accept)
 
 
 def _description() -> Schema:
-    from supervisor.control import openapi  # made for programmers, and asked for once in a daemon's life if at all
+    from supervisor.control.openapi import (
+        description,  # made for programmers, and asked for once in a daemon's life if at all
+    )
 
-    return openapi.description()
+    return description.description()
 
 
 def _host_of(request: web.Request) -> str:

@@ -3,8 +3,8 @@
 import re
 
 from supervisor.core.actions.base import TARGETS
-from supervisor.core.facts import State
 from supervisor.core.job import TABLE
+from supervisor.core.program.facts import State
 
 
 def mermaid() -> str:

@@ -5,7 +5,7 @@ TABLE has a cell for every state and event; a test says so. Nothing changes a pr
 
 from collections.abc import Mapping
 
-from supervisor.core import events, recovery
+from supervisor.core import error_recovery
 from supervisor.core.actions.adopting import (
     close_unidentified,
     committed_unseen,
@@ -83,11 +83,17 @@ from supervisor.core.actions.training import (
 )
 from supervisor.core.actions.unfit import unfit_flushing, unfit_running, unfit_starting
 from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want, want_again
-from supervisor.core.effects import Effect
-from supervisor.core.events import Event
-from supervisor.core.facts import ALIVE, Facts, Policy, State
-from supervisor.core.memory import Memory, recall
-from supervisor.core.stillness import stood_s
+from supervisor.core.program import events
+from supervisor.core.program.effects import Effect
+from supervisor.core.program.events import Event
+from supervisor.core.program.facts import (
+    ALIVE,
+    Facts,
+    Policy,
+    State,
+)
+from supervisor.core.program.memory import Memory, recall
+from supervisor.core.program.stillness import stood_s
 
 _ = ignore
 
@@ -299,7 +305,7 @@ class Job:
 
     def recover(self, event: Event, error: str, now: float) -> list[Effect]:
         """What to do instead of `handle(event)`, which failed by an error of our own; the facts are as before it."""
-        return recovery.recover(self.facts, event, error, now)
+        return error_recovery.recover(self.facts, event, error, now)
 
     def deadline(self) -> float | None:
         """When `expire` is to be called (monotonic seconds), or None: nothing is waited for."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.messages import PROTOCOL, STANDBY
-from supervisor.protocol.retention import RetentionPolicy
 
 STRATEGIES = ("mirrored", "one-device", "multiworker", "tpu")
 ON_NAN = ("stop", "rollback", "skip", "off")

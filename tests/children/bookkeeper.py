@@ -8,7 +8,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from supervisor.host.ledger import Ledger
+from supervisor.host.ledger.ledger import Ledger
 
 ledger = Ledger(Path(sys.argv[1]))
 for attempt in count(1):

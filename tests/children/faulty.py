@@ -19,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from worker import attempt
 from worker.files import FilesRun, Unfit
+from worker.process import attempt
 
 FAULT = os.environ["FAULT"]
 STEPS = int(os.environ.get("STEPS", "40"))

@@ -21,9 +21,10 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor.protocol import checkpoints, durable, launch, layout, manifest
+from supervisor.protocol import durable, launch, layout
+from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.codec import Decoder, encode
-from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import (
     PROTOCOL,
     STANDBY,
@@ -181,7 +182,9 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
 
 def answer_with_stacks(control: launch.Control) -> None:
     """As a worker does; loaded by its path, because importing the package would open the pipes."""
-    spec = importlib.util.spec_from_file_location("stacks", Path(__file__).parents[2] / "worker" / "stacks.py")
+    spec = importlib.util.spec_from_file_location(
+        "stacks", Path(__file__).parents[2] / "worker" / "process" / "stack_dumps.py"
+    )
     assert spec is not None and spec.loader is not None
     stacks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stacks)
@@ -245,7 +248,7 @@ def main() -> int:
     except BlockingIOError:
         pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
         return WorkerExit.LOCKED
-    checkpoints.sweep_partials(told.checkpoint_dir)
+    selection.sweep_partials(told.checkpoint_dir)
     if FAIL == "start-up":
         hang_once(pipes, told.checkpoint_dir, 0)
     if FAIL == "ignore-term":

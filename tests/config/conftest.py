@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import Config, ConfigError, load
-from supervisor.config.program_keys import ProgramConfig
+from supervisor.config.keys.program import ProgramConfig
 
 DAEMON = "[supervisord]\n"
 

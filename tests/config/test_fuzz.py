@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config import Config, ConfigError, load
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.job_keys import JobConfig
-from supervisor.config.listener_keys import ListenerConfig
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.job import JobConfig
+from supervisor.config.keys.listener import ListenerConfig
+from supervisor.config.keys.program import ProcessesConfig, ProgramConfig
+from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import NOTHING
 from supervisor.config.migrate import Fate, judge
 from supervisor.config.options import COMMAND_LINE
-from supervisor.config.program_keys import ProcessesConfig, ProgramConfig
-from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.ini.source import Entry
 from tests.fuzzing import cases
 

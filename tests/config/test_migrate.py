@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from bench import peer
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.listener_keys import ListenerConfig
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.listener import ListenerConfig
+from supervisor.config.keys.program import GroupConfig, ProgramConfig
+from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import look
 from supervisor.config.migrate import CHANGED, PATHS, UNSET, Fate, judge
-from supervisor.config.program_keys import GroupConfig, ProgramConfig
-from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
 
 OLD = """[supervisord]
 logfile = /tmp/d.log

@@ -1,16 +1,15 @@
 """docs/configuration.md says what the code does: every key, its default and its meaning, and none that isn't there."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from supervisor.config import load
 from supervisor.config.reference import TABLES, blocks
-from supervisor.config.section import Section
+from supervisor.config.schema.section import Section
 from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/configuration.md").read_text()
 
 

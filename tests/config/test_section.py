@@ -7,8 +7,16 @@ from typing import Annotated
 import pytest
 
 from supervisor.config import ConfigError, load
-from supervisor.config.section import Section, SectionError, from_text, internal, key, required, section
-from supervisor.config.types import FilePath, Positive
+from supervisor.config.schema.section import (
+    Section,
+    SectionError,
+    from_text,
+    internal,
+    key,
+    required,
+    section,
+)
+from supervisor.config.schema.types import FilePath, Positive
 
 
 @section

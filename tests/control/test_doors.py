@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import peer
-from supervisor.config.secret import Secret, hashed
-from supervisor.control.access import Malformed, _credentials
+from supervisor.config.schema.secret import Secret, hashed
+from supervisor.control.http.access import Malformed, _credentials
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from supervisor.control.commands import TABLE
-from supervisor.control.many import COMMANDS as FOR_MANY
-from supervisor.control.shapes import OUTCOME
+from supervisor.control.commands.many import COMMANDS as FOR_MANY
+from supervisor.control.commands.table import TABLE
+from supervisor.control.openapi.shapes import OUTCOME
 from tests.fuzzing import cases
 from tests.reading import records
 from tests.system.harness import Daemon, Refused

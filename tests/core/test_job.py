@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from supervisor.core.actions.base import TARGETS
-from supervisor.core.effects import (
+from supervisor.core.failures.restart import Cause
+from supervisor.core.job import TABLE, Job
+from supervisor.core.program.effects import (
     Abort,
     Kill,
     RecordEnd,
@@ -16,7 +18,7 @@ from supervisor.core.effects import (
     Spawn,
     Terminate,
 )
-from supervisor.core.events import (
+from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSelected,
     Closed,
@@ -37,10 +39,8 @@ from supervisor.core.events import (
     WorkerExited,
     WorkerUnfit,
 )
-from supervisor.core.facts import AutoRestart, Policy, State
-from supervisor.core.job import TABLE, Job
-from supervisor.core.restart import Cause
-from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.core.program.facts import AutoRestart, Policy, State
+from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)

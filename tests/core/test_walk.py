@@ -3,14 +3,35 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core import events
 from supervisor.core.actions.base import TARGETS, ignore
-from supervisor.core.effects import Abort, Effect, Kill, RecordEnd, RememberWanted, Spawn, Terminate
-from supervisor.core.facts import ALIVE, AutoRestart, OnNotice, OnOom, Policy, State
+from supervisor.core.failures.restart import (
+    BACKOFF_LIMIT_S,
+    JITTER,
+    Cause,
+    delay,
+    retries,
+)
+from supervisor.core.failures.silences import Section
 from supervisor.core.job import TABLE, Job
-from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.core.patience import Section
-from supervisor.core.restart import BACKOFF_LIMIT_S, JITTER, Cause, delay, retries
+from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.program import events
+from supervisor.core.program.effects import (
+    Abort,
+    Effect,
+    Kill,
+    RecordEnd,
+    RememberWanted,
+    Spawn,
+    Terminate,
+)
+from supervisor.core.program.facts import (
+    ALIVE,
+    AutoRestart,
+    OnNotice,
+    OnOom,
+    Policy,
+    State,
+)
 from supervisor.protocol.messages import Phase, Then
 
 NOTICED = (events.NoticeReceived, events.NoticeChanged, events.NoticeEnded, events.SavesMeasured)

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.ctl.main import main
-from supervisor.protocol import checkpoints, durable, layout, manifest
-from supervisor.protocol.manifest import Manifest
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.manifest import Manifest
 from tests.ctl.conftest import CTL
+from tests.places import BUNDLES
 
-BUNDLES = Path(__file__).parents[1] / "protocol" / "bundles"
 NO_DAEMON = ("-s", "unix:///nowhere/at.all")
 
 
@@ -87,7 +88,7 @@ def test_what_was_set_aside_is_shown_and_not_held_against_the_rest(
 ) -> None:
     commit(tmp_path, 5)
     commit(tmp_path, 9)
-    checkpoints.quarantine(tmp_path, layout.CheckpointName(9, 1), "a person said so")
+    selection.quarantine(tmp_path, layout.CheckpointName(9, 1), "a person said so")
 
     assert verify(tmp_path) == 0
     assert "set aside: a person said so" in capsys.readouterr().out

@@ -1,15 +1,15 @@
 """docs/supervisorctl.md says what the code does: every action and option, and none that isn't there."""
 
 import re
-from pathlib import Path
 
 from supervisor.ctl.actions.table import TABLE
 from supervisor.ctl.completion import SHELLS
 from supervisor.ctl.main import parser
 from supervisor.ctl.terminal import SCHEMA, Status
+from tests.places import ROOT
 from tests.system.test_conformance import OF_OUR_CLIENT
 
-PAGE = (Path(__file__).parent.parent.parent / "docs/supervisorctl.md").read_text()
+PAGE = (ROOT / "docs/supervisorctl.md").read_text()
 
 
 def test_the_page_has_every_way_to_call_every_action_and_no_other():

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from supervisor.control.metrics import exposition
-from supervisor.core.facts import State
-from supervisor.core.restart import Cause
-from tests.control.test_metrics import whole_sample
+from supervisor.control.metrics.page import exposition
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.facts import State
+from tests.control.metrics.test_page import whole_sample
 from tests.deploy.tools import DEPLOY, judge, tool
 from tests.system.harness import Daemon
 

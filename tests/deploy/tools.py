@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+from tests.places import ROOT
+
+DEPLOY = ROOT / "deploy"
 PLACES = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 
 

@@ -5,14 +5,18 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from supervisor.host.process import Exit, Process, SpawnRequest, spawn
+from supervisor.host.processes.process import (
+    Exit,
+    Process,
+    SpawnRequest,
+    spawn,
+)
+from tests.places import CHILDREN
 
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
-CHILDREN = Path(__file__).parents[1] / "children"
 
 
 class Spawned:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol import durable, layout, manifest
-from supervisor.protocol.manifest import Manifest
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints.manifest import Manifest
 
 FILES = {"ckpt.index": b"index" * 100, "ckpt.data-00000-of-00001": bytes(range(256)) * 32, layout.STATE: b"{}"}
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol import launch
-from supervisor.protocol.exitcodes import PERMANENT, WorkerExit
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
+from supervisor.protocol.exit_codes import PERMANENT, WorkerExit
 from supervisor.protocol.messages import TYPES
-from supervisor.protocol.retention import RetentionPolicy
+from tests.places import ROOT
 
-TEXT = (Path(__file__).parent.parent.parent / "docs" / "control-pipe.md").read_text()
+TEXT = (ROOT / "docs" / "control-pipe.md").read_text()
 
 
 @pytest.mark.parametrize("name", TYPES)

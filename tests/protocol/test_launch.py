@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.protocol import launch
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Control, Interval, Launch, LaunchError, from_environment, parse_interval
 from supervisor.protocol.messages import STANDBY
-from supervisor.protocol.retention import RetentionPolicy
 from tests.fuzzing import cases
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.ledger import Ledger
-from supervisor.host.logs import LogPump
-from supervisor.runner.services import Services
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.logs.capture import LogPump
+from supervisor.host.storage.checkpoint_store import CheckpointStore
+from supervisor.runner.attempt.services import Services
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host import cgroup
+from supervisor.host.resources import cgroup
 from tests.system.harness import Daemon
 
 

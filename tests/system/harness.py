@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.places import CHILDREN
 from tests.reading import records
 
-TRAINER = Path(__file__).parent.parent / "children" / "trainer.py"
+TRAINER = CHILDREN / "trainer.py"
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
 
 

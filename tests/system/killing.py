@@ -21,10 +21,11 @@ from typing import Any, Self
 import psutil
 
 from bench import peer
-from supervisor.protocol import checkpoints, layout, manifest
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import manifest, selection
+from tests.places import ROOT
 from tests.system.harness import Daemon
 
-ROOT = Path(__file__).resolve().parents[2]
 FIRST_STEP_S = 180.0  # imports and tracing on a machine that is busy with other tests
 END_S = 600.0
 SAVE_S = 0.02  # how long a save is taken to last until one was measured
@@ -249,7 +250,7 @@ class Rig:
             raise AssertionError(f"{name} is {ended['state']}: {ended['reason']}")
 
     def _end(self, name: str, hits: tuple[Hit, ...], began: float) -> End:
-        newest = checkpoints.committed(self._folder / name)[0]
+        newest = selection.committed(self._folder / name)[0]
         folder = self._folder / name / str(newest)
         hashes = {
             each.name: self._example.digest(folder / each.name) or each.hash for each in manifest.verify(folder).files
@@ -338,7 +339,7 @@ class Rig:
 
     def _partials(self, name: str) -> list[str]:
         """Of saves that are not finished. A checkpoint that is being deleted looks the same, but is an old one."""
-        newest = max((each.step for each in checkpoints.committed(self._folder / name)), default=-1)
+        newest = max((each.step for each in selection.committed(self._folder / name)), default=-1)
         try:
             found = [each.name for each in os.scandir(self._folder / name) if layout.is_partial(each.name)]
         except FileNotFoundError:
@@ -347,7 +348,7 @@ class Rig:
 
     def _damage(self, name: str, damage: Damage) -> str | None:
         """Damages the newest checkpoint if an older one is there; says which and how."""
-        names = checkpoints.committed(self._folder / name)
+        names = selection.committed(self._folder / name)
         if len(names) < 2:
             return None
         spoil(self._folder / name / str(names[0]), damage)

@@ -18,8 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.host import marks
-from supervisor.protocol import checkpoints, layout
+from supervisor.host.processes import marks
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import selection
 from supervisor.supervisord import SAME_SIGNAL_S
 from tests.reading import alive
 from tests.system.both import UnixTransport
@@ -54,7 +55,7 @@ def causes(daemon: Daemon, name: str) -> list[str | None]:
 
 
 def committed(daemon: Daemon, name: str) -> list[int]:
-    return [each.step for each in checkpoints.committed(daemon.folder / name)]
+    return [each.step for each in selection.committed(daemon.folder / name)]
 
 
 def ask_in_background(daemon: Daemon, command: str, **arguments: object) -> None:

@@ -12,8 +12,9 @@ import pytest
 from bench import goodput, soak_checks
 from bench.goodput import Outcome
 from bench.soak_site import KINDS, Running, Site
-from supervisor.host import marks
-from supervisor.protocol import durable, layout, manifest
+from supervisor.host.processes import marks
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest
 from tests.system import killing
 from tests.system.harness import TRAINER
 from tests.system.killing import Damage

@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 import pytest
 from jsonschema import Draft202012Validator
 
-from supervisor.control.openapi import description
-from supervisor.runner.stream import KEPT
+from supervisor.control.openapi.description import description
+from supervisor.runner.listeners.stream import KEPT
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, job
 from tests.system.test_listeners import tell

@@ -17,10 +17,11 @@ import numpy as np
 import psutil
 import pytest
 
-from supervisor.host import marks
+from supervisor.host.processes import marks
+from tests.places import CHILDREN
 from tests.system.harness import Daemon, job
 
-CHILD = Path(__file__).parent.parent / "children" / "faulty.py"
+CHILD = CHILDREN / "faulty.py"
 STEPS = 40
 SPARE = 6  # descriptors: a question being answered, the ledger being read; a leak would be one for each attempt
 PATIENCE_S = 120.0

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import CHILDREN
 from tests.reading import alive
 from tests.system.harness import Daemon, job
 
 DAY_S = 86400
 ENDLESS = 100_000
-SOURCE = Path(__file__).parent.parent / "children" / "set_clock.c"
+SOURCE = CHILDREN / "set_clock.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 pytestmark = [

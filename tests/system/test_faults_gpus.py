@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from supervisor.core.gpus import Gpu
-from supervisor.host.gpus import Gpus
+from supervisor.core.fleet.gpus import Gpu
+from supervisor.host.resources.gpus import Gpus
+from tests.places import CHILDREN
 from tests.system.harness import Daemon, job
 
-STAND_IN = Path(__file__).parent.parent / "children" / "nvml"
+STAND_IN = CHILDREN / "nvml"
 ENDLESS = 100_000
 LOST, RESET = 15, 16
 

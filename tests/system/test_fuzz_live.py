@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
-from supervisor.config.daemon_keys import SupervisordConfig
-from supervisor.config.listener_keys import ListenerConfig
-from supervisor.config.program_keys import ProcessesConfig, ProgramConfig
-from supervisor.config.server_keys import CtlConfig, InetServerConfig, UnixServerConfig
+from supervisor.config.keys.daemon import SupervisordConfig
+from supervisor.config.keys.listener import ListenerConfig
+from supervisor.config.keys.program import ProcessesConfig, ProgramConfig
+from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.places import BUNDLES
 from tests.system.harness import Daemon, job
-
-BUNDLES = Path(__file__).parents[1] / "protocol" / "bundles"
 
 
 @pytest.mark.parametrize("by_key", [True, False])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs import ANSWER_S
+from supervisor.host.logs.capture import ANSWER_S
 from tests.reading import alive, content
 from tests.system.harness import TRAINER, Daemon
 

@@ -2,18 +2,18 @@
 
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bench import peer
+from tests.places import CHILDREN
 from tests.reading import records
 from tests.system.both import Side, our_daemon, stock_daemon
 
 pytestmark = pytest.mark.slow  # may have to install Supervisor first
 
-RECORDER = Path(__file__).parent.parent / "children" / "listener.py"
+RECORDER = CHILDREN / "listener.py"
 TALKER = r"""
 import os, time
 def tell(data, to=1):

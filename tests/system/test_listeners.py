@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.places import CHILDREN
 from tests.reading import alive, content, records
 from tests.system.both import UnixTransport
 from tests.system.harness import PATIENCE_S, Daemon, job
 
-LISTENER = Path(__file__).parent.parent / "children" / "listener.py"
+LISTENER = CHILDREN / "listener.py"
 
 
 def ear(folder: Path, events: str, keys: str = "", answers: str = "", name: str = "ear") -> str:

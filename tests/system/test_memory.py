@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.control.test_metrics import Scrape
+from tests.control.metrics.test_page import Scrape
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon
 

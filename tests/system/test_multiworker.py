@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol import checkpoints
+from supervisor.protocol.checkpoints import selection
+from tests.places import ROOT
 from tests.reading import alive, whole_lines
 from tests.system.harness import Daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "worker" / "children" / "together.py"
 STEPS = 40
 PATIENCE_S = 240.0
@@ -81,7 +81,7 @@ def test_whoever_is_killed_all_resume_alike_and_end_with_the_same_bits(tmp_path:
             other = both[1 - killed][0]
             daemon.until(lambda other=other: not alive(other), "the other one left", PATIENCE_S)
             if times == 2:
-                newest = tmp_path / "ckpt" / str(checkpoints.committed(tmp_path / "ckpt")[0])
+                newest = tmp_path / "ckpt" / str(selection.committed(tmp_path / "ckpt")[0])
                 content = bytearray((newest / "worker-1.npz").read_bytes())
                 content[len(content) // 2] ^= 1
                 (newest / "worker-1.npz").write_bytes(content)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.control.connections import MOST_CONNECTIONS
+from supervisor.control.http.connections import MOST_CONNECTIONS
 from tests.system.harness import Daemon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # starts a thousand processes, about 15 s

@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
-from supervisor.host import marks
+from supervisor.host.processes import marks
+from tests.places import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 DEMO = (sys.executable, "-m", "examples.demo")
 
 pytestmark = [pytest.mark.slow, pytest.mark.tensorflow, pytest.mark.timeout(400)]

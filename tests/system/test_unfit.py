@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervisor.host import marks
+from supervisor.host.processes import marks
 from tests.system.harness import Daemon, job
 
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(1000)"

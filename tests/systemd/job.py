@@ -13,8 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from supervisor.protocol import checkpoints, durable, launch, layout, manifest
-from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.protocol import durable, launch, layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import PROTOCOL, Committed, Done, Go, Hello, Phase, Progress, Restored, Then
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "children"))
@@ -68,7 +69,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / layout.LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two of them must never be
-    checkpoints.sweep_partials(folder)
+    selection.sweep_partials(folder)
     pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test"))
     go: Go | None = None
     while go is None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load
+from tests.places import ROOT
 
-DEPLOY = Path(__file__).parent.parent.parent / "deploy"
+DEPLOY = ROOT / "deploy"
 SCRIPT = DEPLOY / "install.sh"
 SHELLCHECK = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
 

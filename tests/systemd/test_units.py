@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from supervisor import daemon, supervisord
-from supervisor.config.job_keys import JobConfig
-from supervisor.config.program_keys import ProgramConfig
-from supervisor.host import service_end
+from supervisor.config.keys.job import JobConfig
+from supervisor.config.keys.program import ProgramConfig
+from supervisor.host.service import service_end
+from tests.places import ROOT
 
-SYSTEMD = Path(__file__).parent.parent.parent / "systemd"
+SYSTEMD = ROOT / "systemd"
 UNIT = SYSTEMD / "stepkeeper.service"
 COMMAND = re.compile(r"/opt/stepkeeper/current/bin/\w+")
 EXPOSURE_ALLOWED = 20  # ten times the number systemd-analyze shows
@@ -113,7 +114,7 @@ def test_workers_are_not_killed_with_the_daemon_and_are_ended_after_a_stop():
     assert unit["KillMode"] == ["process"]
     assert unit["RuntimeDirectoryPreserve"] == ["yes"]
     assert [COMMAND.sub("python", each) for each in unit["ExecStopPost"]] == [
-        "+python -P -m supervisor.host.service_end %n"
+        "+python -P -m supervisor.host.service.service_end %n"
     ]
 
 

@@ -36,7 +36,7 @@ def _devices_first(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]:
     """Makes this process an attempt, as `import worker` does in a new one."""
-    from worker import attempt
+    from worker.process import attempt
 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     channels = []

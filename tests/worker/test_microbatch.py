@@ -14,9 +14,9 @@ from supervisor.protocol.messages import Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker import loop, microbatch
-from worker.attempt import lacks_memory
-from worker.data import Feed
-from worker.state import Position
+from worker.data.batches import Feed
+from worker.process.attempt import lacks_memory
+from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]

@@ -10,10 +10,10 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol.launch import Launch
+from tests.places import ROOT
 from tests.worker import training
 from worker.export import export
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| [")]
 

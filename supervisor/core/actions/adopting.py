@@ -18,8 +18,9 @@ from supervisor.core.actions.stopping import stop_now
 from supervisor.core.actions.training import committed, note_step
 from supervisor.core.actions.unfit import unfit_flushing
 from supervisor.core.actions.wishes import close, unwant, want
-from supervisor.core.effects import Identify, RecordEnd
-from supervisor.core.events import (
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.effects import Identify, RecordEnd
+from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
     CheckpointCommitted,
@@ -30,9 +31,8 @@ from supervisor.core.events import (
     WorkerIdentified,
     WorkerUnfit,
 )
-from supervisor.core.facts import Facts, Flush, State
-from supervisor.core.outlook import cause_of_stop, is_going
-from supervisor.core.restart import Cause
+from supervisor.core.program.facts import Facts, Flush, State
+from supervisor.core.program.outlook import cause_of_stop, is_going
 from supervisor.protocol.messages import Phase, Then
 
 ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at once; one without a thread, between two

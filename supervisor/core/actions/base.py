@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.core.effects import Effect
-from supervisor.core.events import Event
-from supervisor.core.facts import Facts, State
+from supervisor.core.program.effects import Effect
+from supervisor.core.program.events import Event
+from supervisor.core.program.facts import Facts, State
 
 Effects = list[Effect]
 Action = Callable[[Facts, Any, float], Effects]

@@ -16,8 +16,10 @@ from supervisor.core.actions.moves import (
 )
 from supervisor.core.actions.training import note_step
 from supervisor.core.actions.wishes import begin_anew
-from supervisor.core.effects import RecordEnd, SendGo, SetAside
-from supervisor.core.events import (
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.silences import Section
+from supervisor.core.program.effects import RecordEnd, SendGo, SetAside
+from supervisor.core.program.events import (
     CheckpointSelected,
     Event,
     SelectionFailed,
@@ -26,9 +28,7 @@ from supervisor.core.events import (
     StepsDone,
     TrainingRestored,
 )
-from supervisor.core.facts import Facts, State
-from supervisor.core.patience import Section
-from supervisor.core.restart import Cause
+from supervisor.core.program.facts import Facts, State
 from supervisor.protocol.layout import parse_name
 
 

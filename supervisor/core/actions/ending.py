@@ -2,18 +2,18 @@
 
 from signal import SIGTERM
 
-from supervisor.core import restart
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.looping import blame, own_checkpoint, remember
 from supervisor.core.actions.moves import come_up, enter, fail, launch, loop_pause, retry
 from supervisor.core.actions.repeating import follow_bad_checkpoint, follow_divergence, follow_out_of_memory
 from supervisor.core.actions.wishes import begin_anew, unwant
-from supervisor.core.effects import RecordEnd
-from supervisor.core.events import WorkerExited
-from supervisor.core.facts import AutoRestart, Facts, State
-from supervisor.core.outlook import is_going
-from supervisor.core.restart import Cause
-from supervisor.protocol.exitcodes import WorkerExit
+from supervisor.core.failures import restart
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.effects import RecordEnd
+from supervisor.core.program.events import WorkerExited
+from supervisor.core.program.facts import AutoRestart, Facts, State
+from supervisor.core.program.outlook import is_going
+from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Then
 
 

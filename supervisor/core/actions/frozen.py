@@ -3,8 +3,8 @@
 from supervisor.core.actions.adopting import ANSWER_S
 from supervisor.core.actions.base import Effects
 from supervisor.core.actions.moves import flushing_deadline, running_deadline, starting_deadline
-from supervisor.core.events import HostStood
-from supervisor.core.facts import Facts, Flush
+from supervisor.core.program.events import HostStood
+from supervisor.core.program.facts import Facts, Flush
 from supervisor.protocol.messages import Then
 
 

@@ -3,11 +3,11 @@
 from pathlib import PurePath
 
 from supervisor.core.actions.base import Effects
-from supervisor.core.effects import RememberSilences
-from supervisor.core.events import StacksKept
-from supervisor.core.facts import Facts
-from supervisor.core.restart import Cause
-from supervisor.core.suspects import Death
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.suspects import Death
+from supervisor.core.program.effects import RememberSilences
+from supervisor.core.program.events import StacksKept
+from supervisor.core.program.facts import Facts
 from supervisor.protocol.layout import CheckpointName, parse_name
 
 _BLAMES = frozenset({Cause.CRASH, Cause.HANG, Cause.STARTUP_TIMEOUT, Cause.LOST})

@@ -1,12 +1,26 @@
 """The moves that several actions share: entering a state, launching, asking for a flush, giving up."""
 
-from supervisor.core import outlook, restart
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.effects import Abort, Kill, RequestFlush, SelectCheckpoint, Spawn, Terminate
-from supervisor.core.events import Event
-from supervisor.core.facts import KILL_AGAIN_S, Facts, Flush, Policy, State
-from supervisor.core.patience import SAFETY, Section
-from supervisor.core.restart import Cause
+from supervisor.core.failures import restart
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.silences import SAFETY, Section
+from supervisor.core.program import outlook
+from supervisor.core.program.effects import (
+    Abort,
+    Kill,
+    RequestFlush,
+    SelectCheckpoint,
+    Spawn,
+    Terminate,
+)
+from supervisor.core.program.events import Event
+from supervisor.core.program.facts import (
+    KILL_AGAIN_S,
+    Facts,
+    Flush,
+    Policy,
+    State,
+)
 from supervisor.protocol.messages import Then
 
 

@@ -1,6 +1,5 @@
 """The host is going away, or stays after all: flush at once, train on, flush again at the last safe moment."""
 
-from supervisor.core import outlook
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import (
     ask,
@@ -12,10 +11,16 @@ from supervisor.core.actions.moves import (
 )
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import hung
-from supervisor.core.events import Event, NoticeChanged, NoticeReceived, SavesMeasured
-from supervisor.core.facts import Facts, OnNotice, State
-from supervisor.core.notices import Kind
-from supervisor.core.restart import Cause
+from supervisor.core.failures.restart import Cause
+from supervisor.core.notices.notice import Kind
+from supervisor.core.program import outlook
+from supervisor.core.program.events import (
+    Event,
+    NoticeChanged,
+    NoticeReceived,
+    SavesMeasured,
+)
+from supervisor.core.program.facts import Facts, OnNotice, State
 from supervisor.protocol.messages import Then
 
 REASON = "notice"

@@ -1,11 +1,11 @@
 """After a failure that the same start would repeat: the next attempt is made another one."""
 
-from supervisor.core import restart
 from supervisor.core.actions.base import Effects
 from supervisor.core.actions.looping import own_checkpoint
 from supervisor.core.actions.moves import fail, retry
-from supervisor.core.facts import Facts, OnOom
-from supervisor.core.restart import Cause
+from supervisor.core.failures import restart
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.facts import Facts, OnOom
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
 LOOK = "look at the data and the learning rate"

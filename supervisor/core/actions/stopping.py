@@ -3,10 +3,10 @@
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import ask, run, terminate, try_flush_again
 from supervisor.core.actions.wishes import close, unwant
-from supervisor.core.events import Closed, Event, FlushRequested
-from supervisor.core.facts import Facts, State
-from supervisor.core.outlook import cause_of_stop
-from supervisor.core.restart import Cause
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.events import Closed, Event, FlushRequested
+from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.outlook import cause_of_stop
 from supervisor.protocol.messages import Then
 
 

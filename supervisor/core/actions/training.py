@@ -12,11 +12,17 @@ from supervisor.core.actions.moves import (
     running_deadline,
     try_flush_again,
 )
-from supervisor.core.events import CheckpointCommitted, Event, FailureSaid, SaveFailed, StepsDone
-from supervisor.core.facts import Facts, State
-from supervisor.core.flush import RECENT, Pause, with_pause
-from supervisor.core.patience import SAFETY, Section
-from supervisor.core.restart import Cause
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.silences import SAFETY, Section
+from supervisor.core.notices.flush import RECENT, Pause, with_pause
+from supervisor.core.program.events import (
+    CheckpointCommitted,
+    Event,
+    FailureSaid,
+    SaveFailed,
+    StepsDone,
+)
+from supervisor.core.program.facts import Facts, State
 from supervisor.protocol.messages import Then
 
 

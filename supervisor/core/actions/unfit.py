@@ -2,8 +2,8 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import ask, terminate
-from supervisor.core.events import WorkerUnfit
-from supervisor.core.facts import Facts, State
+from supervisor.core.program.events import WorkerUnfit
+from supervisor.core.program.facts import Facts, State
 from supervisor.protocol.messages import Then
 
 

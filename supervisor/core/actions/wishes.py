@@ -2,10 +2,10 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.moves import enter, launch
-from supervisor.core.effects import RememberWanted
-from supervisor.core.events import Closed, Event, StartRequested
-from supervisor.core.facts import Facts, State
-from supervisor.core.restart import Cause
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.effects import RememberWanted
+from supervisor.core.program.events import Closed, Event, StartRequested
+from supervisor.core.program.facts import Facts, State
 from supervisor.protocol.messages import Then
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.terminal import Status, Terminal
-from supervisor.protocol.proving import Proven, prove
+from supervisor.protocol.checkpoints.proving import Proven, prove
 
 
 def checkpoints_at(terminal: Terminal, arguments: Arguments) -> Status:

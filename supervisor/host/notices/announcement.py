@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Kind, Notice
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from supervisor.host.notices import detect
-from supervisor.host.notices.alibaba import Alibaba
-from supervisor.host.notices.aws import Aws
-from supervisor.host.notices.azure import Azure
-from supervisor.host.notices.file import File
-from supervisor.host.notices.google import Google
-from supervisor.host.notices.logind import SEATS, SYSTEM_BUS, Logind
+from supervisor.host.notices.clouds import detect
+from supervisor.host.notices.clouds.alibaba import Alibaba
+from supervisor.host.notices.clouds.aws import Aws
+from supervisor.host.notices.clouds.azure import Azure
+from supervisor.host.notices.clouds.google import Google
+from supervisor.host.notices.files.file import File
+from supervisor.host.notices.logind.source import SEATS, SYSTEM_BUS, Logind
 from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import Source
 

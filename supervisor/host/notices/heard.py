@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from supervisor.core.notices import Notice
+from supervisor.core.notices.notice import Notice
 from supervisor.host.notices.announcement import Announcement, Moment, Reading
 from supervisor.host.notices.source import Sink
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from supervisor.core.board import Memory
-from supervisor.core.notices import Certainty, Kind, Notice
-from supervisor.host.boot import boot_id
+from supervisor.core.notices.board import Memory
+from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.host.service.boot import boot_id
 
 NAME = "notices.json"
 VERSION = 1

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from supervisor.core.notices import Notice
+from supervisor.core.notices.notice import Notice
 
 
 class Sink(Protocol):

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from supervisor.core.notices import Notice
+from supervisor.core.notices.notice import Notice
 from supervisor.host.notices.source import Source
 
 PATIENCE_S = 30.0  # an event that does not come in so long does not come

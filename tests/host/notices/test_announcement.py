@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.notices import Certainty, Kind
+from supervisor.core.notices.notice import Certainty, Kind
 from supervisor.host.notices.announcement import Announcement, Moment, Reading
 from supervisor.host.notices.heard import Heard
 from supervisor.host.notices.polling import retry_s

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.notices.choose import NAMES, UnknownSourceError, automatic, sources
-from supervisor.host.notices.detect import AZURE_ASSET_TAG, Cloud, detect, has_gpu
+from supervisor.host.notices.clouds.detect import (
+    AZURE_ASSET_TAG,
+    Cloud,
+    detect,
+    has_gpu,
+)
 from supervisor.host.notices.settings import NoticeSettings
 
 FIRMWARE: dict[str, tuple[dict[str, str], Cloud | None]] = {

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.host.notices.alibaba import Alibaba
-from supervisor.host.notices.aws import Aws
-from supervisor.host.notices.azure import Azure
-from supervisor.host.notices.google import Google
+from supervisor.host.notices.clouds.alibaba import Alibaba
+from supervisor.host.notices.clouds.aws import Aws
+from supervisor.host.notices.clouds.azure import Azure
+from supervisor.host.notices.clouds.google import Google
 from supervisor.host.notices.reading import stamp
 from supervisor.host.notices.source import Source
 from tests.host.notices.metadata_server import Fault, MetadataServer

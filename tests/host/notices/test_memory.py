@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.board import Memory
-from supervisor.core.notices import Certainty, Kind, Notice
+from supervisor.core.notices.board import Memory
+from supervisor.core.notices.notice import Certainty, Kind, Notice
 from supervisor.host.notices.memory import MAX_BYTES, NAME, KeepingError, NoticeMemory, read, written
 from tests.fuzzing import cases
 

@@ -8,12 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.notices.alibaba import read_termination
 from supervisor.host.notices.announcement import Moment, Reading
-from supervisor.host.notices.aws import read_autoscaling, read_rebalance, read_scheduled, read_spot
-from supervisor.host.notices.azure import only_ours, read_events
-from supervisor.host.notices.google import read_maintenance, read_preempted, read_upcoming
-from supervisor.host.notices.notice_file import read_notice
+from supervisor.host.notices.clouds.alibaba import read_termination
+from supervisor.host.notices.clouds.aws import (
+    read_autoscaling,
+    read_rebalance,
+    read_scheduled,
+    read_spot,
+)
+from supervisor.host.notices.clouds.azure import only_ours, read_events
+from supervisor.host.notices.clouds.google import read_maintenance, read_preempted, read_upcoming
+from supervisor.host.notices.files.format import read_notice
 from supervisor.host.notices.reading import ReadingError, date, document, rfc3339
 from tests.fuzzing import cases
 

@@ -26,8 +26,8 @@ if not server:
     tf.distribute.Server({"worker": [address]}, job_name="worker", task_index=0).join()
 
 import worker  # noqa: E402
-from worker import snapshot, tpu  # noqa: E402
-from worker.image import Reserve  # noqa: E402
+from worker.checkpoint import snapshot, tpu  # noqa: E402
+from worker.checkpoint.host_copy import Reserve  # noqa: E402
 
 cluster = tf.train.ClusterSpec({"worker": [address]})
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, master=f"grpc://{address}")

@@ -7,9 +7,9 @@ import sys
 import time
 
 import worker  # noqa: F401 - starts the others
-from worker import attempt, members
+from worker.process import attempt, local_processes
 
-task = json.loads(os.environ[members.CLUSTER])
+task = json.loads(os.environ[local_processes.CLUSTER])
 rank = task["task"]["index"]
 acts = dict(each.split(":") for each in sys.argv[1:])
 os.write(sys.stdout.fileno(), f"{json.dumps({'pid': os.getpid(), **task})}\n".encode())  # at once: all have one pipe
@@ -21,7 +21,7 @@ match acts.get(str(rank), "wait"):
     case "raise":
         raise MemoryError("no room for the batch")
     case "end":
-        if (others := members.started()) is not None:
+        if (others := local_processes.started()) is not None:
             others.may_end()
     case _:
         time.sleep(60)

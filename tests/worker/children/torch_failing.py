@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from supervisor.protocol import checkpoints
+from supervisor.protocol.checkpoints import selection
 from worker import torch as stepkeeper
-from worker.attempt import lacks_memory
+from worker.process.attempt import lacks_memory
 
 FOLDER = Path(sys.argv[1])
 AT_RESTORE: dict[str, Exception] = {
@@ -73,7 +73,7 @@ def main() -> None:
                 run.step_done(loss=1.0)
     except SystemExit as left:
         say("nan", left)
-    print("saved", [each.step for each in checkpoints.committed(FOLDER / "save")], flush=True)
+    print("saved", [each.step for each in selection.committed(FOLDER / "save")], flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""The keys of each section, with their defaults."""

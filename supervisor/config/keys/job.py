@@ -1,0 +1,184 @@
+"""What makes a program a training job."""
+
+import sys
+from typing import Annotated, Literal
+
+from supervisor.config.schema import values
+from supervisor.config.schema.section import (
+    INTERPRETER,
+    Section,
+    from_text,
+    key,
+    required,
+    section,
+)
+from supervisor.config.schema.types import (
+    Boolean,
+    FilePath,
+    Positive,
+    Seconds,
+    Timeout,
+)
+from supervisor.protocol.launch import Interval
+
+MAX_WORKERS = 64
+"""More than GPUs in any host; each is a process with its own TensorFlow."""
+
+
+@section
+class JobConfig(Section):
+    """What makes a program a training job. The keys stand in the program's own section."""
+
+    checkpoint_dir: FilePath = required(
+        "Folder of the job's checkpoints, on a disk that outlives the host if training is to. Setting it makes the "
+        "program a job: it is told to flush before it is stopped, and goes on from its newest whole checkpoint.",
+        shown="none: the program is not a job",
+    )
+    initial_checkpoint: FilePath | None = key(
+        None,
+        "Checkpoint to begin from while checkpoint_dir has none of its own: a folder, of which the newest whole one is "
+        "taken, or one checkpoint's prefix (`/srv/old/model.ckpt-1200`). Of tf.train.CheckpointManager, of TF1's Saver "
+        "or of another job of stepkeeper. Nothing there is changed.",
+        shown="none: what another program left in checkpoint_dir, else step 0",
+    )
+    export_dir: FilePath | None = key(
+        None,
+        "Folder for the trained model as a SavedModel: at the end of training it is written to `export_dir/STEP/`, as "
+        "TensorFlow Serving wants it; before, with `supervisorctl export`. An export is for serving; training goes on "
+        "from checkpoints only.",
+        shown="none: no export",
+    )
+    entrypoint: Annotated[str, from_text(values.entrypoint)] | None = key(
+        None,
+        "Function that trains, as `package.module:function`. Stands for `command = python -m worker "
+        "package.module:function`.",
+        shown="none: the command is used",
+    )
+    python: Annotated[str, INTERPRETER] = key(
+        sys.executable,
+        "Interpreter that runs the entrypoint: a path, or a name to search for. The job's environment may be another "
+        "one than the daemon's.",
+        shown="the daemon's interpreter",
+    )
+    strategy: Annotated[str, from_text(values.strategy)] | None = key(
+        None,
+        "What `worker.strategy()` gives: mirrored, one-device, multiworker or tpu (docs/strategies.md).",
+        shown="what the script asks for",
+    )
+    replicas: Positive | None = key(
+        None,
+        "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
+        shown="every GPU, or one CPU device",
+    )
+    workers: Annotated[int, from_text(lambda text: values.whole(text, 2, MAX_WORKERS))] | None = key(
+        None,
+        "How many processes train together on this host under `strategy = multiworker`, 2 or more. The job's process "
+        "is the first of them and starts the others; they live and end together (docs/strategies.md).",
+        shown="one; `TF_CONFIG` says which one of how many hosts'",
+    )
+    deterministic: Boolean = key(
+        False,
+        "Whether training is to use deterministic operations only; in PyTorch and TF1 a script calls prepare() for it. "
+        "Off, as some are slower and some are missing.",
+    )
+    strict: Boolean = key(
+        False,
+        "Whether training ends after its first step if the loop uses a variable that no checkpoint would hold. Off: "
+        "then it is a warning, as such a variable may be one that never changes.",
+    )
+    checkpoint_interval: Annotated[Interval | None, from_text(values.interval)] = key(
+        None,
+        "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
+        "training against how often the job fails (Young and Daly), and `status` shows the choice. What a crash "
+        "without warning can cost at most; a stop or a notice flushes anyway.",
+        shown="what the script says, else auto",
+    )
+    checkpoint_interval_min: Timeout = key(
+        30.0,
+        "Seconds (or `1 minute`) that an automatic interval is never shorter than. Half a minute of lost work hardly "
+        "matters, and the disk has other users; the first save comes this early, to be measured.",
+    )
+    checkpoint_interval_max: Timeout = key(
+        1800.0,
+        "Seconds (or `30 minutes`) that an automatic interval is never longer than: what a crash may cost however rare "
+        "it was so far.",
+    )
+    checkpoint_make_room: Boolean = key(
+        False,
+        "Whether a save that finds the disk full may delete older checkpoints before their time, oldest first and "
+        "never the newest whole one nor the newest attempt's, and try again. Off, as checkpoint_keep then doesn't hold "
+        "what it promises.",
+    )
+    checkpoint_keep: Positive = key(
+        5, "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged."
+    )
+    checkpoint_keep_every: Annotated[float, from_text(values.hours)] | None = key(
+        None, "Besides, one checkpoint stays for every such length of time, such as `6 hours`.", shown="none"
+    )
+    checkpoint_keep_best: Annotated[tuple[str, str], from_text(values.best)] | None = key(
+        None, "Besides, the one best by a metric stays: `min loss` or `max accuracy`.", shown="none"
+    )
+    startup_timeout: Timeout = key(
+        600.0,
+        "Seconds (or `10 minutes`) from start to the first step: import, restore, trace. Generous, as tracing a large "
+        "model takes minutes; then the worker is killed and tried again.",
+    )
+    flush_timeout: Timeout = key(
+        120.0,
+        "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to end. "
+        "Spot hosts give 30 to 120 s in all.",
+    )
+    on_notice: Annotated[Literal["stop", "train"], from_text(values.on_notice)] = key(
+        "stop",
+        "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` leaves, and "
+        "starts again if the host stays after all; `train` trains on until it is killed.",
+    )
+    notice_margin: Seconds = key(
+        1.0,
+        "Seconds between the moment its last checkpoint is expected on the disk and the one when the host may be gone. "
+        "How long a save and a step take is measured; this is for what no measurement foresees.",
+    )
+    hang_timeout: Annotated[float | Literal["auto"] | None, from_text(values.learned_timeout)] = key(
+        "auto",
+        "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
+        "kept and it is killed and relaunched. `auto` learns the limit: four times the longest silence it came back "
+        "from, at least hang_timeout_min (docs/hangs.md). `none` is off.",
+    )
+    hang_timeout_min: Timeout = key(
+        600.0,
+        "Seconds (or `10 minutes`) that `hang_timeout = auto` waits at least; half of it for the start-up, three times "
+        "as long for an evaluation. Ten minutes, as PyTorch gives its collectives: ending a step that is only slow "
+        "costs more than an idle machine.",
+    )
+    gpu_wait: Timeout = key(
+        30.0,
+        "Seconds a start waits for the GPU memory that the last attempt still holds; then it starts anyway. Needs "
+        "NVIDIA's driver and the extra `nvml`.",
+    )
+    standby: Annotated[Literal["off", "warm", "hot"] | None, from_text(values.standby)] = key(
+        None,
+        "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `warm` "
+        "has imported TensorFlow and the job's module and waits before it touches a device; `hot` has also built the "
+        "model and run its step, so it holds as much memory as the worker, on its devices too; `off`. None is prepared "
+        "where memory is short. A script of your own (`command`) can have a warm one if it is asked for.",
+        shown="warm with an entrypoint, off with a command",
+    )
+    on_nan: Annotated[str, from_text(values.on_nan)] | None = key(
+        None,
+        "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "
+        "`rollback` begins again from a checkpoint before it, three times at most without a new best one; `skip` does "
+        "so and leaves the batches in question out; `off` doesn't look.",
+        shown="what the script says, else stop",
+    )
+    loss_spike: Annotated[float | None, from_text(values.loss_spike)] = key(
+        None,
+        "From how many deviations above its median over the last 100 steps on a loss counts as diverged, for example "
+        "20; off: only one that is not finite does, as what is far off depends on the job.",
+        shown="off",
+    )
+    on_oom: Annotated[Literal["restart", "microbatch"], from_text(values.on_oom)] = key(
+        "restart",
+        "What follows when the job runs out of memory: `restart`, or `microbatch`, which divides each batch into twice "
+        "as many parts than before and adds up their gradients. The second needs a script that does so "
+        "(docs/failures.md).",
+    )

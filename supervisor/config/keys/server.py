@@ -1,0 +1,79 @@
+"""The sections of those who serve clients, and of the client."""
+
+from typing import Annotated
+
+from supervisor.config.schema import values
+from supervisor.config.schema.section import (
+    Section,
+    from_text,
+    key,
+    required,
+    section,
+)
+from supervisor.config.schema.types import FilePath, Mode, Password
+
+HOW_PASSWORDS_ARE_WRITTEN = (
+    "The password, best as `supervisord --hash-password` prints it (salted scrypt); Supervisor's `{SHA}HEX` and clear "
+    "text are accepted."
+)
+
+
+@section
+class UnixServerConfig(Section):
+    """The socket that supervisorctl talks to. Without the section the daemon can only be told things by signals."""
+
+    file: FilePath = required(
+        "Path of the socket, at most 98 bytes long (the system's limit is 107, and while it is being set up the name "
+        "is longer by 9)."
+    )
+    chmod: Mode = key(
+        0o700, "The socket's mode, in octal: who may connect. Only the daemon's user by default, as who can give "
+        "orders can run programs."
+    )  # fmt: skip
+    owner: Annotated[tuple[int, int], from_text(values.owner)] | None = key(
+        None,
+        "Owner of the socket, as `user` or `user:group`; needs root. The owner may change things, others whom the mode "
+        "lets connect may only look.",
+        shown="the daemon's user",
+        alias="chown",
+    )
+
+    username: str | None = key(
+        None,
+        "User name a client must give. Set together with password; whoever knows both and can connect may change "
+        "things.",
+        shown="none: the kernel says who is at the other end",
+    )
+    password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
+
+
+@section
+class InetServerConfig(Section):
+    """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
+
+    address: Annotated[tuple[str | None, int], from_text(values.address)] = required(
+        "`HOST:PORT`; `*:PORT` or `PORT` alone is every interface. On any but the loopback interface "
+        "(127.0.0.1, ::1, localhost) username and password must be set.",
+        alias="port",
+    )
+    username: str | None = key(
+        None, "User name a client must give. Set together with password.", shown="none: everybody on this host"
+    )
+    password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
+
+
+@section
+class CtlConfig(Section):
+    """What supervisorctl reads from the file; its options -s, -u and -p win over it."""
+
+    serverurl: str | None = key(
+        None,
+        "Where the daemon listens: `unix:///path` or `http://host:port`.",
+        shown="the file of [unix_http_server], else `http://localhost:9001` as in Supervisor",
+    )
+    username: str | None = key(None, "User name for a server that asks for one.", shown="none")
+    password: str | None = key(None, "Password that goes with it, in clear text.", shown="none")
+    prompt: str = key("supervisor", "What the interactive shell shows before `> `. As in Supervisor.")
+    history_file: FilePath | None = key(
+        None, "File that keeps the interactive shell's history between runs.", shown="none: it is not kept"
+    )

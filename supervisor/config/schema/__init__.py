@@ -1,0 +1,1 @@
+"""How a section's class reads, checks and documents its keys."""

@@ -1,0 +1,205 @@
+"""How a class stands for a section: its keys, what each says in the documentation, and how texts become values.
+
+Dataclasses and not a validation library: a value is checked by the function that reads it from its text (values.py),
+and what such a library keeps in memory for its own would be a fifth of the daemon.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
+
+from supervisor.config.schema import values
+
+Complaint = tuple[str, str]
+"""A key, and what is wrong with it: a text that begins with its name."""
+
+
+class SectionError(Exception):
+    """Why a section can't be built."""
+
+    def __init__(self, complaints: list[Complaint]) -> None:
+        super().__init__("; ".join(text for _, text in complaints))
+        self.complaints = complaints
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is known of a field beside its type. `shown`: the default in words, where it isn't simply the default.
+
+    `alias`: the key, where the field is called otherwise.
+    """
+
+    description: str
+    shown: str | None = None
+    alias: str | None = None
+    is_internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FromText:
+    """Stands in an Annotated type: how the value is read from its text and the folder its relative path starts from."""
+
+    read: Callable[[str, Path], Any]
+
+
+def key(default: Any, description: str, *, shown: str | None = None, alias: str | None = None) -> Any:
+    """A key of the file."""
+    return _field(default, Key(description, shown, alias))
+
+
+def required(description: str, *, shown: str | None = None, alias: str | None = None) -> Any:
+    """A key without a default in the class; with `shown` the file need not have it, the reader fills it in."""
+    return _field(MISSING, Key(description, shown, alias))
+
+
+def internal(description: str, default: Any = MISSING) -> Any:
+    """A field that is no key of the file."""
+    return _field(default, Key(description, is_internal=True))
+
+
+def _field(default: Any, known: Key) -> Any:
+    metadata = {"key": known}
+    if isinstance(default, dict):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section of the file, checked and frozen. Classes made of it are decorated with `section`."""
+
+    _by_name: ClassVar[Mapping[str, Field[Any]]]
+    """The fields by what `build` takes them as."""
+
+    _readers: ClassVar[Mapping[str, FromText | None]]
+    """How each of them is read from its text."""
+
+    _required: ClassVar[tuple[str, ...]]
+    """Those that have to be given."""
+
+    _ini_keys: ClassVar[Mapping[str, str]]
+
+    @classmethod
+    def known(cls) -> Iterator[tuple[Field[Any], Key]]:
+        """Every field, and what is known of it."""
+        return ((each, each.metadata["key"]) for each in fields(cls))
+
+    @classmethod
+    def ini_keys(cls) -> Mapping[str, str]:
+        """Every key of the INI file, and the field that holds it."""
+        return cls._ini_keys
+
+    @classmethod
+    def build(cls, given: Mapping[str, Any], folders: Mapping[str, Path] | None = None) -> Self:
+        """The section, from texts or values by key (those of internal fields by their names).
+
+        A text is read as the field's type says, values stay as they are. `folders`: where a field's relative path
+        starts; else in the present folder. Raises SectionError with all that is wrong or missing.
+        """
+        missing = [(name, f"has no '{name}', which it needs") for name in cls._required if name not in given]
+        parsed, wrong = cls._read(given, folders or {})
+        if missing or wrong:
+            raise SectionError(missing + wrong)
+        return cls(**parsed)
+
+    @classmethod
+    def readable(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
+        """The same as far as it can be read, with None for what is wrong or missing, and the fields of that."""
+        parsed, _ = cls._read(given, folders)
+        needed = {each.name for name, each in cls._by_name.items() if name in given or is_required(each)}
+        lost = frozenset(needed - parsed.keys())
+        return cls(**dict.fromkeys(lost), **parsed), lost
+
+    def said(self) -> dict[str, Any]:
+        """By field, what is not the default; dataclasses inside in the same way."""
+        said: dict[str, Any] = _said(self)
+        return said
+
+    @classmethod
+    def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[Complaint]]:
+        if strange := given.keys() - cls._by_name.keys():
+            raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
+        parsed: dict[str, Any] = {}
+        wrong: list[Complaint] = []
+        for name, each in cls._by_name.items():
+            try:
+                if name in given:
+                    parsed[each.name] = _value(cls._readers[name], given[name], folders.get(each.name))
+            except ValueError as error:
+                wrong.append((name, f"{name} {error}"))
+        return parsed, wrong
+
+
+Model = TypeVar("Model", bound=Section)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(key, required, internal))
+def section(model: type[Model]) -> type[Model]:
+    """Makes a class with keys a Section. With slots: every process has a ProgramConfig, and a dict is 1.2 KB more."""
+    made = dataclass(frozen=True, kw_only=True, slots=True)(model)
+    made._by_name = {about.alias or each.name: each for each, about in made.known()}
+    made._readers = {name: _reader(each.type) for name, each in made._by_name.items()}
+    made._required = tuple(name for name, each in made._by_name.items() if is_required(each))
+    made._ini_keys = {about.alias or each.name: each.name for each, about in made.known() if not about.is_internal}
+    return made
+
+
+def _said(value: Any) -> Any:
+    if not is_dataclass(value):
+        return value
+    values = {each: getattr(value, each.name) for each in fields(value)}
+    return {each.name: _said(is_) for each, is_ in values.items() if is_required(each) or is_ != _default(each)}
+
+
+def _default(each: Field[Any]) -> Any:
+    return each.default if each.default_factory is MISSING else each.default_factory()
+
+
+def is_required(each: Field[Any]) -> bool:
+    """Whether the field has no default."""
+    return each.default is MISSING and each.default_factory is MISSING
+
+
+def from_text(parse: Callable[[str], Any]) -> FromText:
+    """Texts go through `parse`."""
+    return FromText(lambda text, _: parse(_utf8(text)))
+
+
+def _value(reader: FromText | None, given: Any, folder: Path | None) -> Any:
+    if not isinstance(given, str):
+        return given
+    return _utf8(given) if reader is None else reader.read(given, folder or Path.cwd())
+
+
+def _reader(kind: Any) -> FromText | None:
+    """How a type reads itself, also the one inside `TYPE | None`."""
+    inside = (each if isinstance(each, FromText) else _reader(each) for each in get_args(kind))
+    return next(filter(None, inside), None)
+
+
+def _utf8(text: str) -> str:
+    """Raises ValueError for bytes of the environment that are no text; only paths may have such."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"is {text!r:.80}, which is not UTF-8") from error
+    return text
+
+
+def _path(text: str, folder: Path) -> Path:
+    return Path(values.path(text, str(folder)))
+
+
+def _optional_path(text: str, folder: Path) -> Path | None:
+    return None if text.upper() == "NONE" else _path(text, folder)
+
+
+def _interpreter(text: str, folder: Path) -> str:
+    """A bare name is left to the search path."""
+    return text if text and "/" not in text else str(_path(text, folder))
+
+
+PATH = FromText(_path)
+OPTIONAL_PATH = FromText(_optional_path)
+INTERPRETER = FromText(_interpreter)

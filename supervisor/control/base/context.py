@@ -1,0 +1,65 @@
+"""What commands act on, and the arguments they are asked with."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from supervisor.config import SupervisordConfig
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.host.commands.hooks import Hooks
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.logs.capture import LogPump
+from supervisor.host.notices.files.drill import Drills
+from supervisor.host.storage.checkpoint_store import CheckpointStore
+from supervisor.host.storage.disk_threads import DiskThreads
+from supervisor.runner.fleet.notice_dispatcher import Noticing
+from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.listeners.dispatch import Listening
+from supervisor.runner.program.runner import Runner
+
+Arguments = Mapping[str, Any]
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """What commands act on. `shut_down` and `reload` return at once; the work follows."""
+
+    programs: Programs
+    ledger: Ledger
+    logs: LogPump
+    checkpoints: CheckpointStore
+    shut_down: Callable[[], None]
+    reload: Callable[[], None]
+    settings: SupervisordConfig
+    is_reloading: Callable[[], bool]
+    noticing: Noticing
+    hooks: Hooks
+    drills: Drills
+    listening: Listening
+    disks: DiskThreads = field(default_factory=DiskThreads)
+
+
+def program_in(daemon: Daemon, arguments: Arguments) -> Runner:
+    """The program that `name` means. Raises CommandError."""
+    name = text_in(arguments, "name")
+    runner = daemon.programs.runners.get(name)
+    if runner is None:
+        raise CommandError(Code.BAD_NAME, name)
+    return runner
+
+
+def text_in(arguments: Arguments, key: str) -> str:
+    """An argument that has to be there. Raises CommandError."""
+    value = arguments.get(key)
+    if not isinstance(value, str):
+        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not a text")
+    return value
+
+
+def flag_in(arguments: Arguments, key: str, default: bool) -> bool:
+    """An argument that may be left out. Raises CommandError."""
+    value = arguments.get(key, default)
+    if not isinstance(value, bool):
+        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not true or false")
+    return value

@@ -1,0 +1,1 @@
+"""The commands, in one fixed table."""

@@ -1,0 +1,48 @@
+"""Groups of programs, in Supervisor's ways of naming them: `GROUP:PROCESS`, `GROUP:*`, and a group's name alone."""
+
+from collections.abc import Iterable, Mapping
+
+from supervisor.config import ProgramConfig
+from supervisor.runner.fleet.ordering import by_priority
+from supervisor.runner.fleet.programs import Changes, Programs
+from supervisor.runner.program.runner import Runner
+
+
+def in_order(runners: Iterable[Runner]) -> list[Runner]:
+    """By group, then by process."""
+    return sorted(runners, key=lambda each: (each.config.group, each.config.process))
+
+
+def find(programs: Programs, name: str) -> Runner | None:
+    """The program called `GROUP:PROCESS`, or `PROCESS` where the two are the same."""
+    group, colon, process = name.partition(":")
+    return programs.runners.get(group if colon and process == group else name)
+
+
+def is_group(name: str) -> bool:
+    """Whether the name asks for a whole group: `digits:*` or `digits:`."""
+    return name.endswith((":", ":*"))
+
+
+def group_of(name: str) -> str:
+    """The group's name in `digits:*`, `digits:` or `digits`."""
+    return name.removesuffix("*").removesuffix(":") if is_group(name) else name
+
+
+def members(programs: Programs, group: str) -> list[Runner]:
+    """What is in use of a group, in the order of start; nothing if there is no such group."""
+    return by_priority(each for each in programs.runners.values() if each.config.group == group)
+
+
+def configured(programs: Mapping[str, ProgramConfig], group: str) -> list[str]:
+    """The names of a group's programs in a configuration."""
+    return [name for name, each in programs.items() if each.group == group]
+
+
+def changed(programs: Programs, changes: Changes) -> tuple[list[str], list[str], list[str]]:
+    """What changes for whole groups: names of those that are added, changed, removed."""
+    used = {each.config.group for each in programs.runners.values()}
+    wanted = {each.group for each in programs.configured.values()}
+    touched = {programs.configured[name].group for name in (*changes.added, *changes.changed)}
+    touched |= {programs.runners[name].config.group for name in (*changes.changed, *changes.removed)}
+    return sorted(wanted - used), sorted(touched & used & wanted), sorted(used - wanted)

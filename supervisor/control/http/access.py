@@ -1,0 +1,84 @@
+"""Who may come in, and who may change things: the kernel's word on a unix socket, a password where one is set."""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import socket
+import struct
+from dataclasses import dataclass, field
+
+from supervisor.config.schema.secret import Secret
+
+_UCRED = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end of a unix socket."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """The other end's credentials at the time it connected (SO_PEERCRED). Raises OSError."""
+    return Peer(*_UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+
+
+def may_change(peer: Peer, socket_owner: int) -> bool:
+    """Root, the daemon's own user and the socket's owner may change things; whoever else could connect may read."""
+    return peer.uid in (0, os.geteuid(), socket_owner)
+
+
+class Malformed(Exception):
+    """An Authorization header that is none."""
+
+
+@dataclass(slots=True)
+class Login:
+    """The one user name and password of a socket; whoever knows them may do everything."""
+
+    username: str
+    password: Secret
+    _key: bytes = field(default_factory=lambda: os.urandom(32))
+    _known: bytes | None = None
+    """What was proven right before, so that a slow hash is computed once and not for every request."""
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def admits(self, header: str | None) -> bool:
+        """Whether an Authorization header (RFC 7617) has them. Raises Malformed."""
+        if header is None:
+            return False
+        username, password = _credentials(header)
+        token = hmac.digest(self._key, f"{username}:{password}".encode(errors="surrogatepass"), hashlib.sha256)
+        if self._known is not None and hmac.compare_digest(token, self._known):
+            return True
+        async with self._one_at_a_time:  # guessing must not take all processors
+            good = await self._matches(password)
+        if good and hmac.compare_digest(username.encode(errors="surrogatepass"), self.username.encode()):
+            self._known = token
+            return True
+        return False
+
+    async def _matches(self, password: str) -> bool:
+        if self.password.is_slow:
+            return await asyncio.to_thread(self.password.matches, password)
+        return self.password.matches(password)
+
+
+def _credentials(header: str) -> tuple[str, str]:
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        raise Malformed("only Basic authentication is known here")
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise Malformed("what follows Basic is not base64 of UTF-8") from error
+    username, colon, password = text.partition(":")
+    if not colon:
+        raise Malformed("there is no colon between user name and password")
+    return username, password

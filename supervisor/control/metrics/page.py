@@ -1,0 +1,149 @@
+"""What `GET /metrics` gives: the daemon and its programs as Prometheus reads them.
+
+docs/metrics.md lists every metric. Labels are the program, and words of fixed lists: the number of series grows with
+the programs and with nothing else.
+"""
+
+import platform
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from supervisor import __version__
+from supervisor.control.metrics.sampling import NoticesSample, Sample
+from supervisor.control.metrics.table import (
+    DIVIDED,
+    JOBS,
+    PROGRAMS,
+    Divided,
+    Kind,
+    OfJob,
+    OfProgram,
+    Value,
+)
+from supervisor.core.program.facts import State
+from supervisor.runner.listeners.dispatch import PoolCounts
+
+
+def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:
+    """The sample as text and its content type, in the format that the client's Accept header asks for."""
+    registry = CollectorRegistry()
+    registry.register(_Taken(taken))
+    ProcessCollector(namespace="stepkeeper", registry=registry)  # bare names would clash in a textfile collector
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def families(taken: Sample) -> Iterator[Family]:
+    """Every metric with its values, but those of the process, which are the same in every exporter."""
+    yield from _of_daemon(taken)
+    yield from _of_notices(taken.notices)
+    yield from _of_pools(taken.pools)
+    for metric in PROGRAMS:
+        yield _family(metric, ("program",), (((each.name,), metric.value(each)) for each in taken.programs))
+    for divided in DIVIDED:
+        values = (((each.name, word), value) for each in taken.programs for word, value in divided.values(each).items())
+        yield _family(divided, ("program", divided.label), values)
+    jobs = [(each.name, each.job) for each in taken.programs if each.job is not None]
+    for of_job in JOBS:
+        yield _family(of_job, ("program",), (((name,), of_job.value(job)) for name, job in jobs))
+
+
+class _Taken(Collector):
+    """What the library asks for; it exists for one answer."""
+
+    def __init__(self, taken: Sample) -> None:
+        self._taken = taken
+
+    def collect(self) -> Iterable[Family]:
+        return families(self._taken)
+
+
+def _of_daemon(taken: Sample) -> Iterator[Family]:
+    build = GaugeMetricFamily(
+        "stepkeeper_build_info", "Always 1; the labels are versions.", labels=("version", "python")
+    )
+    build.add_metric((__version__, platform.python_version()), 1)
+    yield build
+    states = GaugeMetricFamily("stepkeeper_programs", "Programs in use, by where they stand.", labels=("state",))
+    counted = Counter(each.state for each in taken.programs)
+    for state in State:
+        states.add_metric((str(state),), counted[state])
+    yield states
+    for name, text, value in (
+        ("stepkeeper_leaving", "1 while everything is flushed and stopped for the daemon to leave.", taken.is_leaving),
+        (
+            "stepkeeper_ledger_in_trouble",
+            "1 if the ledger can't be written, or records were lost since the daemon's start.",
+            taken.ledger_in_trouble,
+        ),
+        ("stepkeeper_logs_in_trouble", "Log files of programs that can't be written now.", taken.logs_in_trouble),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+
+
+def _of_notices(taken: NoticesSample) -> Iterator[Family]:
+    holding = GaugeMetricFamily(
+        "stepkeeper_notices", "Notices that this host goes away, by how sure that is.", labels=("certainty",)
+    )
+    for certainty, count in taken.holding.items():
+        holding.add_metric((certainty,), count)
+    yield holding
+    up = GaugeMetricFamily("stepkeeper_notice_source_up", "1 if a source of notices answers.", labels=("source",))
+    for source, answers in taken.sources.items():
+        up.add_metric((source,), answers)
+    yield up
+    for name, text, value in (
+        (
+            "stepkeeper_notice_deadline_timestamp_seconds",
+            "When this host may be gone, by a certain notice (Unix time).",
+            taken.deadline_wall_at,
+        ),
+        ("stepkeeper_notice_shortest_seconds", "The shortest warning that this host gets.", taken.shortest_s),
+    ):
+        family = GaugeMetricFamily(name, text, labels=())
+        if value is not None:
+            family.add_metric((), value)
+        yield family
+
+
+def _of_pools(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
+    waiting = GaugeMetricFamily("stepkeeper_listener_events_waiting", "Events for its listeners.", labels=("pool",))
+    told = CounterMetricFamily(
+        "stepkeeper_listener_events_total",
+        "What became of events for its listeners: accepted, refused (and sent again) or dropped.",
+        labels=("pool", "fate"),
+    )
+    for name, counts in pools.items():
+        waiting.add_metric((name,), counts.waiting)
+        for fate in ("accepted", "refused", "dropped"):
+            told.add_metric((name, fate), getattr(counts, fate))
+    yield waiting
+    yield told
+
+
+def _family(
+    metric: OfProgram | OfJob | Divided, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], Value]]
+) -> Family:
+    if metric.kind is Kind.SUMMARY:
+        summary = SummaryMetricFamily(metric.name, metric.text, labels=labels)
+        for words, value in values:
+            if isinstance(value, tuple):
+                summary.add_metric(words, count_value=value[0], sum_value=value[1])
+        return summary
+    family = _FAMILIES[metric.kind](metric.name, metric.text, labels=labels)
+    for words, value in values:
+        if value is not None and not isinstance(value, tuple):
+            family.add_metric(words, value)
+    return family
+
+
+_FAMILIES: Mapping[Kind, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.COUNTER: CounterMetricFamily,
+}

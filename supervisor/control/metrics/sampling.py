@@ -1,0 +1,179 @@
+"""What there is to measure at one moment, copied in the event loop so that any thread can make text of it."""
+
+import time
+from dataclasses import dataclass, field
+
+from supervisor.control.base.context import Daemon
+from supervisor.core.failures.restart import Cause
+from supervisor.core.notices.notice import Certainty
+from supervisor.core.program.facts import ALIVE, State
+from supervisor.protocol.launch import Interval
+from supervisor.runner.fleet.notice_dispatcher import Noticing, wall
+from supervisor.runner.listeners.dispatch import PoolCounts
+from supervisor.runner.program.runner import Runner
+from supervisor.runner.records.tally import Spans
+
+BUDGETED = (
+    Cause.CRASH,
+    Cause.HANG,
+    Cause.STARTUP_TIMEOUT,
+    Cause.SPAWN,
+    Cause.BUSY,
+    Cause.MEMORY_LIMIT,
+    Cause.UNHEALTHY,
+)
+"""The causes that have a budget of restarts."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    """A job at one moment; None is not known, and then not said. Times are Unix time, spans seconds."""
+
+    step: int | None
+    total_steps: int | None
+    step_s: float | None
+    steps: int
+    repeated_steps: int
+    progressed_wall_at: float | None
+    checkpoint_step: int | None
+    checkpoint_size_bytes: int | None
+    checkpoint_wall_at: float | None
+    checkpoint_interval_s: float | None
+    save_s: float | None
+    flush_s: float | None
+    flush_expected_s: float | None
+    saves: tuple[int, float]
+    stalls: tuple[int, float]
+    flushes: tuple[int, float]
+    saves_failed: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSample:
+    """A program at one moment. `ended` and `spent_s`: by cause, and by what the seconds went into.
+
+    `goodput_s`: a job's seconds by the categories of docs/goodput.md.
+    """
+
+    name: str
+    state: State
+    wanted: bool
+    pid: int | None
+    started_wall_at: float | None
+    attempt: int
+    attempts: int
+    ended: dict[str, int]
+    restarts_left: dict[str, int]
+    spent_s: dict[str, float]
+    goodput_s: dict[str, float]
+    job: JobSample | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesSample:
+    """What is known of this host's end. `holding`: how many notices, by certainty; `sources`: whether each answers.
+
+    `deadline_wall_at`: the earliest moment at which the host certainly may be gone; `shortest_s`: the shortest warning.
+    """
+
+    holding: dict[str, int]
+    deadline_wall_at: float | None
+    sources: dict[str, bool]
+    shortest_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The daemon at one moment."""
+
+    programs: tuple[ProgramSample, ...]
+    notices: NoticesSample
+    is_leaving: bool
+    ledger_in_trouble: bool
+    logs_in_trouble: int
+    pools: dict[str, PoolCounts] = field(default_factory=dict)
+
+
+def sample(daemon: Daemon) -> Sample:
+    """What there is to say now. For the event loop's thread; takes some microseconds a program."""
+    runners, expected_s = daemon.programs.runners, daemon.noticing.durable_s()
+    return Sample(
+        tuple(_program(runners[name], expected_s.get(name)) for name in sorted(runners)),
+        _notices(daemon.noticing, time.monotonic()),
+        daemon.programs.closing,
+        daemon.ledger.last_error is not None,
+        len(daemon.logs.troubles),
+        daemon.listening.counts(),
+    )
+
+
+def _notices(noticing: Noticing, now: float) -> NoticesSample:
+    notices = [each.notice for each in noticing.posted]
+    certain = [each for each in notices if each.certainty is Certainty.CERTAIN and each.deadline_at is not None]
+    return NoticesSample(
+        holding={str(each): sum(notice.certainty is each for notice in notices) for each in Certainty},
+        deadline_wall_at=min((at for at in (wall(each, now) for each in certain) if at is not None), default=None),
+        sources={each.name: each.trouble is None for each in noticing.health},
+        shortest_s=noticing.shortest_s,
+    )
+
+
+def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
+    tally = runner.acts.tally
+    tally.stood(runner.state, time.monotonic())
+    alive = runner.state in ALIVE
+    return ProgramSample(
+        name=runner.name,
+        state=runner.state,
+        wanted=runner.wanted,
+        pid=runner.acts.pid,
+        started_wall_at=runner.acts.started_wall_at if alive else None,
+        attempt=runner.attempt,
+        attempts=tally.attempts,
+        ended={**{str(cause): 0 for cause in BUDGETED}, **tally.ended},
+        restarts_left={str(cause): runner.restarts_left(cause) for cause in BUDGETED},
+        spent_s=dict(tally.spent_s),
+        goodput_s={str(spent): span_s for spent, span_s in runner.acts.books.total_s().items()},
+        job=_job(runner, flush_expected_s),
+    )
+
+
+def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
+    if runner.config.job is None:
+        return None
+    tally, training = runner.acts.tally, runner.acts.training
+    newest = training.checkpoint
+    return JobSample(
+        step=training.step,
+        total_steps=training.total_steps,
+        step_s=training.step_s,
+        steps=tally.steps,
+        repeated_steps=tally.repeated_steps,
+        progressed_wall_at=tally.progressed_wall_at,
+        checkpoint_step=newest.step if newest else None,
+        checkpoint_size_bytes=newest.size_bytes if newest else None,
+        checkpoint_wall_at=newest.committed_wall_at if newest else None,
+        checkpoint_interval_s=_interval_s(runner.config.job.checkpoint_interval, training.interval_s, training.step_s),
+        save_s=tally.save.last_s,
+        flush_s=tally.flush.last_s,
+        flush_expected_s=flush_expected_s,
+        saves=_totals(tally.save),
+        stalls=_totals(tally.stall),
+        flushes=_totals(tally.flush),
+        saves_failed=tally.saves_failed,
+        refused=tally.refused,
+    )
+
+
+def _totals(spans: Spans) -> tuple[int, float]:
+    return spans.count, spans.sum_s
+
+
+def _interval_s(interval: Interval | None, chosen_s: float | None, step_s: float | None) -> float | None:
+    """Seconds between two saves; those the worker chose, or where it is set in steps, as long as they take now."""
+    if interval is None:
+        return chosen_s
+    if interval.steps is not None:
+        return None if step_s is None else interval.steps * step_s
+    return interval.seconds

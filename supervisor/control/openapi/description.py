@@ -1,0 +1,170 @@
+"""The control API described: OpenAPI 3.1, made from the command table and the types that answers are made of.
+
+`python -m supervisor.control.openapi.description` prints it; docs/openapi.json is its copy, and a test compares. Every
+answer of a running daemon is checked against it by the tests.
+"""
+
+import inspect
+import json
+import sys
+from functools import cache
+
+from supervisor.control.base.errors import Code
+from supervisor.control.commands import many
+from supervisor.control.commands.table import TABLE, Command
+from supervisor.control.openapi.schema import (
+    TEXT,
+    Schema,
+    list_of,
+    object_,
+)
+from supervisor.control.openapi.shapes import (
+    EVENT,
+    OUTCOME,
+    SHAPES,
+    UNDESCRIBED,
+)
+from supervisor.control.streams import events, tail
+from supervisor.core.listeners.occurrences import OURS
+
+API_VERSION = "1"  # the one in /api/v1; new keys and commands do not raise it
+
+
+@cache
+def description() -> Schema:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "stepkeeper control API",
+            "version": API_VERSION,
+            "description": "HTTP on the daemon's unix socket. Whoever may connect may read; what changes things is for "
+            "root, the daemon's user and the socket's owner. Unknown keys of an answer are to be ignored; null is not "
+            "known; times are Unix time where a name has `wall` in it, durations seconds, sizes bytes.",
+        },
+        "servers": [{"url": "http://localhost", "description": "over the socket of [unix_http_server]"}],
+        "paths": {
+            **{f"/api/v1/{name}": {"post": _operation(name, command)} for name, command in TABLE.items()},
+            "/api/v1/each": {"post": _EACH},
+            "/api/v1/tail": {"get": _TAIL},
+            "/api/v1/events": {"get": _EVENTS},
+            "/metrics": {"get": _plain_text("metrics", "The daemon and its programs, for Prometheus.")},
+            "/openapi.json": {"get": _DOCUMENT},
+        },
+        "components": {"schemas": {"Error": _ERROR}},
+    }
+
+
+def _operation(name: str, command: Command) -> Schema:
+    shape = SHAPES.get(name, UNDESCRIBED)
+    summary = (inspect.getdoc(command.act) or "").partition("\n")[0]
+    note = (
+        "Changes something: for root, the daemon's user and the socket's owner." if command.changes else "Only reads."
+    )
+    return {
+        "operationId": name,
+        "summary": summary,
+        "description": note,
+        "requestBody": {"required": bool(shape.required), "content": {"application/json": {"schema": shape.arguments}}},
+        "responses": {"200": _json("Done.", object_(result=shape.result)), **_REFUSED},
+    }
+
+
+def _json(text: str, schema: Schema) -> Schema:
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
+
+
+def _plain_text(name: str, summary: str) -> Schema:
+    content = {"text/plain": {"schema": TEXT}}
+    return {
+        "operationId": name,
+        "summary": summary,
+        "responses": {"200": {"description": "The text.", "content": content}, **_REFUSED},
+    }
+
+
+_ERROR = object_(
+    error=object_(
+        code={**TEXT, "description": "One word, such as " + ", ".join(code.name for code in Code) + "."},
+        message={**TEXT, "description": "What, why, and what to do."},
+    )
+)
+_REFUSED = {"default": _json("Refused, or failed.", {"$ref": "#/components/schemas/Error"})}
+_DOCUMENT = {
+    "operationId": "openapi",
+    "summary": "This document.",
+    "responses": {"200": _json("OpenAPI 3.1.", {"type": "object"})},
+}
+_TAIL = {
+    **_plain_text("tail", "The last bytes of a program's log, or with the name supervisord of the daemon's own."),
+    "parameters": [
+        {"name": name, "in": "query", "required": name == "name", "schema": schema}
+        for name, schema in {
+            "name": TEXT,
+            "channel": {"type": "string", "enum": ["stdout", "stderr"], "default": "stdout"},
+            "bytes": {"type": "integer", "minimum": 0, "maximum": tail.MAX_BYTES, "default": tail.DEFAULT_BYTES},
+            "follow": {"type": "string", "enum": ["0", "1"], "default": "0", "description": "1: the answer goes on."},
+        }.items()
+    ],
+}
+
+
+_EACH = {
+    "operationId": "each",
+    "summary": "A command for many programs, side by side: the outcome of each, one JSON object a line, as it comes.",
+    "description": "Changes something: for root, the daemon's user and the socket's owner. What starts does so in the "
+    "order of the names; what stops is told to in that order.",
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "command": {"type": "string", "enum": list(many.COMMANDS)},
+                        "names": list_of(TEXT),
+                        "arguments": {"type": "object", "description": "What the command takes besides a name."},
+                    },
+                    "required": ["command", "names"],
+                }
+            }
+        },
+    },
+    "responses": {
+        "200": {"description": "The outcomes.", "content": {"application/x-ndjson": {"schema": OUTCOME}}},
+        **_REFUSED,
+    },
+}
+
+
+_EVENTS = {
+    "operationId": "events",
+    "summary": "What happens, as it happens: one JSON object a line.",
+    "description": "A watcher that reads too slowly misses the oldest events, and is told how many.",
+    "parameters": [
+        {"name": name, "in": "query", "required": False, "schema": {**TEXT, "description": text}}
+        for name, text in {
+            "since": f"The cursor of an event: what followed it; {events.START}: all that is kept. Left out: what is "
+            "to come.",
+            "program": "Names of programs or groups, separated by commas.",
+            "kind": "Event types, separated by commas: Supervisor's, as PROCESS_STATE, "
+            + ", ".join(sorted(OURS.values())),
+            "follow": "0: the answer ends at the present.",
+        }.items()
+    ],
+    "responses": {
+        "200": {"description": "The events.", "content": {"application/x-ndjson": {"schema": EVENT}}},
+        **_REFUSED,
+    },
+}
+
+
+def main() -> int:
+    """Prints the document."""
+    json.dump(description(), sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

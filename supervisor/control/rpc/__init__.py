@@ -1,0 +1,1 @@
+"""Supervisor's XML-RPC interface."""

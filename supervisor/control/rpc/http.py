@@ -1,0 +1,101 @@
+"""What Supervisor's clients ask for over HTTP: `POST /RPC2`, `GET /logtail/NAME[/CHANNEL]`, `GET /mainlogtail`."""
+
+import asyncio
+import codecs
+import sys
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+
+import structlog
+
+from supervisor.control.base.audit import Caller
+from supervisor.control.base.context import Daemon
+from supervisor.control.base.errors import CommandError
+from supervisor.control.base.faults import FaultCode, RpcFault
+from supervisor.control.commands import groups
+from supervisor.control.http import web
+from supervisor.control.rpc import logs, methods
+from supervisor.control.rpc.xmlrpc import (
+    Malformed,
+    fault_response,
+    parse_call,
+    response,
+    weight,
+)
+from supervisor.control.streams import tail
+
+FIRST_BYTES = 1024  # of a stream: what Supervisor's begins with
+SMALL_BYTES = 16 * 1024  # to read or write more than that takes milliseconds, which supervision need not wait for
+XML = "defusedxml"  # the library is loaded with the first call, which takes as long
+TRUNCATED = b"==> File truncated <==\n"
+
+WhoAsks = Callable[[web.Request], Caller]
+"""Who sent the request."""
+
+log = structlog.get_logger()
+
+
+def add_routes(routes: web.Routes, daemon: Daemon, who: WhoAsks) -> None:
+    """Serves Supervisor's addresses beside our own."""
+    routes.add(None, "/RPC2*", partial(_rpc, daemon, who))
+    for path in ("/mainlogtail", "/logtail/{name}", "/logtail/{name}/{channel}"):
+        routes.add(None, path, partial(_logtail, daemon))
+
+
+async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Answer:
+    if request.method != "POST":
+        raise web.Refused(HTTPStatus.BAD_REQUEST)
+    if not request.headers.keys() & {"content-length", "transfer-encoding"}:
+        raise web.Refused(HTTPStatus.LENGTH_REQUIRED)
+    body = request.body
+    try:
+        is_quick = len(body) < SMALL_BYTES and XML in sys.modules
+        name, parameters = parse_call(body) if is_quick else await asyncio.to_thread(parse_call, body)
+    except Malformed as error:
+        log.warning("rpc.not_understood", error=str(error))
+        raise web.Refused(HTTPStatus.BAD_REQUEST) from error
+    try:
+        # shielded: a client that goes away must not leave a command half done
+        result = await asyncio.shield(methods.call(daemon, who(request), name, parameters))
+        answer = response(result) if weight(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
+    except RpcFault as fault:
+        answer = fault_response(int(fault.code), str(fault))
+    except CommandError as error:  # not allowed: no fault of Supervisor's says so, and its client shows the reason
+        return web.Answer(f"{error}\n".encode(), error.code.http_status, "text/plain; charset=utf-8", reason=str(error))
+    except Exception as error:
+        log.exception("internal.failed", method=name)
+        text = f"supervisord met an error of its own ({error!r}); its log has the story"
+        answer = fault_response(int(FaultCode.FAILED), text)
+    return web.Answer(answer, content_type="text/xml")
+
+
+async def _logtail(daemon: Daemon, request: web.Request) -> web.Answer:
+    """Streams a log: its end, then what is added, until the client goes away."""
+    if request.method != "GET":
+        raise web.Refused(HTTPStatus.BAD_REQUEST)
+    path = _logfile(daemon, request.parameters.get("name"), request.parameters.get("channel", "stdout"))
+    if path is None:
+        raise web.Refused(HTTPStatus.NOT_FOUND)
+    try:
+        end, position = await daemon.disks.run(path, tail.last, path, FIRST_BYTES)
+        modified_at = (await daemon.disks.run(path, path.stat)).st_mtime
+    except OSError as error:
+        raise web.Refused(HTTPStatus.NOT_FOUND) from error
+    headers = {"Last-Modified": web.date(modified_at), "X-Accel-Buffering": "no"}
+    return web.Answer(_followed(daemon, path, end, position), content_type="text/plain;charset=utf-8", headers=headers)
+
+
+async def _followed(daemon: Daemon, path: Path, end: bytes, position: tuple[int, int]) -> AsyncGenerator[bytes, None]:
+    whole = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may be cut between two pieces
+    yield whole.decode(end).encode()
+    async for added in tail.additions(daemon.disks, path, position, TRUNCATED):
+        yield whole.decode(added).encode()
+
+
+def _logfile(daemon: Daemon, name: str | None, channel: str) -> Path | None:
+    if name is None:
+        return daemon.settings.logfile
+    runner = groups.find(daemon.programs, name)
+    return logs.logfile(runner, channel) if runner is not None and channel in ("stdout", "stderr") else None

@@ -1,0 +1,95 @@
+"""A program as Supervisor's interface describes it: two structures in which every key is always there."""
+
+import shlex
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from supervisor.config import ProgramConfig
+from supervisor.control.commands import answers
+from supervisor.core.program.facts import State
+from supervisor.host.processes.exit_status import Exit
+from supervisor.host.processes.process import SpawnError, credentials
+from supervisor.runner.program.runner import Runner
+
+NONE = "none"  # how a value that is not set is written
+
+
+def process_info(runner: Runner) -> dict[str, Any]:
+    """Where the program stands. Times are whole seconds of Unix time, 0: never."""
+    config, acts, (word, code) = runner.config, runner.acts, answers.wire_state(runner)
+    failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
+    stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
+    return {
+        "name": config.process,
+        "group": config.group,
+        "start": int(acts.started_wall_at or 0),
+        "stop": int(acts.ended_wall_at or 0),
+        "now": int(time.time()),
+        "state": code,
+        "statename": word,
+        "spawnerr": (runner.reason or "") if failed else "",
+        "exitstatus": _exit_status(acts.last_exit),
+        "logfile": stdout,
+        "stdout_logfile": stdout,
+        "stderr_logfile": stderr,
+        "pid": acts.pid or 0,
+        "description": answers.described(runner),
+    }
+
+
+def _exit_status(last: Exit | None) -> int:
+    if last is None:
+        return 0
+    return -1 if last.signal is not None else last.code or 0
+
+
+def config_info(config: ProgramConfig, in_use: bool, uid: int | str) -> dict[str, Any]:
+    """How the program is configured, as far as the interface has words for it. `uid`: of its user, as `uids` has it."""
+    return {
+        "name": config.process,
+        "group": config.group,
+        "command": shlex.join(config.command),
+        "directory": NONE if config.directory is None else str(config.directory),
+        "uid": uid,
+        "inuse": in_use,
+        "autostart": config.autostart,
+        "exitcodes": sorted(config.exitcodes),
+        "group_prio": config.group_priority,
+        "process_prio": config.priority,
+        "startsecs": _whole(config.startsecs),
+        "startretries": config.startretries,
+        "stopsignal": int(config.stopsignal),
+        "stopwaitsecs": _whole(config.stopwaitsecs),
+        "killasgroup": config.killasgroup,
+        "redirect_stderr": config.redirect_stderr,
+        "serverurl": NONE,
+        **_log(config, "stdout"),
+        **_log(config, "stderr"),
+    }
+
+
+def _log(config: ProgramConfig, channel: str) -> dict[str, Any]:
+    path = getattr(config, f"{channel}_logfile")
+    others = ("logfile_maxbytes", "logfile_backups", "capture_maxbytes", "events_enabled", "syslog")
+    return {
+        f"{channel}_logfile": NONE if path is None else str(path),
+        **{f"{channel}_{each}": getattr(config, f"{channel}_{each}") for each in others},
+    }
+
+
+def uids(users: Iterable[str | None]) -> dict[str | None, int | str]:
+    """The numbers of users; blocks, for as long as the password database takes to answer."""
+    return {user: _uid(user) for user in users}
+
+
+def _uid(user: str | None) -> int | str:
+    try:
+        return NONE if user is None else credentials(user).uid
+    except SpawnError:
+        return NONE
+
+
+def _whole(seconds: float) -> int | float:
+    """Supervisor's are whole; ours need not be."""
+    return int(seconds) if seconds.is_integer() else seconds

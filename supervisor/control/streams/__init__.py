@@ -1,0 +1,1 @@
+"""Answers that go on: log tails and the event stream."""

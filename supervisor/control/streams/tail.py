@@ -1,0 +1,134 @@
+"""The end of a log file, and what is added to it while somebody watches."""
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import BinaryIO
+
+from supervisor.control.base.context import Daemon
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.http import web
+from supervisor.host.storage.disk_threads import DiskThreads
+
+DEFAULT_BYTES = 1600  # as Supervisor's tail
+MAX_BYTES = 16 << 20
+BLOCK_BYTES = 64 * 1024
+LOOK_S = 0.2  # how often a followed file is looked at; only while somebody follows
+
+
+async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
+    """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends."""
+    query = request.query
+    path = _path(daemon, query.get("name", ""), query.get("channel", "stdout"))
+    count = query.get("bytes", str(DEFAULT_BYTES))
+    if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
+        raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
+    follows = query.get("follow") == "1"
+    try:
+        file, first = await daemon.disks.run(path, _begun, path, int(count))
+    except FileNotFoundError as error:
+        raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
+    pieces = _pieces(daemon.disks, path, file, first, int(count), follows)
+    return web.Answer(pieces, content_type="text/plain; charset=utf-8")
+
+
+async def _pieces(
+    disks: DiskThreads, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
+) -> AsyncGenerator[bytes, None]:
+    """`count` bytes of what is open already, `piece` first, so that no rotation takes them away; then what is added."""
+    try:
+        while piece:
+            count -= len(piece)
+            yield piece
+            piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
+        position = await disks.run(path, _place, file)
+    finally:
+        disks.submit(path, file.close)  # there: it waits for a read that a client left behind, on a disk that may hang
+    if follows:
+        async for added in additions(disks, path, position):
+            yield added
+
+
+def _open_at_end(path: Path, count: int) -> BinaryIO:
+    """A log with its last `count` bytes still to be read. Raises OSError."""
+    file = open_log(path)
+    file.seek(max(0, file.seek(0, os.SEEK_END) - count))
+    return file
+
+
+def _begun(path: Path, count: int) -> tuple[BinaryIO, bytes]:
+    """As `_open_at_end`, and the first piece, so that what can't be read is known before the answer begins."""
+    file = _open_at_end(path, count)
+    return file, file.read(min(count, BLOCK_BYTES))
+
+
+def _path(daemon: Daemon, name: str, channel: str) -> Path:
+    if channel not in ("stdout", "stderr"):
+        raise CommandError(Code.BAD_ARGUMENTS, f"channel is {channel!r:.40}, not stdout or stderr")
+    if name == "supervisord":
+        path = daemon.settings.logfile
+    elif (runner := daemon.programs.runners.get(name)) is not None:
+        config = runner.config
+        path = config.stdout_logfile if channel == "stdout" or config.redirect_stderr else config.stderr_logfile
+    else:
+        raise CommandError(Code.BAD_NAME, name)
+    if path is None:
+        raise CommandError(Code.NO_FILE, f"{name} keeps no {channel} log")
+    return path
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Opens a log without waiting. Raises OSError, also for what is not a regular file and might block a reader."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
+    """The last `count` bytes, and where reading goes on: inode and offset."""
+    with _open_at_end(path, count) as file:
+        return file.read(count), _place(file)
+
+
+def _place(file: BinaryIO) -> tuple[int, int]:
+    """Where reading goes on."""
+    return os.fstat(file.fileno()).st_ino, file.tell()
+
+
+async def additions(
+    disks: DiskThreads, path: Path, position: tuple[int, int], on_truncation: bytes = b""
+) -> AsyncGenerator[bytes, None]:
+    """What is added to the file behind `position`, over rotations and truncations, without end.
+
+    `on_truncation` is given first when the file has become shorter.
+    """
+    while True:
+        content, moved, is_shorter = await disks.run(path, _added, path, position)
+        position = moved
+        if is_shorter and on_truncation:
+            yield on_truncation
+        if content:
+            yield content
+        else:
+            await asyncio.sleep(LOOK_S)
+
+
+def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int], bool]:
+    """A piece of what is behind `position`; where reading goes on; whether the file was truncated."""
+    inode, offset = position
+    try:
+        with open_log(path) as file:
+            status = os.fstat(file.fileno())
+            is_shorter = status.st_ino == inode and status.st_size < offset
+            file.seek(0 if is_shorter or status.st_ino != inode else offset)
+            content = file.read(BLOCK_BYTES)
+            return content, (status.st_ino, file.tell()), is_shorter
+    except OSError:
+        return b"", position, False  # between two rotations there may be no file; the next look finds it

@@ -1,0 +1,55 @@
+"""What follows an error of our own in the table: the facts are as before the event, and this is done instead."""
+
+from supervisor.core.actions.base import Effects
+from supervisor.core.actions.moves import enter
+from supervisor.core.failures.restart import BACKOFF_LIMIT_S, Cause
+from supervisor.core.program.effects import RecordEnd, RememberWanted, Terminate
+from supervisor.core.program.events import (
+    AttemptLost,
+    Closed,
+    DeadlinePassed,
+    Event,
+    SpawnFailed,
+    StopRequested,
+    WorkerExited,
+)
+from supervisor.core.program.facts import ALIVE, Facts, State
+
+AGAIN_S = 10.0  # a deadline that could not be met is tried again; often enough for a hang, seldom enough for the log
+
+
+def recover(facts: Facts, event: Event, error: str, now: float) -> Effects:
+    """The simplest that is safe: what ended is started again after a minute, who asked to stop gets the signal sent.
+
+    All else is as if the event had not been; a worker trains on.
+    """
+    match event:
+        case WorkerExited() | SpawnFailed() | AttemptLost():
+            record = RecordEnd(facts.attempt, Cause.LOST, error)
+            facts.flush = None
+            if facts.closing or not facts.wanted:
+                enter(facts, State.STOPPED)
+                return [record]
+            facts.reason = error
+            enter(facts, State.BACKOFF, now + BACKOFF_LIMIT_S)
+            return [record]
+        case StopRequested() | Closed():
+            return _stop(facts, event, now)
+        case DeadlinePassed():
+            facts.deadline_at = now + AGAIN_S
+    return []
+
+
+def _stop(facts: Facts, event: StopRequested | Closed, now: float) -> Effects:
+    remember: Effects = []
+    if isinstance(event, StopRequested):
+        facts.wanted = False
+        remember.append(RememberWanted(False))
+    else:
+        facts.closing = True
+    if facts.state in ALIVE:
+        enter(facts, State.STOPPING, now + facts.policy.stop_timeout)
+        return [*remember, Terminate(facts.attempt)]
+    if facts.state is State.BACKOFF:
+        enter(facts, State.STOPPED)
+    return remember

@@ -1,0 +1,1 @@
+"""What failures mean: budgets, back-off, hangs, crash loops."""

@@ -1,0 +1,34 @@
+"""How long a job runs between two failures, for the worker that chooses when to save."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from supervisor.core.failures.restart import Cause
+
+PRIOR_S = 3600.0
+"""What is assumed while nothing is known: one failure in an hour."""
+
+PRIOR_WEIGHT = 0.25
+"""That counts as a quarter of an hour seen with a quarter of a failure in it: the mean of a gamma distribution of the
+rate, of this shape, after what was seen. One early crash makes a job save 2.2 times as often at most; where failures
+come every minute, it knows after a few of them."""
+
+LOSING = frozenset({Cause.CRASH, Cause.HANG, Cause.LOST})
+"""Ends that come without warning. What is told to stop saves first, and so loses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """What was seen of one job: how long it ran in all, and how often that ended without warning."""
+
+    ran_s: float = 0.0
+    failures: int = 0
+
+    def after(self, ran_s: float, cause: str) -> Self:
+        """The same, with one more attempt."""
+        return replace(self, ran_s=self.ran_s + max(0.0, ran_s), failures=self.failures + (cause in LOSING))
+
+    @property
+    def between_failures_s(self) -> float:
+        """Mean seconds between two failures."""
+        return (PRIOR_WEIGHT * PRIOR_S + self.ran_s) / (PRIOR_WEIGHT + self.failures)

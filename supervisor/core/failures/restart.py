@@ -1,0 +1,119 @@
+"""Whether, and after how long, a worker that died is started again.
+
+What is limited is failures without progress, not restarts: a job that gets a new best checkpoint between two deaths
+may die for ever. Each cause has its own budget, so that a flaky network does not eat what a hang is allowed.
+"""
+
+import signal as signals
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from supervisor.protocol.exit_codes import PERMANENT, WorkerExit
+
+BACKOFF_FIRST_S = 1.0  # Supervisor's first pause
+BACKOFF_LIMIT_S = 60.0  # a minute of idle GPU is the most that politeness to a broken dependency is worth
+CALM_S = 60.0  # a plain program that ran for longer is in no loop: as long as the longest pause
+AT_ONCE = 3  # crashes in a row, each within CALM_S of its start, that are followed without a pause
+JITTER = 0.25  # share of the pause; enough to spread a fleet that lost the same file server at the same moment
+
+
+class Cause(StrEnum):
+    """Why an attempt ended, as the ledger and `supervisorctl history` name it."""
+
+    DONE = "done"
+    EXITED = "exited"  # a plain program ended by itself
+    STOPPED = "stopped"  # on request
+    CRASH = "crash"
+    STARTUP_TIMEOUT = "startup-timeout"
+    HANG = "hang"
+    SPAWN = "spawn"  # the process could not be created
+    SETUP = "setup"  # a person has to change something first
+    PREEMPTION = "preemption"  # the host went away, or is about to; counts against no budget
+    DIVERGENCE = "divergence"  # a loss or weights that are not finite, or a loss far off
+    OUT_OF_MEMORY = "out-of-memory"  # the process asked for more than there was, or the kernel killed it for that
+    BAD_CHECKPOINT = "bad-checkpoint"  # whole, and the program can't go on from it
+    BUSY = "busy"  # another live worker holds the checkpoint directory
+    MEMORY_LIMIT = "memory-limit"  # it and what it started held more than memory_limit
+    UNHEALTHY = "unhealthy"  # its healthcheck_command said so
+    LOST = "lost"  # it ended, and nobody can say how: no daemon was there, or the kernel keeps no exit status for us
+
+
+LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
+"""Most retries of a cause, where startretries is for what mends itself and this does not: each goes further back."""
+HIGHEST_SPLIT = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
+
+_NONE: Mapping[Cause, int] = MappingProxyType({})
+
+
+def retries(cause: Cause, startretries: int) -> int:
+    """How many failures of a cause, without progress between them, are followed by another attempt."""
+    return min(startretries, LIMITS.get(cause, startretries))
+
+
+@dataclass(slots=True)
+class Failures:
+    """Failures since the last progress, by cause; and deaths in a row that brought none at all."""
+
+    by_cause: Mapping[Cause, int] = field(default_factory=lambda: _NONE)
+    idle_deaths: int = 0
+    short_lives: int = 0
+    """Of a plain program: crashes in a row after its start-up, each within CALM_S of its start."""
+
+    def add(self, cause: Cause, moved: bool) -> None:
+        """Books a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
+        self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
+        self.idle_deaths = 0 if moved else self.idle_deaths + 1
+
+    def crashed(self, lived_s: float) -> None:
+        """Books that a plain program, which had started, ended as it should not after `lived_s`."""
+        self.short_lives = self.short_lives + 1 if lived_s < CALM_S else 0
+
+    def forget(self) -> None:
+        """An operator starts it: all begins anew."""
+        self.forgive()
+        self.short_lives = 0
+
+    def forgive(self) -> None:
+        """There is a new best checkpoint (of a plain program: it is up): all budgets are full again."""
+        self.by_cause = _NONE
+        self.idle_deaths = 0
+
+    def exhausted(self, cause: Cause, limit: int) -> bool:
+        """Whether the budget of `cause` is spent: `limit` retries were granted and used."""
+        return self.by_cause.get(cause, 0) > limit
+
+
+def delay(idle_deaths: int, key: str) -> float:
+    """Seconds to wait before the next attempt: none after progress, then 1, 2, 4 … 60 with jitter.
+
+    `key` names the program and attempt; it seeds the jitter, so that decisions stay repeatable.
+    """
+    if idle_deaths <= 0:
+        return 0.0
+    pause = min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(idle_deaths - 1, 16))
+    return pause * (1.0 + JITTER * (zlib.crc32(key.encode()) / 2**32 - 0.5))
+
+
+def is_permanent(code: int | None) -> bool:
+    """Whether a worker's exit status says that the same start would fail the same way."""
+    return code in PERMANENT
+
+
+def describe_exit(code: int | None, signal: int | None) -> str:
+    """How a process ended, in words: "exit status 3", "terminated by SIGKILL", "exit status 74 (save failed)"."""
+    if signal is not None:
+        return f"terminated by {_signal_name(signal)}"
+    if code is None:
+        return "exit status not known"
+    known = next((each for each in WorkerExit if each == code and each > 1), None)
+    return f"exit status {code}" + (f" ({known.name.lower().replace('_', ' ')})" if known else "")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,69 @@
+"""Which programs need which others (`depends_on`), and when what they need is there."""
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+from supervisor.core.program.facts import State
+
+Graph = Mapping[str, frozenset[str]]
+"""By program: the programs that it needs."""
+
+_READY = frozenset({State.RUNNING, State.FLUSHING, State.SUCCEEDED})
+_OVER = frozenset({State.STOPPED, State.EXITED, State.FAILED})
+
+
+def meant(name: str, groups: Mapping[str, str]) -> frozenset[str]:
+    """The programs that a name stands for: one of that name, or all of a group. `groups`: by program, its group."""
+    if name in groups:
+        return frozenset({name})
+    group = name.removesuffix("*").removesuffix(":")
+    return frozenset(each for each, its_group in groups.items() if its_group == group)
+
+
+def cycle(graph: Graph) -> tuple[str, ...] | None:
+    """Programs that wait for each other in a ring, the first one repeated at its end; None if there is no ring."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return tuple(reversed(error.args[1]))  # graphlib lists predecessors first
+    return None
+
+
+def dependents(graph: Graph) -> dict[str, frozenset[str]]:
+    """The other way round: by program, those that need it."""
+    found: dict[str, set[str]] = {name: set() for name in graph}
+    for name, needed in graph.items():
+        for each in needed:
+            found.setdefault(each, set()).add(name)
+    return {name: frozenset(each) for name, each in found.items()}
+
+
+def all_needed(graph: Graph, name: str) -> frozenset[str]:
+    """What a program needs, and what that needs, and so on."""
+    found: set[str] = set()
+    ahead = list(graph.get(name, ()))
+    while ahead:
+        each = ahead.pop()
+        if each not in found:
+            found.add(each)
+            ahead += graph.get(each, ())
+    return frozenset(found - {name})
+
+
+def is_ready(state: State, was_done: bool) -> bool:
+    """Whether others may start: a plain program runs longer than startsecs, a job trains, or either has done its work.
+
+    `was_done`: it had ended as it should before this daemon came.
+    """
+    return state in _READY or (state is State.STOPPED and was_done)
+
+
+def is_hopeless(state: State, will_start: bool) -> bool:
+    """Whether nothing makes it ready but a person. `will_start`: it is wanted, and not given up."""
+    return state in _OVER and not (will_start and state is State.STOPPED)
+
+
+def words(unready: Iterable[tuple[str, State | None]]) -> str:
+    """What is waited for, with the state each is in; None: it is not in use."""
+    said = (f"{name} ({'not in use' if state is None else state})" for name, state in sorted(unready))
+    return f"waits for {', '.join(said)}"

@@ -1,0 +1,1 @@
+"""Supervisor's event listeners: their protocol's states and the event types."""

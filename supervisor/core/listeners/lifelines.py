@@ -1,0 +1,81 @@
+"""A program's changes of state as Supervisor's listeners know them: through states that Supervisor would pass, too."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from supervisor.core.listeners.occurrences import Fact, Occurrence
+from supervisor.core.listeners.wire_states import WireState
+
+_STOPPED, _STARTING, _RUNNING, _BACKOFF = WireState.STOPPED, WireState.STARTING, WireState.RUNNING, WireState.BACKOFF
+_STOPPING, _EXITED, _FATAL = WireState.STOPPING, WireState.EXITED, WireState.FATAL
+
+_BETWEEN: Mapping[tuple[WireState, WireState], WireState] = {
+    **dict.fromkeys([(_RUNNING, _STARTING), (_RUNNING, _BACKOFF), (_RUNNING, _FATAL), (_RUNNING, _STOPPED)], _EXITED),
+    **dict.fromkeys([(_STOPPING, _BACKOFF), (_STOPPING, _FATAL)], _EXITED),
+    (_STOPPING, _STARTING): _STOPPED,
+    (_STARTING, _FATAL): _BACKOFF,
+    (_STARTING, _STARTING): _BACKOFF,
+    (_STARTING, _EXITED): _RUNNING,
+    (_STOPPED, _RUNNING): _STARTING,
+}
+"""Where we go in one step and Supervisor in two: the state between. A process that ended is always said to have."""
+
+_NAMES: Mapping[WireState, str] = {each: f"PROCESS_STATE_{each.name}" for each in WireState}
+
+
+@dataclass(slots=True)
+class Lifeline:
+    """One program as its listeners know it. `state`: what they were told last."""
+
+    program: str
+    process: str
+    group: str
+    state: WireState = WireState.STOPPED
+    _attempt: int = 0
+    _tries: int = 0
+    _pid: int = 0
+
+    @property
+    def pid(self) -> int:
+        """Of its process; 0 if there is none."""
+        return self._pid
+
+    def moved(
+        self, to: WireState, attempt: int, pid: int | None, *, expected: bool, state: str, reason: str | None
+    ) -> list[Occurrence]:
+        """What is to be told, now that it stands there; nothing if listeners would see no difference.
+
+        `pid`: of its process, None if there is none. `expected`: it ended, and as it should. `state`: in our own
+        words, for watchers, as is `reason`.
+        """
+        again = to is self.state is WireState.STARTING and self._pid != 0 and self._attempt != attempt
+        was, self._attempt = self._attempt or attempt, attempt
+        self._pid = self._pid if pid is None else pid
+        if to is self.state and not again:
+            return []
+        between = _BETWEEN.get((self.state, to))
+        first: dict[str, Fact] = {"attempt": was, "reason": reason}
+        then: dict[str, Fact] = {"attempt": attempt, "reason": reason, "state": state}
+        return [*([] if between is None else [self._pass(between, expected, first)]), self._pass(to, expected, then)]
+
+    def _pass(self, to: WireState, expected: bool, facts: Mapping[str, Fact]) -> Occurrence:
+        said: dict[str, Fact] = {}
+        match to:
+            case WireState.STARTING:
+                said["tries"] = self._tries
+            case WireState.BACKOFF:
+                self._tries += 1
+                said["tries"] = self._tries
+            case WireState.EXITED:
+                said.update(expected=int(expected), pid=self._pid)
+            case WireState.RUNNING | WireState.STOPPING | WireState.STOPPED:
+                said["pid"] = self._pid
+        if to not in (WireState.STARTING, WireState.BACKOFF):
+            self._tries = 0
+        if to in (WireState.BACKOFF, WireState.EXITED, WireState.STOPPED, WireState.FATAL):
+            self._pid = 0
+        words = {"processname": self.process, "groupname": self.group, "from_state": self.state.name, **said}
+        told = {"process": self.process, "from_state": self.state.name, **said, **facts}
+        self.state = to
+        payload = " ".join(f"{key}:{value}" for key, value in words.items())
+        return Occurrence(_NAMES[to], payload, told, self.program, self.group)

@@ -1,0 +1,116 @@
+"""What listeners and watchers are told of: Supervisor's event types with their payloads, and a few of our own."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from supervisor.core.listeners.wire_states import WireState
+
+Fact = str | int | float | bool | None
+
+ALL = "EVENT"
+TICK_PERIODS_S = (5, 60, 3600)
+
+_STATE, _DAEMON, _GROUP, _TICK = "PROCESS_STATE", "SUPERVISOR_STATE_CHANGE", "PROCESS_GROUP", "TICK"
+REMOTE = "REMOTE_COMMUNICATION"
+_LOG, _COMMUNICATION = _PRINTED = "PROCESS_LOG", "PROCESS_COMMUNICATION"
+
+PARENTS: Mapping[str, str] = {
+    **{f"{_STATE}_{word}": _STATE for word in (*WireState.__members__, "UNKNOWN")},
+    f"{_DAEMON}_RUNNING": _DAEMON,
+    f"{_DAEMON}_STOPPING": _DAEMON,
+    f"{_GROUP}_ADDED": _GROUP,
+    f"{_GROUP}_REMOVED": _GROUP,
+    **{f"{_TICK}_{period}": _TICK for period in TICK_PERIODS_S},
+    **{f"{kind}_{channel}": kind for kind in _PRINTED for channel in ("STDOUT", "STDERR")},
+    **dict.fromkeys((_STATE, _DAEMON, _GROUP, _TICK, REMOTE, *_PRINTED), ALL),
+}
+"""Supervisor's event types, and what each is a kind of; EVENT is all of them."""
+
+TYPES = frozenset({*PARENTS, ALL})
+OURS: Mapping[str, str] = {"CHECKPOINT_COMMITTED": "CHECKPOINT", "NOTICE_RECEIVED": "NOTICE"}
+"""Types that Supervisor does not know, and what each is a kind of; for watchers, not for listeners."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """Something that happened. `payload`: what listeners get, None if it is not for them. `facts`: for watchers.
+
+    `is_for_all`: for watchers too; what comes all the time would push out what matters.
+    """
+
+    name: str
+    payload: str | bytes | None
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    program: str | None = None
+    group: str | None = None
+    is_for_all: bool = True
+
+
+def is_one_of(name: str, chosen: Iterable[str]) -> bool:
+    """Whether an event type is one of these or a kind of one."""
+    wanted, kind = frozenset(chosen), name
+    while kind not in wanted:
+        if kind == ALL:
+            return False
+        kind = PARENTS.get(kind) or OURS.get(kind) or ALL
+    return True
+
+
+def wants_ticks(chosen: Iterable[str]) -> bool:
+    """Whether somebody who asked for these event types gets ticks."""
+    chosen = frozenset(chosen)
+    return any(is_one_of(f"{_TICK}_{period}", chosen) for period in TICK_PERIODS_S)
+
+
+def ticks(wall_s: int) -> list[Occurrence]:
+    """The ticks of a moment (whole seconds of Unix time)."""
+    return [
+        Occurrence(f"{_TICK}_{period}", f"when:{wall_s}", {"when": wall_s}, is_for_all=False)
+        for period in TICK_PERIODS_S
+        if wall_s % period == 0
+    ]
+
+
+def next_tick(wall_s: float) -> int:
+    """When the next tick is due after a moment (seconds of Unix time)."""
+    return (int(wall_s) // TICK_PERIODS_S[0] + 1) * TICK_PERIODS_S[0]
+
+
+def remote(type_: str, data: str) -> Occurrence:
+    """A client sent word to the listeners (sendRemoteCommEvent)."""
+    return Occurrence(REMOTE, f"type:{type_}\n{data}", {"type": type_, "data": data})
+
+
+def group_added(group: str) -> Occurrence:
+    """A group is in use from now on."""
+    return Occurrence(f"{_GROUP}_ADDED", f"groupname:{group}\n", group=group)
+
+
+def group_removed(group: str) -> Occurrence:
+    """Nothing of a group is in use any more."""
+    return Occurrence(f"{_GROUP}_REMOVED", f"groupname:{group}\n", group=group)
+
+
+def daemon_running() -> Occurrence:
+    """The daemon has begun."""
+    return Occurrence(f"{_DAEMON}_RUNNING", "")
+
+
+def daemon_stopping() -> Occurrence:
+    """The daemon was told to leave."""
+    return Occurrence(f"{_DAEMON}_STOPPING", "")
+
+
+def of_program(name: str, program: str, group: str, **facts: Fact) -> Occurrence:
+    """Something of our own, for watchers."""
+    return Occurrence(name, None, facts, program, group)
+
+
+def printed(name: str, process: str, program: str, group: str, pid: int, data: bytes) -> Occurrence:
+    """A program printed something for listeners: all that it prints (PROCESS_LOG), or what stood between marks."""
+    told: dict[str, Fact] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
+    words = f"processname:{process} groupname:{group} pid:{pid}"
+    is_log = is_one_of(name, [_LOG])
+    if is_log:
+        words += f" channel:{name.removeprefix(f'{_LOG}_').lower()}"
+    return Occurrence(name, f"{words}\n".encode() + data, told, program, group, is_for_all=not is_log)

@@ -1,0 +1,1 @@
+"""One program's facts, its events and effects, and the machines beside the main table."""

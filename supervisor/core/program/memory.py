@@ -1,0 +1,110 @@
+"""What a later daemon has to know of a job to decide as this one would: budgets, suspicions, where it is to begin."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from supervisor.core.failures.restart import HIGHEST_SPLIT, Cause
+from supervisor.core.failures.silences import Section
+from supervisor.core.failures.suspects import Death
+from supervisor.core.program.events import CheckpointSelected
+from supervisor.core.program.facts import Facts, OnOom, State
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Of one job, as it stands; two that are equal lead to the same next start. Names are those of `Facts`.
+
+    `waits_s`: how many seconds of a back-off are left, None outside of one. `origin`, `saved`, `began_at` and
+    `restoring` are of `attempt`, and so are `moved` and `start_limit_s`, the age at which it is to have trained,
+    None if that is startup_timeout.
+    """
+
+    attempt: int = 0
+    by_cause: Mapping[Cause, int] = field(default_factory=dict)
+    idle_deaths: int = 0
+    avoid: frozenset[str] = frozenset()
+    cleared: frozenset[str] = frozenset()
+    unfit: tuple[tuple[str, str], ...] = ()
+    deaths: tuple[Death, ...] = ()
+    hung_step: int | None = None
+    hung_in: Section | None = None
+    hangs: int = 0
+    best_step: int | None = None
+    ever_moved: bool = False
+    split: int = 1
+    before: int | None = None
+    waits: bool = False
+    reason: str | None = None
+    restoring: bool = False
+    origin: tuple[str, int, str | None] | None = None
+    saved: int | None = None
+    began_at: int | None = None
+    moved: bool = False
+    start_limit_s: float | None = None
+    waits_s: float | None = field(default=None, compare=False)
+    startup_s: float | None = field(default=None, compare=False)
+    steps_s: tuple[float, ...] = field(default=(), compare=False)
+
+
+def memory_of(facts: Facts, now: float) -> Memory:
+    """What is to be remembered of a job at `now` (monotonic seconds)."""
+    waits = facts.state is State.BACKOFF and not facts.held and facts.deadline_at is not None
+    origin = facts.origin
+    known = origin is not None and origin.path is not None and origin.step is not None
+    return Memory(
+        attempt=facts.attempt,
+        by_cause=facts.failures.by_cause,
+        idle_deaths=facts.failures.idle_deaths,
+        avoid=facts.suspects.avoid,
+        cleared=facts.suspects.cleared,
+        unfit=facts.suspects.unfit,
+        deaths=facts.suspects.deaths,
+        hung_step=facts.patience.hung_step,
+        hung_in=facts.patience.hung_in,
+        hangs=facts.patience.hangs,
+        best_step=facts.best_step,
+        ever_moved=facts.ever_moved,
+        split=facts.split,
+        before=facts.before,
+        waits=waits,
+        reason=facts.reason if waits else None,
+        restoring=facts.restoring,
+        origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
+        saved=facts.saved,
+        began_at=facts.began_at,
+        moved=facts.moved,
+        start_limit_s=_start_limit(facts),
+        waits_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
+        startup_s=facts.startup_s,
+        steps_s=facts.steps_s,
+    )
+
+
+def _start_limit(facts: Facts) -> float | None:
+    limit_s = round(facts.start_by - facts.started_at, 1)
+    return limit_s if limit_s > facts.policy.startup_timeout + 1.0 else None
+
+
+def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
+    """Puts it in place before anything happened here. `ago_s`: how old it is.
+
+    What is known of an attempt counts only if no later one was begun since.
+    """
+    failures, suspects, patience = facts.failures, facts.suspects, facts.patience
+    failures.by_cause, failures.idle_deaths = memory.by_cause, memory.idle_deaths
+    suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
+    suspects.unfit = memory.unfit
+    patience.hung_step, patience.hung_in, patience.hangs = memory.hung_step, memory.hung_in, memory.hangs
+    facts.best_step, facts.ever_moved, facts.before = memory.best_step, memory.ever_moved, memory.before
+    facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
+    if facts.policy.on_oom is OnOom.MICROBATCH:
+        facts.split = min(max(facts.split, memory.split), HIGHEST_SPLIT)
+    if memory.attempt != facts.attempt:
+        return
+    facts.restoring, facts.saved, facts.began_at = memory.restoring, memory.saved, memory.began_at
+    facts.moved, facts.start_limit_s = memory.moved, memory.start_limit_s
+    if memory.origin is not None:
+        path, step, place = memory.origin
+        facts.origin = CheckpointSelected(facts.attempt, path, step, place)
+    if memory.waits_s is not None:
+        facts.rests_until, facts.reason = now + memory.waits_s - ago_s, memory.reason

@@ -1,0 +1,298 @@
+"""When a job has a standby: a process that has loaded everything and becomes its next attempt. A machine of its own.
+
+`handle(event, now)` gives effects, `deadline()` says when it wants to look at the host again (`Looked`). It knows of
+the job only what `need_of` makes of the job's facts, and decides nothing about the job: whether the next attempt is the
+standby or a new process, the job's own table can't tell.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from supervisor.core.program.facts import (
+    ALIVE,
+    AutoRestart,
+    Facts,
+    State,
+)
+
+SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps keeps the machine
+LOOK_S = 10.0  # how often memory is looked at while there is one: it gives way before the kernel has to choose
+TURN_S = 1.0  # another job's loads; a load takes some seconds
+SCARCE_S = 60.0  # after it had to give way to others
+BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # it dies while it loads: training matters more than trying
+MIB = 1 << 20
+WARM_BYTES = 640 * MIB  # TensorFlow 2.21, Keras and a small job's module imported: 614 MiB resident, seen on Linux 6
+HOT_BYTES = 1200 * MIB  # where the worker's own size is not known
+
+
+class Kind(StrEnum):
+    """How much of a start a standby has done before it is needed."""
+
+    OFF = "off"  # there is none
+    WARM = "warm"  # TensorFlow and the job's modules are imported; no device is touched
+    HOT = "hot"  # the model is built and its step traced and run, too
+
+
+class Stage(StrEnum):
+    """What there is of it."""
+
+    NONE = "none"
+    LOADING = "loading"
+    READY = "ready"
+    ENDING = "ending"  # killed and not gone yet
+
+
+class Need(StrEnum):
+    """What the job's standing means for its standby."""
+
+    NONE = "none"  # no attempt will follow, or the host goes: it ends
+    KEPT = "kept"  # the next attempt may take it; no time to prepare one
+    BUSY = "busy"  # a checkpoint is being asked for: nobody else is to use disk and processors
+    CALM = "calm"  # the job trains
+
+
+def need_of(facts: Facts) -> Need:
+    """What a program's facts mean for its standby."""
+    over = facts.closing or facts.done_said or not facts.wanted or facts.policy.autorestart is AutoRestart.NEVER
+    if not facts.policy.is_job or over or facts.notice is not None:
+        return Need.NONE
+    if facts.state is State.RUNNING:
+        return Need.CALM
+    if facts.state is State.FLUSHING:
+        return Need.BUSY
+    return Need.KEPT if facts.state in ALIVE or facts.state is State.BACKOFF else Need.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The host's, or that of the container, in bytes."""
+
+    available: int
+    total: int
+
+    def allows(self, wanted: int) -> bool:
+        """Whether so much more leaves a tenth for others, at least 1 GiB."""
+        return self.available - wanted >= max(1024 * MIB, self.total // 10)
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether less than a twentieth is left, or 512 MiB."""
+        return self.available < max(512 * MIB, self.total // 20)
+
+
+# --- what happens -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stood:
+    """Where the job stands, after anything that may have changed it."""
+
+    need: Need
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """At the host. `expected`: bytes a standby will take; `turn`: no other one loads."""
+
+    memory: Memory
+    expected: int
+    turn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """It waits. `kind`: what it came to."""
+
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Its process is gone, or could not be started. `text`: how."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptBegins:
+    """The job's next attempt. `unfit`: why the standby's process can't be it; None: it can.
+
+    `split`: into how many parts batches are divided from now on.
+    """
+
+    unfit: str | None = None
+    split: int = 1
+
+
+Event = Stood | Looked | Loaded | Ended | AttemptBegins
+
+
+# --- what to do -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Start a standby; answer with Loaded, and in the end with Ended."""
+
+    kind: Kind
+    split: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """SIGKILL it, it holds nothing; answer with Ended."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """It is the next attempt's process from now on, and no standby any more."""
+
+
+Effect = Prepare | Drop | Promote
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """All that the machine knows; a new one for every change. `_at` are monotonic seconds."""
+
+    stage: Stage = Stage.NONE
+    kind: Kind | None = None  # of the one there is, once that is known
+    reason: str | None = None  # why there is none
+    need: Need = Need.NONE
+    calm_since: float = 0.0
+    not_before: float = 0.0
+    look_at: float | None = None
+    load_by: float = 0.0
+    split: int = 1  # it divides batches into as many parts
+    deaths: int = 0  # since one was of use
+
+
+class Standby:
+    """The standby of one job. `load_limit_s`: how long one may load."""
+
+    def __init__(self, kind: Kind, load_limit_s: float = 600.0) -> None:
+        self.wanted = kind
+        self.now_is = Standing()
+        self._load_limit_s = load_limit_s
+
+    def deadline(self) -> float | None:
+        """When to look at the host (`Looked`), in monotonic seconds; None: nothing depends on it."""
+        return self.now_is.look_at
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What to do about `event`, which happened at `now`. If it raises, nothing has changed."""
+        if self.wanted is Kind.OFF:
+            return []
+        match event:
+            case Stood():
+                return self._stood(event, now)
+            case Looked():
+                return self._looked(event, now)
+            case Loaded():
+                return self._loaded(event, now)
+            case Ended():
+                return self._ended(event, now)
+            case AttemptBegins():
+                return self._begins(event)
+
+    def _stood(self, event: Stood, now: float) -> list[Effect]:
+        was = self.now_is
+        if event.need is was.need:
+            return []
+        calm_since = now if event.need is Need.CALM else was.calm_since
+        self.now_is = was = replace(was, need=event.need, calm_since=calm_since)
+        effects: list[Effect] = []
+        if event.need is Need.NONE:
+            effects = self._drop("the job needs none", None)
+        elif event.need is Need.BUSY and was.stage is Stage.LOADING:
+            effects = self._drop("it gave way to a checkpoint", None)
+        self._plan(now)
+        return effects
+
+    def _looked(self, event: Looked, now: float) -> list[Effect]:
+        was = self.now_is
+        effects: list[Effect] = []
+        if was.stage in (Stage.LOADING, Stage.READY) and event.memory.is_scarce:
+            self.now_is = replace(was, not_before=now + SCARCE_S)
+            effects = self._drop(f"memory is scarce ({_gib(event.memory.available)} left)", None)
+        elif was.stage is Stage.LOADING and now >= was.load_by:
+            effects = self._drop(
+                f"not ready within {self._load_limit_s:g} s; does the script wait for the daemon?", now
+            )
+        elif was.stage is Stage.NONE and was.need is Need.CALM and now >= self._earliest():
+            return self._prepare(event, now)
+        self._plan(now)
+        return effects
+
+    def _prepare(self, event: Looked, now: float) -> list[Effect]:
+        if not event.memory.allows(event.expected):
+            reason = f"memory: it takes {_gib(event.expected)}, and {_gib(event.memory.available)} are available"
+            self.now_is = replace(self.now_is, reason=reason, look_at=now + LOOK_S)
+            return []
+        if not event.turn:
+            self.now_is = replace(self.now_is, reason="another job's loads", look_at=now + TURN_S)
+            return []
+        self.now_is = replace(
+            self.now_is, stage=Stage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
+        )
+        self._plan(now)
+        return [Prepare(self.wanted, self.now_is.split)]
+
+    def _loaded(self, event: Loaded, now: float) -> list[Effect]:
+        if self.now_is.stage is Stage.LOADING:
+            self.now_is = replace(self.now_is, stage=Stage.READY, kind=event.kind)
+            self._plan(now)
+        return []
+
+    def _ended(self, event: Ended, now: float) -> list[Effect]:
+        """Its own death is no failure of the job's: the next one comes later each time."""
+        was = self.now_is
+        if was.stage in (Stage.LOADING, Stage.READY):
+            self._died(event.text, now)
+        self.now_is = replace(self.now_is, stage=Stage.NONE, kind=None)
+        self._plan(now)
+        return []
+
+    def _begins(self, event: AttemptBegins) -> list[Effect]:
+        was = self.now_is
+        traced_otherwise = event.split != was.split and self.wanted is not Kind.WARM
+        self.now_is = replace(was, split=event.split)
+        if was.stage not in (Stage.LOADING, Stage.READY) or was.need is Need.NONE:
+            return []
+        if event.unfit is not None or traced_otherwise:
+            return self._drop(event.unfit or "its step was traced for batches divided otherwise", None)
+        self.now_is = replace(self.now_is, stage=Stage.NONE, kind=None, reason=None, deaths=0, look_at=None)
+        return [Promote()]
+
+    def _drop(self, reason: str, died_at: float | None) -> list[Effect]:
+        if self.now_is.stage not in (Stage.LOADING, Stage.READY):
+            return []
+        if died_at is not None:
+            self._died(reason, died_at)
+        self.now_is = replace(self.now_is, stage=Stage.ENDING, kind=None, reason=reason)
+        return [Drop(reason)]
+
+    def _died(self, text: str, now: float) -> None:
+        pause = min(BACKOFF_FIRST_S * 2.0 ** min(self.now_is.deaths, 20), BACKOFF_LIMIT_S)
+        self.now_is = replace(
+            self.now_is, deaths=self.now_is.deaths + 1, not_before=now + pause, reason=f"the last one ended: {text}"
+        )
+
+    def _earliest(self) -> float:
+        return max(self.now_is.calm_since + SETTLE_S, self.now_is.not_before)
+
+    def _plan(self, now: float) -> None:
+        """Sets when to look next."""
+        was = self.now_is
+        look_at: float | None = None
+        if was.stage in (Stage.LOADING, Stage.READY):
+            look_at = now + LOOK_S
+        elif was.stage is Stage.NONE and was.need is Need.CALM:
+            look_at = max(self._earliest(), now)
+        self.now_is = replace(was, look_at=look_at)
+
+
+def _gib(size: int) -> str:
+    return f"{size / (1024 * MIB):.1f} GiB"

@@ -1,0 +1,1 @@
+"""Commands that the daemon runs beside programs: hooks and health checks."""

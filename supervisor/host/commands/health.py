@@ -1,0 +1,92 @@
+"""Asks a command whether a program is well."""
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.host.processes import limits
+from supervisor.host.processes.spawning import SpawnError, credentials, place_for_words
+
+WORDS_BYTES = 300  # of what the command says: enough for the reason, short enough for a line
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question. `user`: whom the command runs as; None: the daemon's. `key`: what the configuration calls it."""
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    directory: Path | None
+    user: str | None
+    timeout_s: float
+    key: str = "healthcheck_command"
+
+
+class Checks:
+    """Asks, from threads, until it is closed."""
+
+    def __init__(self) -> None:
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Ends whatever is asked now, so that no thread waits for an answer."""
+        self._is_closed = True
+        for child in tuple(self._children):
+            _kill(child)
+
+    def trouble(self, check: Check) -> str | None:
+        """Why all is not well, None if it is: the command ended with 0 in time."""
+        try:
+            with place_for_words() as output:
+                return self._ask(check, output.fileno())
+        except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
+            return f"{check.key} can't be run: {error}"
+
+    def _ask(self, check: Check, output: int) -> str | None:
+        child = _started(check, output)
+        self._children.add(child)
+        if self._is_closed:
+            _kill(child)
+        try:
+            status = child.wait(check.timeout_s)
+        except subprocess.TimeoutExpired:
+            return f"{check.key} did not answer within {check.timeout_s:g} s"
+        finally:
+            _kill(child)  # and what it left behind
+            child.wait()
+            self._children.discard(child)
+        return None if status == 0 else f"{check.key} ended with status {status}{_words(output)}"
+
+
+def _started(check: Check, output: int) -> subprocess.Popen[bytes]:
+    who = credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
+    return subprocess.Popen(
+        check.argv,
+        cwd=check.directory,
+        env=dict(check.environment),
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        user=who.uid if who else None,
+        group=who.gid if who else None,
+        extra_groups=who.groups if who else None,
+        # not lent: a disk that hangs may keep this thread here, and programs are started meanwhile
+        preexec_fn=limits.setting(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
+    )
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _words(output: int) -> str:
+    size = os.fstat(output).st_size
+    said = os.pread(output, WORDS_BYTES, max(0, size - WORDS_BYTES)).decode("utf-8", "replace").strip()
+    return f": {' '.join(said.split())}" if said else ""

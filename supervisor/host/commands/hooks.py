@@ -1,0 +1,158 @@
+"""Runs commands when something happened: one after the other, in a thread, with JSON on their standard input.
+
+Nobody waits for them. A command that takes too long is killed with all it started; more events than the queue holds are
+dropped and counted.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO
+
+import structlog
+
+from supervisor.host.processes.spawning import place_for_words
+from supervisor.protocol.wording import counted
+
+QUEUED = 100  # a command that takes all of its 30 s is then 50 minutes behind: whoever reads it has other trouble
+SHOWN_BYTES = 500  # of what a command that failed wrote to standard error
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+log = structlog.get_logger()
+
+Fact = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something to tell: `command` gets `facts` as JSON; `event` and `program` say what and of whom."""
+
+    command: tuple[str, ...]
+    event: str
+    program: str
+    facts: Mapping[str, Fact]
+
+
+class Hooks:
+    """The queue and its thread, which begins with the first event. `timeout_s`: how long a command may take."""
+
+    def __init__(self, timeout_s: float = 30.0) -> None:
+        self.dropped = self.failed = 0
+        self._timeout_s = timeout_s
+        self._queue: deque[Happening] = deque()
+        self._changed = threading.Condition()
+        self._closing = self._busy = False
+        self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """What did not get through since the daemon's start; None if all did."""
+        if not (self.dropped or self.failed):
+            return None
+        failed, dropped = counted(self.failed, "hook command"), counted(self.dropped, "event")
+        return f"{failed} failed, {dropped} dropped; the daemon's log says which"
+
+    def tell(self, happening: Happening) -> None:
+        """Queues it; never waits."""
+        with self._changed:
+            if self._closing or len(self._queue) >= QUEUED:
+                self.dropped += 1
+                log.warning("hook.dropped", hook=happening.event, program=happening.program, queued=len(self._queue))
+                return
+            self._queue.append(happening)
+            if self._thread is None:  # not before: threads inherit the signals that are blocked during the start
+                self._begin()
+            self._changed.notify_all()
+
+    def _begin(self) -> None:
+        thread = threading.Thread(target=self._run, name="hooks", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the host has none to spare
+            log.warning("hook.delayed", error=str(error), queued=len(self._queue), next="it is run with the next")
+        else:
+            self._thread = thread
+
+    def close(self, patience_s: float) -> None:
+        """Lets what is queued be told for so long; what runs then is killed, what waits is dropped."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._queue or self._busy), patience_s)
+            self._closing = True
+            self.dropped += len(self._queue)
+            if self._queue:
+                log.warning("hook.dropped", hook="all that wait", program="", queued=len(self._queue))
+            self._queue.clear()
+            self._changed.notify_all()
+            if self._process is not None:
+                _kill(self._process)
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue or self._closing)
+                if self._closing:
+                    return
+                happening = self._queue.popleft()
+                self._busy = True
+            error = self._tell(happening)
+            if error is not None:
+                self.failed += 1
+                log.error("hook.failed", hook=happening.event, program=happening.program, error=error)
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _tell(self, happening: Happening) -> str | None:
+        """Runs the command to its end; gives what went wrong."""
+        words = {"STEPKEEPER_EVENT": happening.event, "STEPKEEPER_PROGRAM": happening.program}
+        content = json.dumps(happening.facts).encode() + b"\n"
+        try:
+            with place_for_words() as errors:
+                return self._wait(happening.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **words})
+        except OSError as error:
+            return f"cannot run {happening.command[0]}: {error.strerror}; make it an executable file"
+
+    def _wait(
+        self, command: tuple[str, ...], content: bytes, errors: IO[bytes], environment: Mapping[str, str]
+    ) -> str | None:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+        with self._changed:
+            self._process = process
+        began = time.monotonic()
+        try:
+            process.communicate(content, timeout=self._timeout_s)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.wait()
+            return f"took more than {time.monotonic() - began:.0f} s (hook_timeout) and was killed"
+        finally:
+            with self._changed:
+                self._process = None
+        if process.returncode == 0:
+            return None
+        errors.seek(0)
+        said = errors.read(SHOWN_BYTES).decode(errors="replace").strip()
+        return f"exit status {process.returncode}: {said}"
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,159 @@
+"""The daemon's own log: structlog events to a rotating file, the journal or standard error, by a thread of its own."""
+
+import logging
+import logging.handlers
+import queue
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+from supervisor.host.daemon_log.journal import JournalHandler
+from supervisor.host.daemon_log.supervisor_format import SupervisorLines
+from supervisor.host.logs import journal
+from supervisor.host.logs.syslog import ADDRESS, SyslogHandler
+
+LEVELS = {
+    "critical": logging.CRITICAL,
+    "error": logging.ERROR,
+    "warn": logging.WARNING,
+    "info": logging.INFO,
+    "debug": logging.DEBUG,
+    "trace": logging.DEBUG,
+    "blather": logging.DEBUG,
+}
+"""Supervisor's names; its two below debug are debug here."""
+
+CHANGES = "changes"
+"""The logger of what people asked for, which is written whatever the level is."""
+
+
+class DaemonLog:
+    """Until `stop`, what structlog is told goes to the file and, in the foreground, to standard error.
+
+    A terminal gets the console form, the journal entries with fields, everything else JSON lines. The event loop only
+    queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
+    `syslog_tag`: with it, the system's log gets it too, under that name. `in_supervisors_words`: lines as
+    Supervisor's, but for the journal. Below `level` only CHANGES are written.
+    """
+
+    def __init__(
+        self,
+        level: str,
+        file: Path | None,
+        maxbytes: int,
+        backups: int,
+        *,
+        foreground: bool,
+        journal_stream: str = "",
+        syslog_tag: str | None = None,
+        syslog_at: Path = ADDRESS,
+        in_supervisors_words: bool = False,
+    ) -> None:
+        handlers: list[logging.Handler] = []
+        if file is not None:
+            handlers.append(
+                logging.handlers.RotatingFileHandler(file, maxBytes=maxbytes, backupCount=backups, encoding="utf-8")
+            )
+        if syslog_tag is not None:
+            handlers.append(SyslogHandler(syslog_tag, syslog_at))
+        lines = _Once(_formatter(SupervisorLines() if in_supervisors_words else structlog.processors.JSONRenderer()))
+        for each in handlers:
+            each.setFormatter(lines)
+        if foreground or not handlers:
+            handlers.append(_foreground_handler(journal_stream, in_supervisors_words, lines))
+        self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
+        waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+        self._handlers = handlers
+        self._listener = logging.handlers.QueueListener(waiting, *handlers)
+        root = logging.getLogger()
+        root.handlers[:] = [_RawQueueHandler(waiting)]
+        root.setLevel(LEVELS[level])
+        logging.getLogger(CHANGES).setLevel(logging.INFO)
+        logging.getLogger("asyncio").setLevel(logging.WARNING)
+        _configure_structlog()
+        self._listener.start()
+
+    def reopen(self) -> None:
+        """Opens the file again by its name, for whoever has rotated it."""
+        for handler in self._file_handlers:
+            handler.acquire()
+            try:
+                handler.close()  # the next record opens it
+            finally:
+                handler.release()
+
+    def stop(self) -> None:
+        """Writes what is queued, and closes what it was written to."""
+        self._listener.stop()
+        for handler in self._handlers:
+            handler.close()
+
+
+class _RawQueueHandler(logging.handlers.QueueHandler):
+    """Leaves the record as it is: each handler renders for its own reader."""
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        return record
+
+
+class _Once(logging.Formatter):
+    """Renders a record once for all handlers; the file's asks twice, as it may have to be rotated before."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+        self._last: Callable[[], logging.LogRecord | None] = lambda: None  # weak: it may hold a traceback
+        self._text = ""
+
+    def format(self, record: logging.LogRecord) -> str:
+        if self._last() is not record:
+            self._last, self._text = weakref.ref(record), self._inner.format(record)
+        return self._text
+
+
+def _shared() -> list[structlog.typing.Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=False),
+        structlog.processors.format_exc_info,
+    ]
+
+
+def _configure_structlog() -> None:
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_shared(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+
+
+def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_shared(),
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+
+
+def _foreground_handler(journal_stream: str, in_supervisors_words: bool, lines: logging.Formatter) -> logging.Handler:
+    """The journal, if systemd connected standard error with it and nobody has redirected it since."""
+    plain = _stream_handler(sys.stderr, in_supervisors_words, lines)
+    if journal.is_at(sys.stderr.fileno(), journal_stream):
+        return JournalHandler(journal.Journal(), plain)
+    return plain
+
+
+def _stream_handler(stream: TextIO, in_supervisors_words: bool, lines: logging.Formatter) -> logging.Handler:
+    handler = logging.StreamHandler(stream)
+    is_drawn = stream.isatty() and not in_supervisors_words
+    handler.setFormatter(_formatter(structlog.dev.ConsoleRenderer(sort_keys=False)) if is_drawn else lines)
+    return handler

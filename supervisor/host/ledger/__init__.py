@@ -1,0 +1,1 @@
+"""The history on disk, in SQLite."""

@@ -1,0 +1,89 @@
+"""The part of the ledger that says where a job's time went: one row for each attempt, rewritten now and then."""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from supervisor.core.program.accounting import Spent, Standing
+from supervisor.host.ledger.writer import LedgerWriter, Value
+
+Select = Callable[..., list[sqlite3.Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The books of a program's last attempt, and how many seconds ago they were kept."""
+
+    standing: Standing
+    ago_s: float
+
+
+class Accounts:
+    """The accounts in a ledger: writes go to its queue, reads are done in the caller's thread."""
+
+    def __init__(
+        self, writer: LedgerWriter, select: Callable[[str, tuple[Value, ...]], list[sqlite3.Row]], boot_id: str | None
+    ) -> None:
+        self._writer = writer
+        self._select = select
+        self._boot_id = boot_id
+
+    def keep(self, program: str, standing: Standing, ago_s: float) -> None:
+        """The books of an attempt as they stood `ago_s` seconds ago. Never waits, never raises."""
+        self._writer.put(
+            "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            program,
+            standing.attempt,
+            time.time() - ago_s,
+            _awake_s() - ago_s,
+            self._boot_id,
+            standing.open_as,
+            standing.step,
+            standing.furthest,
+            standing.owed_s,
+            json.dumps({str(spent): round(span_s, 3) for spent, span_s in standing.spent_s.items()}),
+        )
+
+    def last(self, program: str) -> Kept | None:
+        """Of the last attempt; None if there are none yet. Raises LedgerError.
+
+        How long ago: by a clock that nobody sets while the host runs, by the wall clock after a reboot.
+        """
+        rows = self._select(
+            "SELECT *, (SELECT max(to_step) FROM attempts WHERE program = ?1) AS reached FROM accounts"
+            " WHERE program = ?1 ORDER BY attempt DESC LIMIT 1",
+            (program,),
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        same_boot = self._boot_id is not None and row["boot_id"] == self._boot_id
+        ago_s = _awake_s() - row["until_awake_s"] if same_boot else time.time() - row["until_wall_at"]
+        open_as = Spent(row["open_as"]) if row["open_as"] in list(Spent) else Spent.DOWN
+        furthest = max(row["furthest"], row["reached"] or 0)
+        spent_s = _spent(row["spent_s"])
+        standing = Standing(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
+        return Kept(standing, max(0.0, ago_s))
+
+    def spent(self, program: str) -> dict[int, dict[Spent, float]]:
+        """Seconds by what they went into, for each attempt that is kept. Raises LedgerError."""
+        rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", (program,))
+        return {row["attempt"]: _spent(row["spent_s"]) for row in rows}
+
+
+def _spent(text: str) -> dict[Spent, float]:
+    """What a newer or damaged ledger says besides is left out."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(found, Mapping):
+        return {}
+    return {spent: float(found[spent]) for spent in Spent if isinstance(found.get(spent), int | float)}
+
+
+def _awake_s() -> float:
+    """Seconds since the host's start, those asleep included."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,340 @@
+"""The history on disk: what is wanted, attempts and how they ended, checkpoints. Times are Unix wall seconds.
+
+Writes are queued and done by one thread, so the event loop never waits for a disk. Reads use a connection of their
+own in the caller's thread and see every write that was queued before them.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.host.ledger.accounts import Accounts
+from supervisor.host.ledger.memories import Memories
+from supervisor.host.ledger.pruning import Pruning
+from supervisor.host.ledger.schema import (
+    LedgerError,
+    connect_reading,
+    open_or_create,
+    sayable_errors,
+)
+from supervisor.host.ledger.writer import LedgerWriter, Value
+from supervisor.host.service.boot import boot_id
+
+__all__ = ["AttemptRecord", "Ledger", "LedgerError", "OpenAttempt"]
+
+READ_WAIT_S = 5.0  # a read waits this long for the writes before it, then shows what is on the disk
+CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """An attempt whose end was never written: the daemon died, or (not `of_this_boot`) the host did.
+
+    `started_at`: Unix time.
+    """
+
+    program: str
+    attempt: int
+    pid: int
+    start_time: int
+    of_this_boot: bool = True
+    started_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt. `from_step`: where it began, None if it never got so far; `to_step`: the last step known of it.
+
+    `restored`: name of the checkpoint it began from, None at step 0. `lost_steps`: how far behind `to_step` the next
+    attempt that trained began, None if there was none yet. `refused`: (name, reason) of checkpoints found damaged at
+    its start. `checkpoints`: how many it committed. `ran_s`: how long it ran, whatever the clock was set to meanwhile.
+    `changed`: what the bits depend on and is another than when the job trained last, in words.
+    """
+
+    attempt: int
+    started_at: float
+    ended_at: float | None
+    restored: str | None
+    from_step: int | None
+    to_step: int | None
+    cause: str | None
+    text: str | None
+    exit_code: int | None
+    signal: int | None
+    lost_steps: int | None
+    refused: tuple[tuple[str, str], ...]
+    checkpoints: int
+    changed: tuple[str, ...] = ()
+    ran_s: float | None = None
+
+
+class Ledger:
+    """The ledger in the file `path`, created if it does not exist.
+
+    `set_aside` is where a damaged ledger was moved to (tell somebody), None if all is well. Raises LedgerError if a
+    newer version wrote it or it can't be opened.
+    """
+
+    def __init__(self, path: Path, pruning: Pruning | None = None) -> None:
+        self._path = path
+        connection, self.set_aside = open_or_create(path)
+        self._boot_id = boot_id()
+        self._writer = LedgerWriter(connection, pruning or Pruning())
+        self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        """Where the time of jobs went."""
+        self.memories = Memories(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        """What the failures of jobs taught."""
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the latest write failed, and how many records are lost so far; None if all is well."""
+        trouble = self._writer.trouble
+        return None if trouble is None else f"cannot write the ledger {self._path}: {trouble}"
+
+    # --- writes: queued, never wait, never raise ---------------------------------------------------------------------
+
+    def remember_wanted(self, program: str, wanted: bool) -> None:
+        """Whether the program is to run, also after the next start of the daemon."""
+        self._writer.put(
+            "INSERT INTO programs VALUES (?, ?) ON CONFLICT (program) DO UPDATE SET wanted = excluded.wanted",
+            program,
+            int(wanted),
+        )
+
+    def forget(self, program: str) -> None:
+        """The program is no longer configured: what was wanted of it counts no more. Its history stays."""
+        self._writer.put("DELETE FROM programs WHERE program = ?", program)
+
+    def took_out_of_use(self, program: str) -> None:
+        """Somebody took the program out of use: it stays so until it is taken into use again."""
+        self._writer.put("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
+
+    def took_into_use(self, program: str) -> None:
+        """The program is used again, or is not configured any more."""
+        self._writer.put("DELETE FROM out_of_use WHERE program = ?", program)
+
+    def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float, split: int = 1) -> None:
+        """A process was started; pid and start time identify it to a later daemon.
+
+        `split`: into how many parts it divides each batch.
+        """
+        self._writer.put(
+            "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            program,
+            attempt,
+            pid,
+            start_time,
+            at,
+            self._boot_id,
+            split,
+        )
+
+    def attempt_restored(
+        self, program: str, attempt: int, checkpoint: str | None, step: int, changed: tuple[str, ...] = ()
+    ) -> None:
+        """Training begins at `step`, from `checkpoint`, or from nothing, under conditions of which these `changed`."""
+        self._writer.put(
+            "UPDATE attempts SET restored = ?, from_step = ?, to_step = max(coalesce(to_step, 0), ?), changed = ?"
+            " WHERE program = ? AND attempt = ?",
+            checkpoint,
+            step,
+            step,
+            "\n".join(changed) or None,
+            program,
+            attempt,
+        )
+
+    def attempt_progressed(self, program: str, attempt: int, step: int) -> None:
+        """The attempt reached `step`. Costs a write: for now and then, not for every step."""
+        self._writer.put(
+            "UPDATE attempts SET to_step = max(coalesce(to_step, 0), ?) WHERE program = ? AND attempt = ?",
+            step,
+            program,
+            attempt,
+        )
+
+    def checkpoint_committed(
+        self,
+        program: str,
+        attempt: int,
+        name: str,
+        step: int,
+        size_bytes: int,
+        save_s: float,
+        stall_s: float,
+        at: float,
+    ) -> None:
+        """A checkpoint is on the disk."""
+        self._writer.put(
+            "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            program,
+            attempt,
+            name,
+            step,
+            size_bytes,
+            save_s,
+            stall_s,
+            at,
+        )
+        self.attempt_progressed(program, attempt, step)
+
+    def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
+        """A checkpoint was found damaged when `attempt` was to begin from it."""
+        self._writer.put("INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at)
+
+    def remember_silences(self, program: str, longest: Mapping[str, float]) -> None:
+        """The longest silences (s), by section, that the program's training came back from; what was told before of a
+        section counts no more.
+        """
+        for section, longest_s in longest.items():
+            self._writer.put(
+                "INSERT INTO silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
+                " DO UPDATE SET longest_s = excluded.longest_s",
+                program,
+                section,
+                longest_s,
+            )
+
+    def attempt_ended(
+        self,
+        program: str,
+        attempt: int,
+        cause: str,
+        text: str,
+        exit_code: int | None,
+        signal: int | None,
+        last_step: int | None,
+        at: float,
+        ran_s: float | None = None,
+    ) -> None:
+        """An attempt is over, also one that never became a process. `ran_s`: if that was measured."""
+        self._writer.put(
+            "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
+            " ran_s) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (program, attempt) DO UPDATE SET"
+            " cause = ?3, text = ?4, exit_code = ?5, signal = ?6, to_step = coalesce(?7, to_step), ended_at = ?8,"
+            " ran_s = ?9",
+            program,
+            attempt,
+            cause,
+            text,
+            exit_code,
+            signal,
+            last_step,
+            at,
+            ran_s,
+        )
+
+    def close(self) -> None:
+        """Writes what is queued, waiting at most CLOSE_WAIT_S for a disk that refuses, and closes the file."""
+        self._writer.close(CLOSE_WAIT_S)
+
+    # --- reads: in the caller's thread; each raises LedgerError ------------------------------------------------------
+
+    def wanted(self) -> dict[str, bool]:
+        """Of every program somebody ever started or stopped: whether it is to run."""
+        rows = self._select("SELECT program, wanted FROM programs ORDER BY program")
+        return {row["program"]: bool(row["wanted"]) for row in rows}
+
+    def out_of_use(self) -> frozenset[str]:
+        """The programs that somebody took out of use."""
+        return frozenset(row["program"] for row in self._select("SELECT program FROM out_of_use"))
+
+    def last_attempts(self) -> dict[str, int]:
+        """The highest attempt number each program ever had."""
+        rows = self._select("SELECT program, max(attempt) AS attempt FROM attempts GROUP BY program")
+        return {row["program"]: row["attempt"] for row in rows}
+
+    def last_causes(self) -> dict[str, str | None]:
+        """Why each program's last attempt ended; None if it has not, as far as the ledger knows."""
+        rows = self._select("SELECT program, cause, max(attempt) FROM attempts GROUP BY program")  # cause of that row
+        return {row["program"]: row["cause"] for row in rows}
+
+    def unfinished(self) -> list[OpenAttempt]:
+        """Attempts that began and never ended as far as the ledger knows."""
+        rows = self._select(
+            "SELECT program, attempt, pid, start_time, started_at,"
+            " boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot"
+            " FROM attempts WHERE ended_at IS NULL ORDER BY program, attempt",
+            self._boot_id,
+            self._boot_id,
+        )
+        return [OpenAttempt(**{**row, "of_this_boot": bool(row["of_this_boot"])}) for row in map(dict, rows)]
+
+    def last_split(self, program: str) -> int:
+        """Into how many parts the next attempt is to divide each batch: as the last one, or twice as many if it ran
+        out of memory."""
+        rows = self._select(
+            "SELECT split, cause FROM attempts WHERE program = ? AND split IS NOT NULL ORDER BY attempt DESC LIMIT 1",
+            program,
+        )
+        return next((row["split"] * (2 if row["cause"] == "out-of-memory" else 1) for row in rows), 1)
+
+    def recent_saves(self, limit: int) -> dict[str, list[float]]:
+        """How long the last `limit` saves of every program took (s), oldest first."""
+        rows = self._select(
+            "SELECT program, save_s FROM (SELECT program, save_s, row_number() OVER"
+            " (PARTITION BY program ORDER BY attempt DESC, step DESC) AS age FROM checkpoints)"
+            " WHERE age <= ? ORDER BY program, age DESC",
+            limit,
+        )
+        found: dict[str, list[float]] = {}
+        for row in rows:
+            found.setdefault(row["program"], []).append(row["save_s"])
+        return found
+
+    def silences(self, program: str) -> dict[str, float]:
+        """The longest silence (s) of each section, as `remember_silences` was told."""
+        rows = self._select("SELECT section, longest_s FROM silences WHERE program = ?", program)
+        return {row["section"]: row["longest_s"] for row in rows}
+
+    def ends(self, program: str) -> list[tuple[float, str]]:
+        """How long each attempt that trained ran, in seconds, and why it ended; those that are over, oldest first."""
+        rows = self._select(
+            "SELECT coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, cause FROM attempts"
+            " WHERE program = ? AND ended_at IS NOT NULL"
+            " AND from_step IS NOT NULL AND cause IS NOT NULL ORDER BY attempt",
+            program,
+        )
+        return [(row["ran_s"], row["cause"]) for row in rows]
+
+    def history(self, program: str, limit: int = 20) -> list[AttemptRecord]:
+        """The last `limit` attempts, newest last."""
+        rows = self._select(
+            "SELECT attempt, started_at, ended_at, coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, restored,"
+            " from_step, to_step, cause, text, exit_code, signal, changed,"
+            " (SELECT count(*) FROM checkpoints WHERE program = ?1 AND attempt = a.attempt)"
+            " + checkpoints_pruned AS checkpoints"
+            " FROM attempts AS a WHERE program = ?1 ORDER BY attempt DESC LIMIT ?2",
+            program,
+            limit,
+        )
+        oldest = rows[-1]["attempt"] if rows else 0
+        refused: dict[int, list[tuple[str, str]]] = {}
+        for row in self._select(
+            "SELECT attempt, name, reason FROM refusals WHERE program = ? AND attempt >= ? ORDER BY name DESC",
+            program,
+            oldest,
+        ):
+            refused.setdefault(row["attempt"], []).append((row["name"], row["reason"]))
+        records: list[AttemptRecord] = []
+        resumed_at: int | None = None  # where the next later attempt that trained began
+        for row in rows:
+            lost = None if resumed_at is None or row["to_step"] is None else max(0, row["to_step"] - resumed_at)
+            refusals = tuple(refused.get(row["attempt"], ()))
+            changed = tuple((row["changed"] or "").splitlines())
+            records.append(AttemptRecord(**{**dict(row), "changed": changed}, lost_steps=lost, refused=refusals))
+            resumed_at = resumed_at if row["from_step"] is None else row["from_step"]
+        return records[::-1]
+
+    def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
+        self._writer.wait(READ_WAIT_S)
+        try:
+            with sayable_errors(), closing(connect_reading(self._path)) as connection:
+                return connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"cannot read the ledger {self._path}: {error}; if it is damaged, restarting the daemon sets it aside"
+            ) from error

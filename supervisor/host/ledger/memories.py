@@ -1,0 +1,150 @@
+"""The part of the ledger that says what a job's failures taught: one row for each job, of its latest attempt."""
+
+import json
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.failures.silences import section_of
+from supervisor.core.failures.suspects import REMEMBERED, Death
+from supervisor.core.program.memory import Memory
+from supervisor.host.ledger.writer import LedgerWriter, Value
+from supervisor.host.resources.oom_events import Counter
+
+MOST_NAMES = 1000  # more than a job ever suspects; a damaged row must not fill the memory
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What an earlier daemon knew of a job, how many seconds ago, and of which configuration (its digest).
+
+    `counters`: of kills for lack of memory, as they stood when its last attempt was seen to live.
+    """
+
+    memory: Memory
+    ago_s: float
+    digest: str
+    counters: tuple[Counter, ...] = ()
+
+
+class Memories:
+    """Those in a ledger: writes go to its queue, reads are done in the caller's thread."""
+
+    def __init__(
+        self, writer: LedgerWriter, select: Callable[[str, tuple[Value, ...]], list[sqlite3.Row]], boot_id: str | None
+    ) -> None:
+        self._writer = writer
+        self._select = select
+        self._boot_id = boot_id
+
+    def keep(self, program: str, memory: Memory, digest: str, counters: tuple[Counter, ...] = ()) -> None:
+        """As it stands now. Never waits, never raises."""
+        self._writer.put(
+            "INSERT OR REPLACE INTO memories VALUES (?, ?, ?, ?, ?)",
+            program,
+            to_json(memory, counters),
+            digest,
+            time.clock_gettime(time.CLOCK_BOOTTIME),
+            self._boot_id,
+        )
+
+    def last(self, program: str) -> Recalled | None:
+        """What is known of a job; None if nothing is, or nothing that can be read. Raises LedgerError.
+
+        Of an earlier boot: without its back-off and its counters, as the failure may have gone with it.
+        """
+        rows = self._select("SELECT * FROM memories WHERE program = ?", (program,))
+        if not rows or (found := from_json(rows[0]["content"])) is None:
+            return None
+        memory, counters = found
+        row = rows[0]
+        if self._boot_id is None or row["boot_id"] != self._boot_id:
+            return Recalled(memory, math.inf, row["digest"])
+        ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - row["kept_awake_s"]
+        return Recalled(memory, max(0.0, ago_s), row["digest"], counters)
+
+
+def to_json(memory: Memory, counters: tuple[Counter, ...] = ()) -> str:
+    """One line, for `from_json`."""
+    content = {name: getattr(memory, name) for name in memory.__dataclass_fields__}
+    content["by_cause"] = {str(cause): count for cause, count in memory.by_cause.items()}
+    content["avoid"], content["cleared"] = sorted(memory.avoid), sorted(memory.cleared)
+    content["deaths"] = [[each.name, each.from_step, each.step, each.restored, each.place] for each in memory.deaths]
+    content["counters"] = [[str(each.file), each.where, each.count] for each in counters]
+    return json.dumps(content)
+
+
+def from_json(text: str) -> tuple[Memory, tuple[Counter, ...]] | None:
+    """What was written; None for what nobody wrote. What a later version wrote besides is left out."""
+    try:
+        found = json.loads(text)
+        return (_memory(found), _counters(found.get("counters", ()))) if isinstance(found, dict) else None
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
+        return None
+
+
+def _memory(found: Mapping[str, Any]) -> Memory:
+    origin = found["origin"]
+    return Memory(
+        attempt=_number(found["attempt"]),
+        by_cause={Cause(each): _number(n) for each, n in found["by_cause"].items() if each in tuple(Cause)},
+        idle_deaths=_number(found["idle_deaths"]),
+        avoid=_names(found["avoid"]),
+        cleared=_names(found["cleared"]),
+        unfit=tuple((str(name), str(why)) for name, why in found.get("unfit", ())[:MOST_NAMES]),
+        deaths=tuple(_death(*each) for each in found["deaths"][-REMEMBERED:]),
+        hung_step=_maybe(found["hung_step"]),
+        hung_in=None if found.get("hung_in") is None else section_of(str(found["hung_in"])),
+        hangs=_number(found["hangs"], 64),
+        best_step=_maybe(found["best_step"]),
+        ever_moved=found["ever_moved"] is True,
+        split=max(1, _number(found["split"])),
+        before=_maybe(found["before"]),
+        waits=found["waits"] is True,
+        reason=_text(found["reason"]),
+        restoring=found["restoring"] is True,
+        origin=None if origin is None else (str(origin[0]), _number(origin[1]), _text(origin[2])),
+        saved=_maybe(found["saved"]),
+        began_at=_maybe(found["began_at"]),
+        moved=found.get("moved") is True,
+        start_limit_s=_seconds(found.get("start_limit_s")),
+        waits_s=_seconds(found["waits_s"]),
+        startup_s=_seconds(found["startup_s"]),
+        steps_s=tuple(s for each in found["steps_s"][:MOST_NAMES] if (s := _seconds(each)) is not None),
+    )
+
+
+def _death(name: Any, from_step: Any, step: Any, restored: Any, place: Any) -> Death:
+    return Death(str(name), _number(from_step), _number(step), restored is True, _text(place))
+
+
+def _counters(found: Any) -> tuple[Counter, ...]:
+    return tuple(Counter.of(str(file), str(where), _number(count)) for file, where, count in found[:MOST_NAMES])
+
+
+def _names(found: Any) -> frozenset[str]:
+    return frozenset(str(each) for each in found[:MOST_NAMES])
+
+
+def _number(found: Any, most: int = 1 << 62) -> int:
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= most:
+        raise ValueError(f"not a number from 0 to {most}")
+    return found
+
+
+def _maybe(found: Any) -> int | None:
+    return None if found is None else _number(found)
+
+
+def _seconds(found: Any) -> float | None:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+        return None
+    return float(found)
+
+
+def _text(found: Any) -> str | None:
+    return found if isinstance(found, str) else None

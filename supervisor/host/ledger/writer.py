@@ -1,0 +1,149 @@
+"""Writes to SQLite behind the caller's back: a queue, one thread, and patience with a disk that is full."""
+
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from supervisor.host.ledger.pruning import Pruning
+from supervisor.host.ledger.schema import is_damage, is_passing, sayable_errors
+from supervisor.protocol.wording import counted
+
+QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
+GATHER_S = 0.01  # what happens together is written together: a commit costs more than what is in it
+RETRY_S = 1.0  # first pause after a write that failed, doubled up to RETRY_MAX_S
+RETRY_MAX_S = 30.0
+PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
+PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
+
+Value = str | int | float | None
+Statement = tuple[str, tuple[Value, ...]]
+
+
+class LedgerWriter:
+    """Takes statements at once and writes them in order, in a thread that owns `connection` from now on."""
+
+    def __init__(self, connection: sqlite3.Connection, pruning: Pruning) -> None:
+        self._pruning = pruning
+        self._prune_at = time.monotonic()
+        self._connection = connection
+        self._queue: deque[Statement] = deque()
+        self._changed = threading.Condition()
+        self._queued = self._settled = self._lost = self._awaited = 0
+        self._error: sqlite3.Error | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
+        self._thread.start()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the latest write failed and what was lost so far; None if there is neither."""
+        error, lost = self._error, self._lost
+        if error is None and not lost:
+            return None
+        fate = "nothing is lost yet, it is tried again; free space on its disk"
+        if lost:
+            fate = f"{counted(lost, 'record')} lost"
+        return f"{error or 'it works again'}; {fate}"
+
+    def put(self, sql: str, *values: Value) -> None:
+        """Queues one statement; it is lost, and counted, if too many wait already or the writer was closed."""
+        statement = sql, tuple(_storable(value) for value in values)
+        with self._changed:
+            if self._closing or len(self._queue) >= QUEUED_WRITES:
+                self._lost += 1
+                return
+            self._queue.append(statement)
+            self._queued += 1
+            if len(self._queue) == 1:  # else the thread knows, and is about to take all
+                self._changed.notify_all()
+
+    def wait(self, patience_s: float) -> None:
+        """Returns once all that is queued now is written, or can't be for the moment, or after `patience_s`."""
+        with self._changed:
+            awaited = self._queued
+            self._awaited += 1
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, patience_s)
+            self._awaited -= 1
+
+    def close(self, patience_s: float) -> None:
+        """Writes what is queued, tries no second time, and closes the connection; waits at most `patience_s`."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(patience_s)
+
+    def _run(self) -> None:
+        pause = RETRY_S
+        while batch := self._next_batch():
+            error, lost = self._write(batch)
+            with self._changed:
+                self._error = error
+                if error is None:
+                    self._lost += lost
+                    self._settled += len(batch)
+                    for _ in batch:
+                        self._queue.popleft()
+                self._changed.notify_all()
+                if error is not None and self._closing:
+                    break
+                if error is not None:
+                    self._changed.wait_for(lambda: self._closing, pause)
+            pause = RETRY_S if error is None else min(2 * pause, RETRY_MAX_S)
+        self._connection.close()
+
+    def _next_batch(self) -> list[Statement]:
+        """All that is queued, waiting for something to be and pruning meanwhile; nothing at the end."""
+        while True:
+            with self._changed:
+                patience_s = max(0.0, self._prune_at - time.monotonic())
+                if self._changed.wait_for(lambda: self._queue or self._closing, patience_s):
+                    self._changed.wait_for(lambda: self._awaited or self._closing, GATHER_S)
+                    return list(self._queue)
+            self._prune()
+
+    def _prune(self) -> None:
+        more = False
+        with suppress(sqlite3.Error), sayable_errors(), _transaction(self._connection):  # a disk in trouble: later
+            more = self._pruning.piece(self._connection)
+        self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
+
+    def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
+        """Writes a batch whole or, with an error, not at all; second, how many statements were left out of it.
+
+        A statement that can't ever succeed is left out, lest it block all after it.
+        """
+        lost = 0
+        try:
+            with sayable_errors(), _transaction(self._connection):
+                for sql, values in batch:
+                    try:
+                        with sayable_errors():
+                            self._connection.execute(sql, values)
+                    except (sqlite3.Error, OverflowError) as error:
+                        if isinstance(error, sqlite3.Error) and (is_passing(error) or is_damage(error)):
+                            raise
+                        lost += 1
+        except sqlite3.Error as error:
+            return error, 0
+        return None, lost
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _storable(value: Value) -> Value:
+    """Text from outside may hold lone surrogates, which no database takes."""
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

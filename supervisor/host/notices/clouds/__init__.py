@@ -1,0 +1,1 @@
+"""Notices from cloud providers, one provider a file."""

@@ -1,0 +1,183 @@
+"""Amazon EC2: spot interruptions, rebalance recommendations, scheduled events and Auto Scaling; IMDSv2 only."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from supervisor.core.notices.notice import Certainty, Kind
+from supervisor.host.notices.announcement import NOTHING, Announcement, Moment, Reading, read_clocks
+from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, Metadata, Token
+from supervisor.host.notices.polling import RETRY_CAP_S, Poller, Question, meaning
+from supervisor.host.notices.reading import (
+    ReadingError,
+    date,
+    document,
+    entries,
+    line,
+    members,
+    rfc3339,
+    stamp,
+    text,
+    word,
+)
+from supervisor.host.notices.source import Sink
+
+BASE = "http://169.254.169.254"
+SPOT = "/latest/meta-data/spot/instance-action"
+REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
+SCHEDULED = "/latest/meta-data/events/maintenance/scheduled"
+AUTOSCALING = "/latest/meta-data/autoscaling/target-lifecycle-state"
+
+SPOT_EVERY_S = 2.0  # AWS advises 5 s; 2 s, as its own node termination handler asks, gives 3 s more to train
+SLOW_EVERY_S = 30.0  # scheduled events come hours ahead
+SPOT_LEAD_S = 120.0
+SCHEDULED_LEAD_S = 30 * 86400.0  # they come hours to days ahead; this only bounds a nonsense date
+_SPOT_ACTIONS = {"terminate": SPOT_LEAD_S, "stop": SPOT_LEAD_S, "hibernate": 0.0}  # hibernation starts with the notice
+_LIFECYCLE_STATES = ("InService", "Standby", "Detached", "Pending", "EnteringStandby")
+
+
+class Aws:
+    """The metadata service of an EC2 instance. `base` differs only in tests."""
+
+    name = "aws"
+    shortest_s: float | None = SPOT_LEAD_S
+
+    def __init__(
+        self,
+        base: str = BASE,
+        *,
+        poll_s: float | None = None,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        retry_cap_s: float = RETRY_CAP_S,
+        clock: Callable[[], Moment] = read_clocks,
+    ) -> None:
+        self._token = Token(Metadata(base, timeout_s=timeout_s), "X-aws-ec2-metadata-token")
+        fast_s, slow_s = poll_s or SPOT_EVERY_S, poll_s or SLOW_EVERY_S
+        self._poller = Poller(
+            source=self.name,
+            server="EC2",
+            remedy="look whether the instance's metadata service is on, with a hop limit of 2 if this is a container, "
+            "or take aws out of notices",
+            questions=(
+                Question("spot", "spot interruptions", fast_s, self._ask(SPOT, read_spot)),
+                Question("rebalance", "rebalance recommendations", fast_s, self._ask(REBALANCE, read_rebalance)),
+                Question("autoscaling", "the Auto Scaling state", fast_s, self._ask(AUTOSCALING, read_autoscaling)),
+                Question("scheduled", "scheduled events", slow_s, self._ask(SCHEDULED, read_scheduled, none=())),
+            ),
+            clock=clock,
+            retry_cap_s=retry_cap_s,
+        )
+
+    async def watch(self, sink: Sink) -> None:
+        """Tells `sink` what happens until it is cancelled."""
+        await self._poller.run(sink)
+
+    async def acknowledge(self, id: str) -> None:
+        """Nobody waits for us: completing a lifecycle hook takes rights a host's daemon should not have."""
+
+    def _ask(
+        self, path: str, read: Callable[[bytes], Reading], none: tuple[int, ...] = (404,)
+    ) -> Callable[[], Awaitable[Reading]]:
+        async def ask() -> Reading:
+            return meaning(await self._token.get(path), read, none)
+
+        return ask
+
+
+def read_spot(body: bytes) -> Reading:
+    """The interruption in `spot/instance-action`. Raises ReadingError."""
+    said = members(document(body), "the spot action")
+    action, gone = word(said, "action"), rfc3339(word(said, "time"))
+    if action not in _SPOT_ACTIONS:
+        raise ReadingError(f"not a spot action: {action!r:.40}")
+    return Reading(
+        (
+            Announcement(
+                slot="spot",
+                id=f"spot-{action}-{stamp(gone)}",
+                kind=Kind.PREEMPTION,
+                certainty=Certainty.CERTAIN,
+                gone_wall=gone,
+                lead_s=_SPOT_ACTIONS[action],
+                is_cancellable=False,
+                text=f"EC2 will {action} this spot instance at {stamp(gone)}",
+            ),
+        )
+    )
+
+
+def read_rebalance(body: bytes) -> Reading:
+    """The recommendation in `events/recommendations/rebalance`; its time is when it was made. Raises ReadingError."""
+    made = stamp(rfc3339(word(members(document(body), "the recommendation"), "noticeTime")))
+    return Reading(
+        (
+            Announcement(
+                slot="rebalance",
+                id=f"rebalance-{made}",
+                kind=Kind.REBALANCE,
+                certainty=Certainty.POSSIBLE,
+                gone_wall=None,
+                lead_s=None,
+                is_cancellable=True,
+                text=f"EC2 said at {made} that this spot instance is at elevated risk of interruption",
+            ),
+        )
+    )
+
+
+def read_autoscaling(body: bytes) -> Reading:
+    """What an Auto Scaling group wants of the instance. Raises ReadingError."""
+    state = text(body)
+    if state in _LIFECYCLE_STATES or state.startswith("Warmed:"):
+        return NOTHING
+    if state != "Terminated":
+        raise ReadingError(f"not a lifecycle state: {state!r:.40}")
+    return Reading(
+        (
+            Announcement(
+                slot="autoscaling",
+                id="autoscaling-terminated",
+                kind=Kind.PREEMPTION,
+                certainty=Certainty.CERTAIN,
+                gone_wall=None,
+                lead_s=None,
+                is_cancellable=True,
+                text="the Auto Scaling group is terminating this instance",
+            ),
+        )
+    )
+
+
+def read_scheduled(body: bytes) -> Reading:
+    """The active entries of `events/maintenance/scheduled`. Raises ReadingError."""
+    announced, problem = [], ""
+    for entry in entries(document(body), "the list of scheduled events"):
+        try:
+            one = _scheduled(members(entry, "a scheduled event"))
+        except ReadingError as error:
+            problem = str(error)
+            continue
+        if one is not None:
+            announced.append(one)
+    return Reading(tuple(announced), problem)
+
+
+def _scheduled(event: dict[str, Any]) -> Announcement | None:
+    state = word(event, "State")
+    if state in ("canceled", "completed"):
+        return None
+    if state != "active":
+        raise ReadingError(f"not the state of a scheduled event: {state!r:.40}")
+    code, id, begins = line(word(event, "Code"), 60), line(word(event, "EventId"), 100), date(word(event, "NotBefore"))
+    if not id:
+        raise ReadingError("a scheduled event has no EventId")
+    return Announcement(
+        slot=id,
+        id=id,
+        kind=Kind.MAINTENANCE,
+        # maintenance of the host's network or power; the instance goes on
+        certainty=Certainty.POSSIBLE if code == "system-maintenance" else Certainty.CERTAIN,
+        gone_wall=begins,
+        lead_s=SCHEDULED_LEAD_S,
+        is_cancellable=True,
+        text=f"EC2 scheduled {code} from {stamp(begins)}",
+    )

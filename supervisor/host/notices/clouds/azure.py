@@ -1,0 +1,213 @@
+"""Azure: Scheduled Events, and the word that one of them need not wait any longer."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from supervisor.core.notices.notice import Certainty, Kind
+from supervisor.host.notices.announcement import NOTHING, Announcement, Moment, Reading, read_clocks
+from supervisor.host.notices.metadata import Metadata, MetadataError, unexpected
+from supervisor.host.notices.polling import RETRY_CAP_S, Poller, Question, meaning
+from supervisor.host.notices.reading import ReadingError, date, document, entries, line, members, stamp, text, word
+from supervisor.host.notices.source import Sink
+
+BASE = "http://169.254.169.254"
+EVENTS = "/metadata/scheduledevents"
+EVENTS_VERSION = {"api-version": "2020-07-01"}
+NAME = "/metadata/instance/compute/name"
+NAME_QUERY = {"api-version": "2021-02-01", "format": "text"}
+NAME_IS_FOR = "this machine's name (until it is known, events of its neighbours count as well)"
+HEADERS = {"Metadata": "true"}
+
+EVERY_S = 1.0  # as Azure advises: a preemption may leave no more than 30 s
+NAME_EVERY_S = 10.0
+FIRST_TIMEOUT_S = 130.0  # the first question turns the service on, which takes up to two minutes
+LATER_TIMEOUT_S = 5.0
+HARMLESS_FREEZE_S = 9  # Microsoft's own sample ignores shorter ones
+ACKNOWLEDGE_TRIES = 3
+
+PREEMPT_LEAD_S = 30.0
+LEAD_S = {
+    "Preempt": PREEMPT_LEAD_S,
+    "Terminate": 15 * 60.0,  # 5 to 15 min, as the owner set it
+    "Reboot": 7 * 86400.0,  # at least 15 min; days, where a failure of the hardware is foreseen
+    "Redeploy": 7 * 86400.0,  # at least 10 min; likewise
+    "Freeze": 7 * 86400.0,
+}
+
+_MACHINE = re.compile(r"[\w.-]{1,128}", re.ASCII)
+
+log = structlog.get_logger()
+
+
+class Azure:
+    """The metadata service of an Azure machine. `base` differs only in tests.
+
+    `may_acknowledge`: whether `acknowledge` tells Azure to go ahead, which is one-way.
+    """
+
+    name = "azure"
+    shortest_s: float | None = PREEMPT_LEAD_S
+
+    def __init__(
+        self,
+        base: str = BASE,
+        *,
+        may_acknowledge: bool = False,
+        poll_s: float | None = None,
+        timeout_s: float = LATER_TIMEOUT_S,
+        first_timeout_s: float = FIRST_TIMEOUT_S,
+        retry_cap_s: float = RETRY_CAP_S,
+        clock: Callable[[], Moment] = read_clocks,
+    ) -> None:
+        self._metadata = Metadata(base, timeout_s=timeout_s)
+        self._may_acknowledge = may_acknowledge
+        self._events_timeout_s = first_timeout_s
+        self._machine: str | None = None
+        self._name_asked = asyncio.Event()
+        self._ours_alone: frozenset[str] = frozenset()
+        self._poller = Poller(
+            source=self.name,
+            server="Azure",
+            remedy="look whether this is an Azure machine that reaches 169.254.169.254, or take azure out of notices",
+            questions=(
+                Question("events", "scheduled events", poll_s or EVERY_S, self._ask_events),
+                Question("name", NAME_IS_FOR, poll_s or NAME_EVERY_S, self._ask_name),
+            ),
+            clock=clock,
+            retry_cap_s=retry_cap_s,
+        )
+
+    async def watch(self, sink: Sink) -> None:
+        """Tells `sink` what happens until it is cancelled."""
+        await self._poller.run(sink)
+
+    async def acknowledge(self, id: str) -> None:
+        """Lets Azure begin the event at once, if that is allowed and the event is no other machine's as well.
+
+        Not getting through costs nothing but time: the event then begins at its own hour.
+        """
+        if not self._may_acknowledge or id not in self._ours_alone:
+            return
+        error = ""
+        for _ in range(ACKNOWLEDGE_TRIES):
+            try:
+                answer = await self._metadata.post(
+                    EVENTS, HEADERS, EVENTS_VERSION, {"StartRequests": [{"EventId": id}]}
+                )
+            except MetadataError as failure:
+                error = str(failure)
+            else:
+                if answer.status == 200:
+                    return
+                error = str(unexpected(answer))
+            await asyncio.sleep(1.0)
+        log.warning("notice.acknowledge_failed", source=self.name, id=id, error=error, next="waits for its own hour")
+
+    async def _ask_events(self) -> Reading:
+        answer = await self._metadata.get(EVENTS, HEADERS, EVENTS_VERSION, self._events_timeout_s)
+        self._events_timeout_s = self._metadata.timeout_s
+        await self._name_asked.wait()  # else a neighbour's event would count as ours until the name is there
+        reading = meaning(answer, lambda body: read_events(body, self._machine), none=())
+        self._ours_alone = only_ours(answer.body, self._machine)
+        return reading
+
+    async def _ask_name(self) -> Reading:
+        if self._machine is not None:  # names don't change
+            return NOTHING
+        try:
+            answer = await self._metadata.get(NAME, HEADERS, NAME_QUERY)
+            if answer.status != 200:
+                raise unexpected(answer)
+            self._machine = read_name(answer.body)
+        finally:
+            self._name_asked.set()
+        return NOTHING
+
+
+def read_name(body: bytes) -> str:
+    """The machine's own name, as events list it. Raises ReadingError."""
+    name = text(body)
+    if not _MACHINE.fullmatch(name):  # any other text would hide every event of ours
+        raise ReadingError(f"not a machine's name: {name!r:.60}")
+    return name
+
+
+def read_events(body: bytes, machine: str | None) -> Reading:
+    """The events that concern `machine`, or all of them if its name is not known. Raises ReadingError."""
+    announced, problem = [], ""
+    for event in _events(body):
+        try:
+            one = _event(members(event, "a scheduled event"), machine)
+        except ReadingError as error:  # one that is not understood must not hide the others
+            problem = str(error)
+            continue
+        if one is not None:
+            announced.append(one)
+    return Reading(tuple(announced), problem)
+
+
+def only_ours(body: bytes, machine: str | None) -> frozenset[str]:
+    """The ids of events that concern `machine` and nobody else: starting one does no harm to a neighbour."""
+    return frozenset(
+        str(event["EventId"])
+        for event in _events(body)
+        if isinstance(event, dict)
+        and machine is not None
+        and event.get("Resources") == [machine]
+        and "EventId" in event
+    )
+
+
+def _events(body: bytes) -> list[Any]:
+    return entries(members(document(body), "the document").get("Events"), "Events")
+
+
+def _event(event: dict[str, Any], machine: str | None) -> Announcement | None:
+    id, kind, status = line(word(event, "EventId"), 100), word(event, "EventType"), word(event, "EventStatus")
+    resources = [each for each in entries(event.get("Resources"), "Resources") if isinstance(each, str)]
+    if kind not in LEAD_S or status not in ("Scheduled", "Started") or not id:
+        raise ReadingError(f"not a scheduled event: EventId {id!r}, type {kind!r:.40}, status {status!r:.40}")
+    if machine is not None and machine not in resources:
+        return None
+    began = status == "Started"
+    not_before = word(event, "NotBefore")  # empty once it has started
+    begins = date(not_before) if not_before else None
+    when = "now" if began or begins is None else f"at {stamp(begins)}"
+    if kind == "Freeze":
+        return _freeze(event, id, when, began)
+    return Announcement(
+        slot=id,
+        id=id,
+        kind=Kind.PREEMPTION if kind in ("Preempt", "Terminate") else Kind.MAINTENANCE,
+        certainty=Certainty.CERTAIN,
+        gone_wall=None if began else begins,
+        lead_s=0.0 if began or begins is None else LEAD_S[kind],
+        is_cancellable=True,
+        text=f"Azure: {kind} of this machine {when}",
+    )
+
+
+def _freeze(event: dict[str, Any], id: str, when: str, began: bool) -> Announcement | None:
+    """A pause: worth a checkpoint where it is not known to be short, and never worth stopping for."""
+    duration_s = event.get("DurationInSeconds", -1)
+    if isinstance(duration_s, int) and 0 <= duration_s < HARMLESS_FREEZE_S:
+        return None
+    return Announcement(
+        slot=id,
+        id=id,
+        kind=Kind.FREEZE if began else Kind.MAINTENANCE,  # until it begins nothing stands still
+        certainty=Certainty.POSSIBLE,
+        gone_wall=None,
+        lead_s=None,
+        is_cancellable=True,
+        text=f"Azure: this machine freezes {when}, for {_span(duration_s)}",
+    )
+
+
+def _span(duration_s: object) -> str:
+    is_known = isinstance(duration_s, int) and duration_s >= 0
+    return f"{str(duration_s)[:12]} s" if is_known else "an unknown time"

@@ -1,0 +1,1 @@
+"""Notices from people: files in a watched folder, and drills."""

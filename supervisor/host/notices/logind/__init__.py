@@ -1,0 +1,1 @@
+"""Notices from systemd-logind: somebody shuts this host down."""

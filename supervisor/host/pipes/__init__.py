@@ -1,0 +1,1 @@
+"""The pipes and sockets between the daemon and one program."""

@@ -1,0 +1,180 @@
+"""Hears what programs say by the notification protocol of sd_notify(3): that they are ready, and what they are at.
+
+A datagram socket for each attempt, as a file in its folder: only its user can send there, and it says which attempt
+speaks. The next daemon binds it anew at the same path; what is sent while there is none is lost to the sender's face
+(ECONNREFUSED), so that the program is ready is also kept as a file.
+"""
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.host.processes import marks
+from supervisor.protocol import layout
+
+MAX_BYTES = 4096  # systemd's own limit
+MAX_STATUS = 200  # characters that are shown
+A_TURN = 32  # datagrams read before others get their turn
+COMPLAINTS_EVERY_S = 10.0
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+_MOST_FDS = 253  # SCM_MAX_FD: what a sender can attach, as systemd-notify's barrier does
+_ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_MOST_FDS * array.array("i").itemsize)
+
+
+class NotUnderstood(Exception):
+    """A datagram that is no notification; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a datagram says. `status`: None if nothing of it; "" takes back what was said."""
+
+    ready: bool = False
+    status: str | None = None
+
+
+def parse(datagram: bytes) -> Said:
+    """What it says, keys that nobody acts on left out. Raises NotUnderstood."""
+    if len(datagram) > MAX_BYTES:
+        raise NotUnderstood(f"it is longer than {MAX_BYTES} bytes")
+    said: dict[str, str] = {}
+    for line in datagram.decode(errors="replace").split("\n"):
+        key, equals, value = line.partition("=")
+        if line and not (equals and key.isascii() and key.replace("_", "").isalnum()):
+            raise NotUnderstood(f"{line[:40]!r} is not KEY=VALUE")
+        if line:
+            said[key] = value
+    if not said:
+        raise NotUnderstood("it is empty")
+    status = said.get("STATUS")
+    if status is not None:
+        status = "".join(each if each.isprintable() else " " for each in status).strip()[:MAX_STATUS]
+    return Said(said.get("READY") == "1", status)
+
+
+class NotifySocket:
+    """Listens in `folder` until `close`. `owner`: uid and gid of the program, None: the daemon's own.
+
+    `on_said` gets what the attempt's own processes say, `on_refused` why something else is not believed, rate-limited;
+    both from the running loop. Whose process it is, `pid` (the worker's, once there is one) and the mark say.
+    Raises OSError.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        owner: tuple[int, int] | None,
+        mark: str,
+        on_said: Callable[[Said], None],
+        on_refused: Callable[[str], None],
+    ) -> None:
+        self.path = folder / layout.NOTIFY
+        self.pid: int | None = None
+        self._ready = folder / layout.READY
+        self._mark = mark
+        self._uids = {0, os.geteuid(), *(owner[:1] if owner else ())}
+        self._on_said = on_said
+        self._on_refused = on_refused
+        self._quiet_until = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._socket = _bind(self.path, owner)
+        self._loop.add_reader(self._socket, self._hear)
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether this attempt has said that it is ready, to whichever daemon."""
+        return self._ready.exists()
+
+    def close(self) -> None:
+        """Hears no more; the path stays, for the next daemon or for whoever removes the folder."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def drain(self) -> None:
+        """Hears what is still there, of a program that has ended."""
+        for _ in range(A_TURN):
+            if not self._hear_one():
+                return
+
+    def _hear(self) -> None:
+        for _ in range(A_TURN):
+            if self._socket.fileno() < 0 or not self._hear_one():
+                return
+
+    def _hear_one(self) -> bool:
+        try:
+            datagram, ancillary, _, _ = self._socket.recvmsg(MAX_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        except OSError:
+            return False
+        sender = _sender(ancillary)
+        try:
+            said = parse(datagram)
+        except NotUnderstood as error:
+            self._refuse(f"a notification of pid {sender[0]} is not understood: {error}")
+            return True
+        if not self._is_ours(*sender):
+            self._refuse(f"pid {sender[0]}, uid {sender[1]} spoke for this program and is no process of it")
+            return True
+        if said.ready:
+            with contextlib.suppress(OSError):  # it is ready all the same; only a next daemon would not know
+                self._ready.touch()
+        self._on_said(said)
+        return True
+
+    def _is_ours(self, pid: int, uid: int) -> bool:
+        """Of the attempt, by session or mark. One that has ended already, as systemd-notify has, is of its user.
+
+        A pid of 0 is one that this pid namespace has no name for.
+        """
+        if uid not in self._uids:
+            return False
+        if pid == self.pid:
+            return True
+        try:
+            session = os.getsid(pid) if pid else None
+        except ProcessLookupError:
+            return True
+        return session is None or session == self.pid or marks.of(pid) == self._mark
+
+    def _refuse(self, why: str) -> None:
+        now = self._loop.time()
+        if now >= self._quiet_until:
+            self._quiet_until = now + COMPLAINTS_EVERY_S
+            self._on_refused(why)
+
+
+def _bind(path: Path, owner: tuple[int, int] | None) -> socket.socket:
+    with contextlib.ExitStack() as undo:
+        listening = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC))
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        path.unlink(missing_ok=True)
+        listening.bind(str(path))
+        path.chmod(0o600)
+        if owner is not None:
+            os.chown(path, *owner, follow_symlinks=False)
+        undo.pop_all()
+    return listening
+
+
+def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
+    """Pid and uid that the kernel vouches for. Descriptors that came along are closed: a barrier waits for that."""
+    found = (-1, -1)
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            pid, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
+            found = pid, uid
+        elif level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors = array.array("i")
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+            for each in descriptors:
+                os.close(each)
+    return found

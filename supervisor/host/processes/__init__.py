@@ -1,0 +1,1 @@
+"""Starts, recognises, watches and ends processes."""

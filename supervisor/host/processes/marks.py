@@ -1,0 +1,93 @@
+"""Recognises what a daemon started, also where parent, session and the daemon itself are gone.
+
+Every process is started with one variable that names the daemon's state folder, the program and the attempt. Children
+inherit it, and /proc/PID/environ shows what a process was started with for as long as it lives.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+
+from supervisor.host.resources import kernel_files
+
+VARIABLE = "SUPERVISOR_ATTEMPT"
+CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was started from
+_STANDBY = "standby-"
+
+
+def mark(state_dir: Path, program: str, attempt: int) -> str:
+    """The variable's value for one attempt. A name may have a colon (`GROUP:PROCESS`), and never has a slash."""
+    return f"{state_dir}:{program.replace(':', '/')}:{attempt}"
+
+
+def standby_mark(state_dir: Path, program: str, token: str) -> str:
+    """The variable's value for a standby, which keeps it when it becomes an attempt. `token`: of this one alone."""
+    return f"{mark(state_dir, program, 0)[:-1]}{_STANDBY}{token}"
+
+
+def is_standby(value: str) -> bool:
+    """Whether a mark is that of a process which began as a standby."""
+    return value.rsplit(":", 1)[-1].startswith(_STANDBY)
+
+
+def of_process(pid: int) -> str | None:
+    """A process' mark; None if it has none, is gone, or is another user's."""
+    return _read(pid)
+
+
+def program_of(value: str) -> str:
+    """The program in a mark."""
+    return value.rsplit(":", 2)[-2].replace("/", ":")
+
+
+def attempt_of(value: str) -> int:
+    """The attempt in a mark, 0 if it is a standby's or somebody tampered with it."""
+    text = value.rsplit(":", 1)[-1]
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def of(pid: int) -> str | None:
+    """A process' mark; None if it has none that can be read."""
+    return _read(pid)
+
+
+def configuration_of(pid: int) -> str | None:
+    """The digest of the configuration a process was started from; None if it does not say."""
+    return _read(pid, CONFIGURATION)
+
+
+def of_attempt(value: str) -> list[psutil.Process]:
+    """The live processes of one attempt. Reads all of /proc: call it from a thread."""
+    return [process for _, process in _marked(lambda found: found == value)]
+
+
+def of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
+    """Every live process that daemons of this state folder started, by mark. Reads all of /proc."""
+    found: dict[str, list[psutil.Process]] = {}
+    start = f"{state_dir}:"
+    for value, process in _marked(lambda mark: mark.startswith(start) and mark.count(":", len(start) - 1) == 2):
+        found.setdefault(value, []).append(process)
+    return found
+
+
+def _marked(is_meant: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:
+    for pid in psutil.pids():
+        value = _read(pid)
+        if value is not None and is_meant(value) and pid != os.getpid():
+            with contextlib.suppress(psutil.Error):  # gone meanwhile
+                process = psutil.Process(pid)
+                if _read(pid) == value:  # else the number has become another's in between
+                    yield value, process
+
+
+def _read(pid: int, variable: str = VARIABLE) -> str | None:
+    """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
+    try:
+        variables = kernel_files.content(f"/proc/{pid}/environ")
+    except OSError:
+        return None
+    _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())
+    return os.fsdecode(rest.partition(b"\0")[0]) if is_there else None

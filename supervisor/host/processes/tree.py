@@ -1,0 +1,112 @@
+"""Finds and kills what a process started: its descendants, and the members of its session."""
+
+import os
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+
+import psutil
+
+from supervisor.host.resources import kernel_files
+
+MAX_ROUNDS = 50  # each finds what was forked since the one before; a fork bomb must not hold the daemon for ever
+
+
+def identity(pid: int) -> int | None:
+    """When the process started (kernel ticks after boot), None if there is none. Pid and start time identify it.
+
+    0 if we may not look (proc(5), hidepid): somebody else's, or one of ours that became another user.
+    """
+    try:
+        stat = kernel_files.content(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    except PermissionError:
+        return 0
+    return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22; the name before it may hold blanks and brackets
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether the process is dead and not reaped yet."""
+    try:
+        stat = kernel_files.content(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    return stat[stat.rindex(b")") + 2 :].split()[0] == b"Z"
+
+
+def freeze(pid: int, start_time: int) -> list[psutil.Process]:
+    """Stops the process and everything it started, and lists all but itself.
+
+    A stopped process can't fork, so the list is complete once a round finds nobody new.
+    """
+    if identity(pid) != start_time:
+        return []
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)
+    frozen: dict[int, psutil.Process] = {}
+    for _ in range(MAX_ROUNDS):
+        fresh = [each for each in _belongings(pid).values() if frozen.get(each.pid) != each]
+        if not fresh:
+            break
+        for each in fresh:
+            frozen[each.pid] = each
+            with suppress(psutil.Error):
+                each.suspend()
+    return list(frozen.values())
+
+
+def kill(victims: Iterable[psutil.Process]) -> int:
+    """SIGKILL to each; how many were still there. A pid that somebody else has by now is left alone."""
+    killed = 0
+    for victim in victims:
+        with suppress(psutil.Error):
+            victim.kill()
+            killed += 1
+    return killed
+
+
+def kill_session(leader: int, start_time: int) -> int:
+    """SIGKILL to every member of the session that `leader`, now dead, led; how many that were.
+
+    As long as a member lives the kernel gives the leader's number to nobody else. So if the number belongs to a
+    process of another start time, no member is left.
+    """
+    killed: dict[int, psutil.Process] = {}
+    for _ in range(MAX_ROUNDS):
+        if identity(leader) not in (None, start_time):
+            break
+        fresh = [each for each in _members(leader) if killed.get(each.pid) != each]
+        if not fresh:
+            break
+        killed.update((each.pid, each) for each in fresh)
+        kill(fresh)
+    return len(killed)
+
+
+def _belongings(leader: int) -> dict[int, psutil.Process]:
+    """Members of the leader's session and descendants of any of them, by pid; the leader itself is not among them."""
+    members = {each.pid: each for each in _members(leader) if each.pid != leader}
+    found = _descendants(leader)
+    for pid in members.keys() - found.keys():  # its parent died, so it is nobody's descendant any more
+        found |= _descendants(pid)
+    return found | members
+
+
+def _descendants(pid: int) -> dict[int, psutil.Process]:
+    try:
+        return {each.pid: each for each in psutil.Process(pid).children(recursive=True)}
+    except psutil.Error:
+        return {}
+
+
+def _members(session: int) -> list[psutil.Process]:
+    """The live processes of a session; zombies are nobody's trouble."""
+    members = []
+    for pid in psutil.pids():
+        with suppress(ProcessLookupError, PermissionError, psutil.Error):
+            if os.getsid(pid) == session:
+                process = psutil.Process(pid)
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    members.append(process)
+    return members

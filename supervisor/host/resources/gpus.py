@@ -1,0 +1,101 @@
+"""The GPUs as NVIDIA's driver tells of them, through nvidia-ml-py where both are there."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from supervisor.core.fleet.gpus import Gpu
+from supervisor.host.resources.gpu_memory import binding
+from supervisor.host.storage.disk_threads import DiskThreads
+
+DRIVER = Path("/dev/nvidiactl")
+ANSWERS_WITHIN_S = 10.0  # a driver in trouble hangs; nvidia-smi takes about a second for eight GPUs
+
+Answer = TypeVar("Answer")
+
+log = structlog.get_logger()
+
+
+class Gpus:
+    """NVML, once it was reached. `known`: the ids of all GPUs that were ever seen; `load`: gives the binding."""
+
+    def __init__(self, load: Callable[[], Any] = binding) -> None:
+        self.known: set[str] = set()
+        self._load = load
+        self._nvml: Any = None
+        self._is_open = False
+        self._is_reached = False
+        self._reaching = asyncio.Lock()
+        self._threads = DiskThreads()
+
+    async def ask(self, question: Callable[[], Answer]) -> Answer:
+        """What `open` or `look` gives, in a thread that nobody waits for: a driver that hangs holds up no exit.
+
+        Raises TimeoutError if there is no answer within ANSWERS_WITHIN_S; a later question waits behind that one.
+        """
+        return await asyncio.wait_for(self._threads.run(DRIVER, question), ANSWERS_WITHIN_S)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody to ask; a host without a driver has no GPUs of NVIDIA's to wait for."""
+        return self._is_open
+
+    async def reach(self) -> None:
+        """Once, before the first job: a daemon of plain programs loads nothing of NVIDIA's."""
+        async with self._reaching:
+            if self._is_reached:
+                return
+            self._is_reached = True
+            try:
+                await self.ask(self.open)
+            except TimeoutError:
+                effect = "starts wait for no GPU until it answers"
+                log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect=effect)
+
+    def open(self) -> None:
+        """Blocks: without nvidia-persistenced it loads the driver."""
+        self._nvml = self._load()
+        if self._nvml is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlInit()
+                self._is_open = True
+
+    def look(self) -> list[Gpu]:
+        """All that the driver still counts. Blocks."""
+        nvml = self._nvml
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError as error:
+            return [Gpu(0, "", trouble=f"the driver says {error}")]
+        found = [self._one(number) for number in range(count)]
+        self.known |= {each.uuid for each in found if each.uuid}
+        return found
+
+    def _one(self, number: int) -> Gpu:
+        nvml, uuid = self._nvml, ""
+        try:
+            device = nvml.nvmlDeviceGetHandleByIndex(number)
+            uuid = _text(nvml.nvmlDeviceGetUUID(device))
+            pids = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device))
+            return Gpu(number, uuid, pids, self._lasting_trouble(device))
+        except nvml.NVMLError as error:
+            fatal = error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)
+            return Gpu(number, uuid, trouble=str(error) if fatal or not uuid else None)
+
+    def _lasting_trouble(self, device: Any) -> str | None:
+        """Memory that could not be mapped out any more; a mere error counter says nothing of the next attempt."""
+        try:
+            *_, failed = self._nvml.nvmlDeviceGetRemappedRows(device)
+        except self._nvml.NVMLError as error:
+            if error.value in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED):
+                return str(error)
+            return None  # older than Ampere
+        return "its memory has errors that can't be mapped out (row remapping failed)" if failed else None
+
+
+def _text(said: Any) -> str:
+    return said.decode() if isinstance(said, bytes) else str(said)

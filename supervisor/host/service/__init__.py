@@ -1,0 +1,1 @@
+"""The daemon as a service: one instance, background, systemd, the host's shutdown, what is imported."""

@@ -1,0 +1,1 @@
+"""Checkpoints on disk: written, proven, selected, retained, rolled back."""

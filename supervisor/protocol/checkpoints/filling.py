@@ -1,0 +1,144 @@
+"""A folder that is filled and then committed as one: its files are hashed while they are written, not read back.
+
+The disk begins with a file's first bytes (`appending`), so the sync at the end waits for the last ones only.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import xxhash
+
+from supervisor.protocol import durable
+from supervisor.protocol.checkpoints.appending import PIECE_BYTES, Cached, Direct
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+SMALL_BYTES = 256 << 10  # less is gathered: one system call for many small tensors
+
+
+class NewFile:
+    """A file that did not exist, written from its beginning to its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        self._digest = xxhash.xxh3_128()
+        self._gathered = bytearray()
+        self._way: Direct | Cached | None = None  # none yet: it may be small
+        self._has_ended = False
+        self._failure: OSError | None = None
+        self.size = 0
+        """Bytes written so far."""
+
+    def write(self, content: "ReadableBuffer") -> None:
+        """Appends. What is large is in the file, or in memory of ours, before this returns."""
+        view = memoryview(content).cast("B")
+        self.size += len(view)
+        if len(self._gathered) + len(view) < SMALL_BYTES:
+            self._gathered += view
+            return
+        if self._way is None:
+            self._way = Direct(self._descriptor)
+        self._put_gathered(self._way)
+        for at in range(0, len(view), PIECE_BYTES):
+            self._put(self._way, view[at : at + PIECE_BYTES])
+
+    def _put_gathered(self, way: Direct | Cached) -> None:
+        gathered, self._gathered = self._gathered, bytearray()
+        self._put(way, memoryview(gathered))
+
+    def _put(self, way: Direct | Cached, piece: memoryview) -> None:
+        self._digest.update(piece)
+        with self._named():
+            way.put(piece)
+
+    def end(self) -> tuple[int, str]:
+        """Nothing follows. Size and hash, as `durable.hash_file` would give them. Raises OSError, also for a write that
+        failed before."""
+        if self._failure is not None:  # bytes are missing
+            raise self._failure
+        if not self._has_ended:
+            way = self._way or Cached(self._descriptor)
+            self._put_gathered(way)
+            with self._named():
+                way.end()
+            self._has_ended = True
+        return self.size, f"xxh3_128:{self._digest.hexdigest()}"
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """An error of the system call does not know the name."""
+        try:
+            yield
+        except OSError as error:
+            self._failure = OSError(error.errno, error.strerror, str(self._path))
+            raise self._failure from error
+
+    def sync(self) -> None:
+        """Waits until it is on the disk."""
+        with self._named():
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        """Lets go of it, complete or not."""
+        os.close(self._descriptor)
+
+
+class NewFolder:
+    """The folder `partial`, made by this and becoming another one by `commit`. Not for two threads at once."""
+
+    def __init__(self, partial: Path) -> None:
+        """Raises FileExistsError, or another OSError."""
+        self.path = partial
+        partial.mkdir()
+        self._open: dict[str, NewFile] = {}
+        self._of_others: dict[str, tuple[int, str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Closes the files. What was not committed stays as it is."""
+        for file in self._open.values():
+            file.close()
+
+    def create(self, name: str) -> NewFile:
+        """A file in it; it stays open until the end, so that no error of its writing can go to somebody else."""
+        self._open[name] = NewFile(self.path / name)
+        return self._open[name]
+
+    def add(self, name: str, content: bytes) -> None:
+        """A whole file."""
+        self.create(name).write(content)
+
+    def adopt(self, name: str) -> None:
+        """A file that somebody else wrote into it: read back for its hash."""
+        self._of_others[name] = durable.hash_file(self.path / name)
+
+    def end(self) -> dict[str, tuple[int, str]]:
+        """Size and hash by name, sorted, of all files so far; nothing more is written into those."""
+        own = {name: file.end() for name, file in self._open.items()}
+        return dict(sorted((own | self._of_others).items()))
+
+    def commit(self, final: Path, check: Callable[[], None] = lambda: None) -> None:
+        """Makes it exist as `final`, on the disk. `check`: called when all but the rename is done; what it raises
+        passes through, and there is no `final`.
+
+        Raises OSError, also where `final` exists and is not empty.
+        """
+        self.end()
+        for file in self._open.values():
+            file.sync()
+        for name in self._of_others:
+            durable.sync_file(self.path / name)
+        durable.sync_folder(self.path)
+        check()
+        self.path.rename(final)
+        durable.sync_folder(final.parent)

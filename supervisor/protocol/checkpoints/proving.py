@@ -1,0 +1,67 @@
+"""Every checkpoint at a place, ours and other programs', each read to its last byte. Changes nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import foreign, manifest, selection
+from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.damage import BundleError, Damage
+from supervisor.protocol.tensorbundle import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """One checkpoint and the verdict. None where something is not known; `created_wall_at` is Unix time.
+
+    `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid; `damage`: of what class, if TensorFlow's.
+    """
+
+    name: str
+    kind: str
+    step: int | None
+    attempt: int | None
+    created_wall_at: float | None
+    size_bytes: int | None
+    valid: bool
+    reason: str | None = None
+    damage: Damage | None = None
+    quarantined: bool = False
+
+
+def prove(place: Path) -> list[Proven]:
+    """Those in a folder, newest first and ours before others, then those set aside; or the one that `place` names.
+
+    Raises OSError if something can't be read for a reason that says nothing about the checkpoints.
+    """
+    if layout.parse_name(place.name) is not None and place.is_dir():
+        return [_ours(place)]
+    ours = [_ours(place / str(name)) for name in selection.committed(place)] if place.is_dir() else []
+    aside = [_set_aside(each.name, each.reason) for each in selection.quarantined(place)]
+    return [*ours, *map(_other, foreign.at(place)), *aside]
+
+
+def _ours(folder: Path) -> Proven:
+    name = layout.parse_name(folder.name)
+    step, attempt = (name.step, name.attempt) if name is not None else (None, None)
+    try:
+        found = manifest.verify(folder)
+    except ManifestError as error:
+        return Proven(folder.name, "stepkeeper", step, attempt, None, None, False, str(error))
+    return Proven(folder.name, "stepkeeper", step, attempt, found.created_wall_at, found.size_bytes, True)
+
+
+def _other(prefix: Path) -> Proven:
+    try:
+        found = verify.verify(prefix)
+    except BundleError as error:
+        reason = foreign.explained(prefix, error)
+        return Proven(prefix.name, "tensorflow", None, None, None, None, False, reason, error.damage)
+    written_at = prefix.with_name(f"{prefix.name}{verify.INDEX}").stat().st_mtime
+    return Proven(prefix.name, "tensorflow", foreign.step_of(found)[0], None, written_at, found.size_bytes, True)
+
+
+def _set_aside(text: str, reason: str) -> Proven:
+    name = layout.checkpoint_in(text)
+    step, attempt = (name.step, name.attempt) if name is not None else (None, None)
+    return Proven(text, "stepkeeper", step, attempt, None, None, False, reason, quarantined=True)

@@ -1,0 +1,284 @@
+"""Finds the newest checkpoint that is proven whole, and sets aside the ones that are not.
+
+Used by the daemon before every attempt, and by a worker that runs without a daemon. TensorFlow's own `checkpoint`
+pointer is never read: a damaged pointer must not hide good checkpoints.
+"""
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import foreign, manifest
+from supervisor.protocol.checkpoints.foreign import Found
+from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
+from supervisor.protocol.damage import Refused
+from supervisor.protocol.layout import CheckpointName
+
+MAX_STATE_BYTES = 64 << 20  # as its reader in the worker allows
+REASON_FILE = "WHY.txt"
+BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The checkpoint to restore (None: begin at step 0, there never was one), and those refused on the way to it.
+
+    `path`: the folder of one of ours, which has a `manifest`; the prefix of another program's, which is `foreign`.
+    """
+
+    path: Path | None
+    manifest: Manifest | None
+    refused: tuple[Refused, ...] = ()
+    foreign: Found | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The step it was taken at; None if there is none."""
+        if self.manifest is not None:
+            return self.manifest.step
+        return self.foreign.step if self.foreign is not None else None
+
+    @property
+    def place(self) -> str | None:
+        """Where its data stand, in words, as `state.json` says; None if it does not."""
+        if self.path is None or self.manifest is None:
+            return None
+        try:
+            state = json.loads(durable.read_file(self.path / layout.STATE, MAX_STATE_BYTES))
+            position = state.get("position", state)  # runs without TensorFlow have it at the top
+            return f"epoch {int(position['epoch'])}, batch {int(position['batch'])}"
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+
+class NoValidCheckpoint(Exception):
+    """Checkpoints exist, or existed, and none is whole: beginning again at step 0 is a decision for a person."""
+
+    def __init__(self, directory: Path, refused: tuple[Refused, ...], what_else: str = BEGIN_AGAIN) -> None:
+        """`what_else`: what a person can do instead of restoring one from a copy."""
+        self.refused = refused
+        listed = "; ".join(f"{each.name}: {each.reason}" for each in refused)
+        super().__init__(
+            f"cannot restore from {directory}: no checkpoint in it is whole ({listed}); "
+            f"restore one from a copy, or {what_else}"
+        )
+
+
+def committed(directory: Path) -> list[CheckpointName]:
+    """The names of all checkpoint directories, newest first; a directory that does not exist has none.
+
+    Raises OSError if it exists and can't be read.
+    """
+    try:
+        with os.scandir(directory) as entries:  # looks into none of them: one may be damaged
+            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
+
+
+def select(directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
+    """Verifies newest first and returns the first whole checkpoint; the bad ones before it go to quarantine.
+
+    Reads every byte of what it verifies. A bad one that can't be moved (disk full, read-only) is passed over and says
+    so in its reason. Where there never was a checkpoint of ours, another program's is chosen: at `initial`, or else in
+    the directory; bad ones of those stay where they are. Names in `avoid` are passed over, and left as they are, while
+    an older one is whole. Raises NoValidCheckpoint if there is nothing whole but something was, now or earlier, or
+    `initial` is nothing; OSError if the directory can't be read.
+    """
+    refused: list[Refused] = []
+    names = committed(directory)
+    for name in [*(each for each in names if str(each) not in avoid), *(each for each in names if str(each) in avoid)]:
+        try:
+            proven = manifest.verify(directory / str(name))
+        except ManifestError as error:
+            if name not in committed(directory):
+                continue  # retention of a worker that is still leaving took it
+            refused.append(Refused(str(name), _set_aside(directory, name, str(error))))
+        else:
+            return Selection(directory / str(name), proven, tuple(refused))
+    set_aside = [*refused, *(each for each in quarantined(directory) if each.name not in {r.name for r in refused})]
+    if set_aside:
+        raise NoValidCheckpoint(directory, tuple(set_aside))
+    return _begin(directory, foreign.inside(directory)) if initial is None else _begin_from(initial)
+
+
+def _begin(place: Path, candidates: Iterable[Path]) -> Selection:
+    """From what another program left at a place, if it did."""
+    found, refused = foreign.newest_whole(candidates)
+    if found is not None:
+        return Selection(found.bundle.prefix, None, refused, found)
+    if refused:
+        raise NoValidCheckpoint(place, refused, "move them away to begin at step 0")
+    return Selection(None, None)
+
+
+def _begin_from(initial: Path) -> Selection:
+    """From where the operator said: ours or another program's, a folder of several or one. Nothing there is moved."""
+    refused: list[Refused] = []
+    own = [initial] if layout.parse_name(initial.name) else [initial / str(name) for name in committed(initial)]
+    for folder in own:
+        try:
+            return Selection(folder, manifest.verify(folder), tuple(refused))
+        except ManifestError as error:
+            refused.append(Refused(folder.name, str(error)))
+    if not own:
+        chosen = _begin(initial, foreign.at(initial))
+        if chosen.path is not None:
+            return chosen
+    nothing = "there is no checkpoint of this name, nor a folder with any"
+    if (initial / "saved_model.pb").is_file():
+        nothing = "it is a SavedModel, an export: the optimizer's state and the place in the data are not in it"
+    why = tuple(refused) or (Refused(initial.name, nothing),)
+    raise NoValidCheckpoint(initial, why, "set initial_checkpoint to one that is whole, or take the line out")
+
+
+def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:
+    try:
+        quarantine(directory, name, reason)
+    except OSError as error:
+        return f"{reason} (could not be set aside: {error.strerror})"
+    return reason
+
+
+def quarantine(directory: Path, name: CheckpointName, reason: str) -> Path:
+    """Moves a bad checkpoint where nothing will choose it and nothing deletes it, and leaves the reason beside it.
+
+    Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
+    somebody else, so no symbolic link in it is followed and what is made there is given to the folder's owner.
+    """
+    with _folder(directory) as home:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.QUARANTINE, dir_fd=home)
+        with _folder(layout.QUARANTINE, home) as aside:
+            _give_to_owner_of(home, aside)
+            moved = _move(str(name), home, aside)
+            os.fsync(aside)
+            os.fsync(home)
+            with contextlib.suppress(OSError), _folder(moved, aside) as bad:  # the disk may be full; the log has it too
+                _leave_reason(bad, reason)
+    return directory / layout.QUARANTINE / moved
+
+
+@contextlib.contextmanager
+def _folder(path: Path | str, inside: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder; with `inside`, of one that really lies there."""
+    link = 0 if inside is None else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _move(name: str, home: int, aside: int) -> str:
+    """Moves a folder to the first name that is free; says which."""
+    for target in itertools.chain([name], (f"{name}.{count}" for count in itertools.count(2))):
+        try:
+            os.rename(name, target, src_dir_fd=home, dst_dir_fd=aside)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return target
+    raise AssertionError("there is always a higher number")
+
+
+def _leave_reason(folder: int, reason: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(REASON_FILE, dir_fd=folder)
+    file = os.open(REASON_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        os.write(file, f"{reason}\n".encode("utf-8", "replace"))
+        _give_to_owner_of(folder, file)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _give_to_owner_of(folder: int, descriptor: int) -> None:
+    if os.geteuid() == 0:
+        owner = os.fstat(folder)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def quarantined(directory: Path) -> list[Refused]:
+    """What lies in quarantine, newest first, with the reason it was put there."""
+    try:
+        names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [Refused(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
+
+
+def _reason(folder: Path) -> str:
+    try:
+        text = durable.read_file(folder / REASON_FILE, 1000).decode(errors="replace").strip()
+    except OSError:
+        text = ""
+    return text or "set aside, reason not recorded"
+
+
+def highest_attempt(directory: Path) -> int:
+    """The highest attempt that ever wrote here: committed, interrupted or set aside; 0 if none did.
+
+    Raises OSError if the directory exists and can't be read.
+    """
+    names: list[str] = []
+    for folder in (directory, directory / layout.QUARANTINE):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names += os.listdir(folder)  # noqa: PTH208 - names, not paths
+    return max((found.attempt for found in map(layout.checkpoint_in, names) if found is not None), default=0)
+
+
+def sweep_partials(directory: Path) -> list[str]:
+    """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
+    replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.BATCH)
+    temporary = tuple(map(durable.temporary_prefix, replaced))
+    leftovers = [
+        entry for entry in directory.iterdir() if layout.is_partial(entry.name) or entry.name.startswith(temporary)
+    ]
+    for leftover in leftovers:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
+        else:
+            leftover.unlink()
+    return [leftover.name for leftover in leftovers]
+
+
+def delete(directory: Path, name: CheckpointName) -> None:
+    """Deletes a committed checkpoint: it stops existing first (one rename), its bytes go after."""
+    doomed = directory / name.partial
+    (directory / str(name)).rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def make_room(directory: Path) -> CheckpointName | None:
+    """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
+    newest whole one of the newest attempt, which may have begun from an older one.
+
+    Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
+    """
+    whole = [name for name in committed(directory) if _is_whole(directory / str(name))]
+    if not whole:
+        return None
+    kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)))
+    oldest = next((name for name in reversed(whole) if name not in kept), None)
+    if oldest is not None:
+        delete(directory, oldest)
+    return oldest
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        manifest.verify(path)
+    except ManifestError:
+        return False
+    return True

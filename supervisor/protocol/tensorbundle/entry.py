@@ -1,0 +1,129 @@
+"""The records inside a TensorFlow checkpoint's index: a header, then an entry for each tensor."""
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from supervisor.protocol.tensorbundle.protowire import (
+    BYTES,
+    FIXED32,
+    VARINT,
+    bytes_field,
+    encoded,
+    fields,
+    number_field,
+    signed,
+)
+
+MAX_SHARDS = 99_999  # the names of data files have five digits
+MAX_DIMENSIONS = 254  # TensorFlow's own limit
+MAX_SIZE = (1 << 63) - 1
+
+
+class Dtype(IntEnum):
+    """The element types that the checks treat specially."""
+
+    INT32 = 3
+    STRING = 7
+    INT64 = 9
+    VARIANT = 21
+
+
+WIDTHS = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 11: 1, 12: 1, 13: 4, 14: 2, 15: 2, 16: 2, 17: 2,
+          18: 16, 19: 2, 22: 4, 23: 8, 24: 1, 25: 1, 26: 1, 27: 1, 28: 1}  # fmt: skip
+"""Bytes an element, by the number of its type (tensorflow/core/framework/types.proto); others aren't checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """How many data files there are."""
+
+    shards: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a tensor's bytes lie, and their masked crc32c. `elements`: how many its shape has."""
+
+    name: str
+    dtype: int
+    dimensions: int
+    elements: int
+    shard: int
+    offset: int
+    size: int
+    crc: int
+
+    @property
+    def is_counter(self) -> bool:
+        """Whether it is one whole number."""
+        return self.dimensions == 0 and self.dtype in (Dtype.INT32, Dtype.INT64)
+
+
+def header(key: bytes, record: bytes) -> Header:
+    """The first record. Raises ValueError for another one, and for what TensorFlow's reader refuses too."""
+    if key:
+        raise ValueError("its first record is no header")
+    values = {number: value for number, kind, value in fields(record) if kind == VARINT}
+    shards, big_endian = values.get(1, 0), values.get(2, 0)
+    if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
+        raise ValueError(f"its header says there are {shards!r} data files")
+    if big_endian:
+        raise ValueError("it was written on a big-endian machine, which is not supported")
+    return Header(shards)
+
+
+HEADER = number_field(1, 1) + bytes_field(3, number_field(1, 1))
+"""The first record of a checkpoint with one data file, as TensorFlow writes it: little-endian, format version 1."""
+
+
+def record(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int) -> bytes:
+    """A tensor's record, as TensorFlow writes it. `crc`: masked; of a tensor in the first data file."""
+    dimensions = b"".join(bytes_field(2, number_field(1, length)) for length in shape)
+    places = number_field(4, offset) + number_field(5, size)
+    checksum = encoded(6 << 3 | FIXED32) + struct.pack("<I", crc) if crc else b""
+    return number_field(1, dtype) + bytes_field(2, dimensions) + places + checksum
+
+
+def entry(key: bytes, record: bytes) -> Entry | None:
+    """A tensor's record; None for that of a partitioned tensor, which has no bytes of its own. Raises ValueError."""
+    name = key.decode(errors="backslashreplace")
+    numbers = {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}
+    shape: tuple[int, ...] = ()
+    for number, kind, value in fields(record):
+        if number == 7 and kind == BYTES:
+            return None
+        if number == 2 and isinstance(value, bytes):
+            shape += _shape(value)
+        elif number in numbers and isinstance(value, int) and kind == (FIXED32 if number == 6 else VARINT):
+            numbers[number] = signed(value)
+        elif number in numbers or number == 2:
+            raise ValueError(f"the record of {name!r:.120} is not one of a tensor")
+    found = Entry(name, numbers[1], len(shape), math.prod(shape), numbers[3], numbers[4], numbers[5], numbers[6])
+    _check(found, shape)
+    return found
+
+
+def _check(found: Entry, shape: tuple[int, ...]) -> None:
+    if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS or found.elements > MAX_SIZE:
+        raise ValueError(f"{found.name!r:.120} has an impossible shape")
+    if found.offset < 0 or found.size < 0 or found.offset + found.size > MAX_SIZE:
+        raise ValueError(f"{found.name!r:.120} lies at an impossible place")
+    width = WIDTHS.get(found.dtype)
+    if width is not None and found.size != found.elements * width:
+        raise ValueError(
+            f"{found.name!r:.120} has {found.elements} elements of {width} bytes but is {found.size} bytes long"
+        )
+    if found.dtype in (Dtype.STRING, Dtype.VARIANT) and found.elements > found.size:
+        raise ValueError(f"{found.name!r:.120} has {found.elements} elements in {found.size} bytes")
+
+
+def _shape(record: bytes) -> tuple[int, ...]:
+    dimensions = []
+    for number, kind, value in fields(record):
+        if number == 2 and kind == BYTES and isinstance(value, bytes):
+            sizes = [size for inner, inner_kind, size in fields(value) if inner == 1 and inner_kind == VARINT]
+            dimensions.append(signed(int(sizes[-1])) if sizes else 0)
+    return tuple(dimensions)

@@ -1,0 +1,181 @@
+"""From a program's configuration to what the core and the process need of it."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor.config import ProgramConfig
+from supervisor.core.program.facts import (
+    AutoRestart,
+    OnNotice,
+    OnOom,
+    Policy,
+)
+from supervisor.core.program.standby import Kind
+from supervisor.host.commands.health import Check
+from supervisor.host.processes import marks
+from supervisor.host.processes.limits import RESOURCES
+from supervisor.host.processes.process import SpawnRequest
+from supervisor.host.processes.users import credentials_of
+from supervisor.protocol import launch
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
+
+
+def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
+    """What the core has to know of a program. `notice_grace`: s."""
+    job = config.job
+    policy = Policy(
+        name=config.name,
+        is_job=job is not None,
+        autorestart=AutoRestart(config.autorestart),
+        exitcodes=frozenset(config.exitcodes),
+        startsecs=config.startsecs,
+        notify_timeout=config.notify_timeout if config.notify else None,
+        startretries=config.startretries,
+        stop_timeout=config.stopwaitsecs,
+    )
+    if job is None:
+        return policy
+    return replace(
+        policy,
+        startup_timeout=job.startup_timeout,
+        hang_timeout=None if job.hang_timeout == "auto" else job.hang_timeout,
+        hang_floor=job.hang_timeout_min if job.hang_timeout == "auto" else None,
+        flush_timeout=job.flush_timeout,
+        on_notice=OnNotice(job.on_notice),
+        notice_margin=job.notice_margin,
+        notice_grace=notice_grace,
+        on_oom=OnOom(job.on_oom),
+    )
+
+
+def standby_of(config: ProgramConfig) -> Kind:
+    """The kind of standby that is kept for a program.
+
+    A script of one's own has one only if it is asked for: what it does before it waits, nobody here knows.
+    """
+    job = config.job
+    if job is None or job.strategy in ("multiworker", "tpu"):  # those start others, or open a device, as they load
+        return Kind.OFF
+    if job.standby is None:
+        return Kind.WARM if job.entrypoint is not None else Kind.OFF
+    return Kind(job.standby)
+
+
+def spawn_request(
+    config: ProgramConfig,
+    told: launch.Launch | None,
+    *,
+    environment: Mapping[str, str],
+    mark: str,
+    server_url: str | None,
+    stdout: int,
+    stderr: int,
+    stdin: int | None = None,
+    notify: Path | None = None,
+    oom_score_adjust: int | None = None,
+) -> SpawnRequest:
+    """The order for one process. `told`: what a job's worker is told; `oom_score_adjust`: instead of the program's own.
+
+    Raises SpawnError if its user does not exist or can't be taken on.
+    """
+    return SpawnRequest(
+        program=config.name,
+        argv=config.command,
+        directory=config.directory,
+        environment={
+            **launch.without_launch(environment),
+            marks.VARIABLE: mark,
+            marks.CONFIGURATION: digest_of(config),
+            "SUPERVISOR_ENABLED": "1",
+            "SUPERVISOR_PROCESS_NAME": config.process,
+            "SUPERVISOR_GROUP_NAME": config.group,
+            **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
+            **config.environment,
+            **({"NOTIFY_SOCKET": str(notify)} if notify else {}),
+            **(told.to_environment() if told is not None else {}),
+        },
+        credentials=credentials_of(config.user) if config.user else None,
+        umask=config.umask,
+        group_ends_with_it=config.job is not None,
+        stdout=stdout,
+        stderr=stderr,
+        stdin=stdin,
+        limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
+        oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
+    )
+
+
+def check_of(
+    config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, environment: Mapping[str, str]
+) -> Check:
+    """A command of the program's that is run beside it, as `key` of its section says."""
+    return Check(
+        argv=command,
+        environment={**environment, **config.environment, "SUPERVISOR_PROGRAM_PID": str(pid or "")},
+        directory=config.directory,
+        user=config.user,
+        timeout_s=config.healthcheck_timeout if key == "healthcheck_command" else config.stopwaitsecs,
+        key=key,
+    )
+
+
+def digest_of(config: ProgramConfig) -> str:
+    """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
+    return hashlib.sha256(json.dumps(config.said(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    return sorted(map(str, value)) if isinstance(value, frozenset) else str(value)
+
+
+def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
+    """Uid and gid of the user the program runs as; None: the daemon's own. Raises SpawnError."""
+    if config.user is None:
+        return None
+    user = credentials_of(config.user)
+    return user.uid, user.gid
+
+
+def launch_of(
+    config: ProgramConfig,
+    control: launch.Control,
+    between_failures_s: float,
+    split: int,
+    waits_for: launch.DaemonIdentity | None = None,
+) -> launch.Launch | None:
+    """All that the worker of a job is told, or its standby (`waits_for`); None for a program that is no job."""
+    job = config.job
+    if job is None:
+        return None
+    standby = standby_of(config)
+    return launch.Launch(
+        job=config.name,
+        control=control,
+        checkpoint_dir=job.checkpoint_dir,
+        initial_checkpoint=job.initial_checkpoint,
+        export_dir=job.export_dir,
+        strategy=job.strategy,
+        replicas=job.replicas,
+        workers=job.workers,
+        deterministic=job.deterministic,
+        strict=job.strict,
+        interval=job.checkpoint_interval,
+        interval_min_s=job.checkpoint_interval_min,
+        interval_max_s=job.checkpoint_interval_max,
+        between_failures_s=between_failures_s,
+        make_room=job.checkpoint_make_room,
+        on_nan=job.on_nan,
+        loss_spike=job.loss_spike,
+        split=split,
+        standby=str(standby) if standby is Kind.HOT or waits_for is not None else None,
+        waits_for=waits_for,
+        retention=RetentionPolicy(
+            newest=job.checkpoint_keep,
+            every_hours=job.checkpoint_keep_every,
+            best_metric=job.checkpoint_keep_best[1] if job.checkpoint_keep_best else None,
+            best_mode=job.checkpoint_keep_best[0] if job.checkpoint_keep_best else "min",
+        ),
+    )

@@ -1,0 +1,123 @@
+"""How a plain program is reached besides by signals: its standard input, and the socket where it says it is ready."""
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import ProgramConfig
+from supervisor.host.pipes import stdin
+from supervisor.host.pipes.control_pipes import make_folder
+from supervisor.host.pipes.notify import NotifySocket, Said
+from supervisor.host.pipes.stdin import Stdin
+from supervisor.host.processes.spawning import SpawnError
+from supervisor.protocol import layout
+from supervisor.runner.attempt.launching import owner_of
+
+
+class Ways:
+    """Those of one attempt, in its folder below `runtime_dir`. `mark`: what its processes carry.
+
+    `on_said` gets its number and its notifications.
+    """
+
+    __slots__ = ("_config", "_log", "_mark", "_notify", "_number", "_on_said", "_runtime_dir", "_stdin")
+
+    def __init__(
+        self,
+        runtime_dir: Path,
+        config: ProgramConfig,
+        number: int,
+        mark: str,
+        on_said: Callable[[int, Said], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._runtime_dir = runtime_dir
+        self._config = config
+        self._number = number
+        self._mark = mark
+        self._stdin: Stdin | None = None
+        self._on_said = on_said
+        self._notify: NotifySocket | None = None
+        self._log = log
+
+    @property
+    def stdin(self) -> Stdin:
+        """The program's standard input. Made once it is asked for, which few programs' is."""
+        if self._stdin is None:
+            self._stdin = Stdin(self._folder)
+        return self._stdin
+
+    @property
+    def _folder(self) -> Path:
+        return layout.attempt_folder(self._runtime_dir, self._config.name, self._number)
+
+    @property
+    def notify_path(self) -> Path | None:
+        """The socket's, for the program's environment; None where it has none."""
+        return self._notify.path if self._notify is not None else None
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether the program has said that it is ready, to this daemon or an earlier one."""
+        return self._notify is not None and self._notify.was_ready
+
+    def open(self) -> int:
+        """Makes them; gives what the program is to read from. Raises SpawnError or OSError with nothing left behind.
+
+        Where no file can be made, a program that is only written to starts all the same.
+        """
+        owner, folder = owner_of(self._config), self._folder
+        try:
+            make_folder(folder, 0o711)
+            reading = stdin.create(folder, owner)
+        except OSError as error:
+            self._log.warning("stdin.out_of_reach", folder=str(folder), error=error.strerror)
+            reading = stdin.without_path()
+        if self._config.notify:
+            try:
+                self._notify = self._listen(owner)
+            except OSError as error:
+                os.close(reading)
+                self.end()
+                raise SpawnError(
+                    f"cannot listen for its readiness in {folder}: {error.strerror or error}; make runtime_dir "
+                    f"writable, or point it elsewhere",
+                    permanent=False,
+                ) from error
+        return reading
+
+    def take_over(self, pid: int) -> None:
+        """Goes on where an earlier daemon left them. One that can't be heard any more is supervised all the same."""
+        if self._config.notify:
+            try:
+                self._notify = self._listen(owner_of(self._config))
+            except OSError as error:
+                self._log.warning("notify.out_of_reach", folder=str(self._folder), error=error.strerror or str(error))
+        self.started(pid)
+
+    def started(self, pid: int) -> None:
+        """The program's process."""
+        if self._notify is not None:
+            self._notify.pid = pid
+
+    def end(self) -> None:
+        """Hears what the program said last, and removes them."""
+        if self._notify is not None:
+            self._notify.drain()
+        self.let_go()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def let_go(self) -> None:
+        """Leaves them, as they are, to the next daemon."""
+        if self._notify is not None:
+            self._notify.close()
+
+    def _listen(self, owner: tuple[int, int] | None) -> NotifySocket:
+        return NotifySocket(self._folder, owner, self._mark, partial(self._on_said, self._number), self._disbelieved)
+
+    def _disbelieved(self, why: str) -> None:
+        self._log.warning("notification.refused", why=why)

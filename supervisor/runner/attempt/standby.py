@@ -1,0 +1,313 @@
+"""The standby of one job: its process and pipes, until it becomes an attempt; `core/program/standby.py` decides."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import ProgramConfig
+from supervisor.core.failures.restart import describe_exit
+from supervisor.core.program import standby as core
+from supervisor.core.program.facts import Facts
+from supervisor.core.program.standby import Kind
+from supervisor.host.pipes.control_pipes import Channel
+from supervisor.host.processes import marks, priority, tree
+from supervisor.host.processes.process import (
+    Exit,
+    Process,
+    SpawnError,
+    identity,
+)
+from supervisor.host.resources import memory, oom_score
+from supervisor.protocol import layout, messages
+from supervisor.protocol.launch import Control, DaemonIdentity
+from supervisor.runner.attempt.launching import launch_of, standby_of
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.attempt.starting import captured, open_channel, start
+
+OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
+ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
+
+
+@dataclass(slots=True)
+class Spare:
+    """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last."""
+
+    process: Process
+    channel: Channel
+    mark: str
+    place: tuple[int, int] | None
+    words: str | None = None
+
+
+class Reserve:
+    """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: what it would be told."""
+
+    def __init__(
+        self,
+        config: ProgramConfig,
+        services: Services,
+        live_pid: Callable[[], int | None],
+        between_failures_s: Callable[[], float],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when its process is gone."""
+        limit_s = config.job.startup_timeout if config.job is not None else 0.0
+        self._config = config
+        self._services = services
+        self._live_pid = live_pid
+        self._between_failures_s = between_failures_s
+        self._machine = core.Standby(standby_of(config), limit_s)
+        self._spare: Spare | None = None
+        self._measured = core.WARM_BYTES
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at: float | None = None
+        self._discarded: list[Spare] = []
+        self._sweeps: list[asyncio.Task[object]] = []
+        self._loop = asyncio.get_running_loop()
+        self._log = log
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while there is one."""
+        return self._spare.process.pid if self._spare is not None else None
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Its process, and those that could not become an attempt and are not gone yet."""
+        mine = self._discarded if self._spare is None else [self._spare, *self._discarded]
+        return frozenset(each.process.pid for each in mine)
+
+    def standing(self) -> dict[str, Any]:
+        """What `status` says of it."""
+        now_is, pid = self._machine.now_is, self.pid
+        return {
+            "wanted": str(self._machine.wanted),
+            "stage": str(now_is.stage),
+            "kind": None if now_is.kind is None else str(now_is.kind),
+            "pid": pid,
+            "memory_bytes": None if pid is None else _resident(pid),
+            "reason": now_is.reason,
+        }
+
+    def stood(self, facts: Facts) -> None:
+        """Where the job stands now. What it needs no more is killed when this returns."""
+        self._handle(core.Stood(core.need_of(facts)))
+
+    def take(self, attempt: int, split: int) -> Spare | None:
+        """The standby as the process of this attempt: promoted, and nobody's here any more. None: there is none."""
+        spare = self._spare
+        effects = self._decide(core.AttemptBegins(self._unfit(), split))
+        if spare is None or not any(isinstance(each, core.Promote) for each in effects):
+            self._perform(effects)
+            return None
+        self._spare = None
+        self._loaded_or_gone()
+        try:
+            self._promote(spare, attempt, split)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the process would be nobody's
+            self._log.warning("standby.not_promoted", error=str(error))
+            self.discard(spare)
+            return None
+        return spare
+
+    def discard(self, spare: Spare) -> None:
+        """Ends one that was taken and can't be the attempt, with all it started; it is there until it is gone."""
+        self._discarded.append(spare)
+        spare.process.handed_to(partial(self._discarded_ended, spare), group_ends_with_it=True)
+        spare.process.kill_tree()
+
+    def _discarded_ended(self, spare: Spare, exit_: Exit) -> None:
+        self._discarded.remove(spare)
+        spare.channel.close()
+        self._sweep(spare)
+        self.on_change()
+
+    def let_go(self) -> None:
+        """Leaves it to the daemon that this one is about to become, which ends it."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loaded_or_gone()
+        if self._spare is not None:
+            self._spare.process.let_go()
+            self._spare.channel.let_go()
+            self._spare = None
+        for each in self._discarded:
+            each.process.let_go()
+
+    # --- the machine --------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: core.Event) -> None:
+        self._perform(self._decide(event))
+
+    def _decide(self, event: core.Event) -> list[core.Effect]:
+        effects = self._machine.handle(event, self._loop.time())
+        look_at = self._machine.deadline()
+        if look_at != self._look_at or (look_at is not None and self._timer is None):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = None if look_at is None else self._loop.call_at(look_at, self._look)
+            self._look_at = look_at
+        return effects
+
+    def _look(self) -> None:
+        self._timer = None
+        available, total = memory.available_and_total()
+        turn = self._services.turn.holder in (None, self._config.name)
+        self._handle(core.Looked(core.Memory(available, total), self._expected(), turn))
+
+    def _expected(self) -> int:
+        live = self._live_pid()
+        if self._machine.wanted is Kind.HOT:
+            return max(self._measured, (live and _resident(live)) or core.HOT_BYTES)
+        return self._measured
+
+    def _perform(self, effects: list[core.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case core.Prepare():
+                    self._prepare(effect)
+                case core.Drop():
+                    self._drop(effect)
+
+    # --- its process --------------------------------------------------------------------------------------------------
+
+    def _prepare(self, effect: core.Prepare) -> None:
+        self._services.turn.holder = self._config.name
+        try:
+            self._spare = self._start(effect)
+        except (SpawnError, OSError) as error:
+            self._log.warning("standby.not_spawned", error=str(error))
+            self._loaded_or_gone()
+            self._handle(core.Ended(f"it could not be started: {error}"))
+            return
+        self._log.info("standby.spawned", pid=self._spare.process.pid, kind=str(effect.kind))
+
+    def _start(self, effect: core.Prepare) -> Spare:
+        config, services, token = self._config, self._services, secrets.token_hex(8)
+        folder = layout.standby_folder(services.runtime_dir, config.name, token)
+        told = launch_of(
+            config,
+            Control(messages.STANDBY, folder),
+            self._between_failures_s(),
+            effect.split,
+            DaemonIdentity(os.getpid(), identity(os.getpid()) or 1),
+        )
+        mark = marks.standby_mark(services.state_dir, config.name, token)
+        channel = open_channel(config, folder, messages.STANDBY, self._heard, self._misheard)
+        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
+            undo.callback(channel.close)
+            ends = captured(config, services.logs, messages.STANDBY, handed_over)
+            place = _place(config.directory)
+            process = start(config, services, told, mark, ends, partial(self._ended, token), OOM_SCORE)
+            undo.pop_all()
+        priority.yield_to_all(process.pid)
+        return Spare(process, channel, mark, place)
+
+    def _drop(self, effect: core.Drop) -> None:
+        self._loaded_or_gone()
+        if self._spare is not None:
+            self._log.info("standby.dropped", pid=self._spare.process.pid, why=effect.reason)
+            self._spare.process.kill_tree()
+
+    def _unfit(self) -> str | None:
+        """Why its process can't be the next attempt; None: it can, or there is none."""
+        spare = self._spare
+        if spare is None:
+            return None
+        if spare.process.is_over:
+            return "it had ended"
+        if not spare.channel.was_heard:
+            return "it had only just begun"
+        return None if _place(self._config.directory) == spare.place else "the folder was another one by then"
+
+    def _promote(self, spare: Spare, attempt: int, split: int) -> None:
+        config, services = self._config, self._services
+        folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
+        spare.channel.become(folder, attempt)
+        _with_all_it_needs(spare.process)
+        oom_score.give(spare.process.pid, config.oom_score_adjust)
+        spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), split))
+
+    # --- what comes back ----------------------------------------------------------------------------------------------
+
+    def _heard(self, message: messages.FromWorker) -> None:
+        match message:
+            case messages.Ready() if self._spare is not None and message.kind in tuple(Kind):
+                _with_all_it_needs(self._spare.process)  # it waits, and has to be quick when it is needed
+                self._measured = _resident(self._spare.process.pid) or self._measured
+                self._loaded_or_gone()
+                self._log.info(
+                    "standby.ready",
+                    pid=self._spare.process.pid,
+                    kind=message.kind,
+                    load_s=round(message.load_s, 3),
+                    memory_bytes=self._measured,
+                )
+                self._handle(core.Loaded(Kind(message.kind)))
+            case messages.Failed():
+                if self._spare is not None:
+                    self._spare.words = message.error
+                self._log.warning("standby.failed", error=message.error, traceback=message.traceback)
+
+    def _misheard(self, error: str) -> None:
+        self._log.warning("standby.misspoke", error=error)
+
+    def _ended(self, token: str, exit_: Exit) -> None:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            raise RuntimeError(f"{self._config.name}: standby {token} ended, and there is none")
+        spare.channel.close()
+        self._loaded_or_gone()
+        how = describe_exit(exit_.code, exit_.signal)
+        text = f"{spare.words} ({how})" if spare.words else how
+        self._log.info("standby.exited", pid=spare.process.pid, how=how)
+        self._sweep(spare)
+        self._handle(core.Ended(text))
+        self.on_change()
+
+    def _loaded_or_gone(self) -> None:
+        """Others may load theirs."""
+        if self._services.turn.holder == self._config.name:
+            self._services.turn.holder = None
+
+    def _sweep(self, spare: Spare) -> None:
+        task = self._loop.create_task(asyncio.to_thread(_kill_rest, spare.process, spare.mark))
+        self._sweeps.append(task)
+        task.add_done_callback(self._sweeps.remove)
+
+
+def _kill_rest(process: Process, mark: str) -> int:
+    """In a thread: what it left behind, in its session and out of it."""
+    return process.kill_stragglers() + tree.kill(marks.of_attempt(mark))
+
+
+def _place(directory: Path | None) -> tuple[int, int] | None:
+    """Which folder a program would be started in: a link may lead elsewhere by now. None: it can't be told."""
+    try:
+        found = (directory or Path.cwd()).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _resident(pid: int) -> int | None:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def _with_all_it_needs(process: Process) -> None:
+    """It yields to nobody any more, as soon as the kernel lets it."""
+    if not process.is_over and not priority.as_everybody(process.pid):
+        asyncio.get_running_loop().call_later(ASK_AGAIN_S, _with_all_it_needs, process)

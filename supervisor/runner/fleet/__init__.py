@@ -1,0 +1,1 @@
+"""All programs together: order, dependencies, notices, suspend detection."""

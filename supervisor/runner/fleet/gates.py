@@ -1,0 +1,108 @@
+"""Holds programs back until those they depend on are ready."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from supervisor.config.relations import graph_of
+from supervisor.core.fleet import dependencies
+from supervisor.core.program.facts import ALIVE, State
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.runner.program.runner import Runner
+
+
+class Gates:
+    """Starts of programs that are in use; `runners` gives them by name. `look` is to be called after every change."""
+
+    def __init__(self, runners: Callable[[], Mapping[str, Runner]], ledger: Ledger) -> None:
+        self._runners = runners
+        self._ledger = ledger
+        self._waiting: set[str] = set()
+        self._will_look = False
+
+    def graph(self) -> dict[str, frozenset[str]]:
+        """By program in use: those in use that it depends on."""
+        return graph_of({name: runner.config for name, runner in self._runners().items()})
+
+    def start(self, runner: Runner, anew: bool = True) -> None:
+        """Starts it once all it depends on is ready; meanwhile it is wanted and says what it waits for.
+
+        `anew`: an operator wants it, so that earlier failures count no more.
+        """
+        runner.goes_on = runner.goes_on and not anew
+        if not self._unready(runner):
+            runner.start()
+            return
+        if not runner.wanted:
+            runner.preset(True)
+            self._ledger.remember_wanted(runner.name, True)
+        self._waiting.add(runner.name)
+        runner.wait_for(self.words(runner))
+        self.changed()
+
+    def holds(self, runner: Runner) -> bool:
+        """Whether something it depends on is not ready."""
+        return bool(self._unready(runner))
+
+    def needed_and_down(self, runner: Runner) -> list[Runner]:
+        """What it needs, near or far, that nothing will start but an operator; the farthest first."""
+        if not runner.config.depends_on:
+            return []
+        runners, graph = self._runners(), self.graph()
+        found = [runners[name] for name in dependencies.all_needed(graph, runner.name)]
+        down = [each for each in found if not self._is_ready(each) and self._is_down(each)]
+        return sorted(down, key=lambda each: len(dependencies.all_needed(graph, each.name)))
+
+    def is_hopeless(self, runner: Runner) -> bool:
+        """Whether it waits for something that only a person can start."""
+        runners = self._runners()
+        needed = [runners[name] for name in dependencies.all_needed(self.graph(), runner.name)]
+        return any(
+            dependencies.is_hopeless(each.state, each.wanted) for each in needed if not self._is_ready(each)
+        ) or any(state is None for each in (runner, *needed) for _, state in self._unready(each))
+
+    def changed(self) -> None:
+        """Something is different: who waits is looked at soon, once for many changes."""
+        if self._waiting and not self._will_look:
+            self._will_look = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._will_look = False
+        runners = self._runners()
+        for name in sorted(self._waiting):
+            runner = runners.get(name)
+            if runner is None or runner.waits_for is None:
+                self._waiting.discard(name)
+            elif self._unready(runner):
+                runner.wait_for(self.words(runner))
+            else:
+                self._waiting.discard(name)
+                runner.start()
+
+    def _unready(self, runner: Runner) -> list[tuple[str, State | None]]:
+        runners = self._runners()
+        found: list[tuple[str, State | None]] = []
+        for name in runner.config.depends_on:
+            meant = [runners[name]] if name in runners else self._group(name)
+            found += [(each.name, each.state) for each in meant if not self._is_ready(each)]
+            if not meant:
+                found.append((name, None))
+        return found
+
+    def _group(self, name: str) -> list[Runner]:
+        runners = self._runners()
+        return [
+            runners[each] for each in dependencies.meant(name, {key: it.config.group for key, it in runners.items()})
+        ]
+
+    def words(self, runner: Runner) -> str:
+        """What it waits for now."""
+        return dependencies.words(self._unready(runner))
+
+    @staticmethod
+    def _is_ready(runner: Runner) -> bool:
+        return dependencies.is_ready(runner.state, runner.was_done)
+
+    @staticmethod
+    def _is_down(runner: Runner) -> bool:
+        return runner.state not in ALIVE and runner.state is not State.BACKOFF and runner.waits_for is None

@@ -1,0 +1,114 @@
+"""In which order programs start and stop: by priority of the group, then of the program; lower numbers first and last.
+
+What programs need before their start is read side by side; `Turns` has them start in order all the same.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from supervisor.config import ProgramConfig
+from supervisor.host.ledger.ledger import READ_WAIT_S
+from supervisor.runner.listeners.once import Once
+from supervisor.runner.program.runner import Runner
+
+PATIENCE_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
+
+Done = TypeVar("Done")
+
+
+def of_start(config: ProgramConfig) -> tuple[int, str, int, str]:
+    """What programs are sorted by before they are started."""
+    return (config.group_priority, config.group, config.priority, config.process)
+
+
+def by_priority(runners: Iterable[Runner]) -> list[Runner]:
+    """In the order of start."""
+    return sorted(runners, key=lambda each: of_start(each.config))
+
+
+def last_first(runners: Iterable[Runner]) -> list[Runner]:
+    """In the order of stop."""
+    return by_priority(runners)[::-1]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """When one of those that wait for their turn became ready last, in the loop's time."""
+
+    ready_at: float
+
+
+class Turn:
+    """One program's place in the order."""
+
+    def __init__(self, progress: _Progress) -> None:
+        self._progress = progress
+        self._is_ready = Once()
+        self._may_go = Once()
+
+    async def comes(self) -> None:
+        """Returns when all before it have had their turn; at once if it gave its own up."""
+        if not self._is_ready.is_set():
+            self._progress.ready_at = asyncio.get_running_loop().time()
+            self._is_ready.set()
+            await self._may_go.wait()
+
+    def give_up(self) -> None:
+        """Nobody has to wait for it."""
+        self._is_ready.set()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Until it is ready, or for that long."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_ready.wait(), timeout_s)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing of it is waited for."""
+        return self._is_ready.is_set()
+
+    def go(self) -> None:
+        """It is its turn."""
+        self._may_go.set()
+
+
+class Turns:
+    """So many turns, in order. Once none has become ready for PATIENCE_S, those that are don't wait for the others."""
+
+    def __init__(self, count: int) -> None:
+        self._progress = _Progress(asyncio.get_running_loop().time())
+        self._turns = [Turn(self._progress) for _ in range(count)]
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._turns)
+
+    async def during(self, works: Iterable[Awaitable[Done]]) -> list[Done]:
+        """Does all of it side by side, and calls the turns meanwhile; what each gave.
+
+        Raises the first error there was once all are done: one that fails takes no other with it.
+        """
+        caller = asyncio.create_task(self.call())
+        try:
+            done = await asyncio.gather(*works, return_exceptions=True)
+        finally:
+            caller.cancel()
+            for turn in self._turns:
+                turn.go()  # whatever still works waits for nobody
+        results = list[Done]()
+        for each in done:
+            if isinstance(each, BaseException):
+                raise each
+            results.append(each)
+        return results
+
+    async def call(self) -> None:
+        """Calls each when it is ready; to be run beside what waits for its turn."""
+        loop = asyncio.get_running_loop()
+        for turn in self._turns:
+            while not turn.is_ready and (left_s := self._progress.ready_at + PATIENCE_S - loop.time()) > 0:
+                await turn.wait_ready(left_s)
+            turn.go()
+            await asyncio.sleep(0)  # a thousand starts take seconds: clients, deaths, notices come between

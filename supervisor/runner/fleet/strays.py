@@ -1,0 +1,56 @@
+"""Ends what an earlier daemon left behind, before a program starts anew and before the daemon leaves."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Iterator, Sequence
+
+import psutil
+import structlog
+
+from supervisor.host.processes import leftovers, tree
+
+log = structlog.get_logger()
+
+
+class Strays:
+    """Those of all programs that are being ended."""
+
+    def __init__(self) -> None:
+        self._ending: dict[asyncio.Event, Sequence[psutil.Process]] = {}
+
+    async def end(
+        self, name: str, strays: Sequence[psutil.Process], patience_s: float, stop_signal: signal.Signals
+    ) -> bool:
+        """Whether none of them runs any more: two workers for one job must never be."""
+        if not strays:
+            return True
+        pids = [each.pid for each in strays]
+        try:
+            with self.ending(strays):
+                text = await leftovers.end(strays, patience_s, stop_signal)
+        except OSError as error:
+            remedy = "end them by hand, then start"
+            log.error("worker.left_over", program=name, pids=pids, error=str(error), remedy=remedy)
+            return False
+        log.warning("worker.left_over", program=name, pids=pids, how=text)
+        return True
+
+    @contextlib.contextmanager
+    def ending(self, strays: Sequence[psutil.Process]) -> Iterator[None]:
+        """While they are being ended, in whatever way: `gone` waits for it, `kill` cuts it short."""
+        ended = asyncio.Event()
+        self._ending[ended] = strays
+        try:
+            yield
+        finally:
+            del self._ending[ended]
+            ended.set()
+
+    async def gone(self) -> None:
+        """Waits until all have ended, in the time that they are given."""
+        await asyncio.gather(*(ended.wait() for ended in self._ending))
+
+    def kill(self) -> None:
+        """Their time is over."""
+        tree.kill(each for strays in self._ending.values() for each in strays if each.is_running())

@@ -1,0 +1,55 @@
+"""Looks at the clock every few seconds while a job runs: a look that comes late shows that the host stood still."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from supervisor.core.program import events as fact
+from supervisor.core.program.facts import ALIVE
+from supervisor.core.program.stillness import EVERY_S, stood_s
+from supervisor.runner.program.runner import Runner
+
+BEGINS_WITHIN_S = 0.1  # of a thousand programs that start, each with a turn of its own, the rest is not looked at again
+
+log = structlog.get_logger()
+
+
+class Pulse:
+    """All programs, by `runners`. Without a job to watch nothing is looked at, and nobody is woken."""
+
+    def __init__(self, runners: Callable[[], Mapping[str, Runner]]) -> None:
+        self._runners = runners
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+
+    def changed(self) -> None:
+        """A program's state is another one. Looks at them all soon, once for many changes."""
+        if self._timer is None and self._soon is None:
+            self._soon = self._loop.call_later(BEGINS_WITHIN_S, self._begin)
+
+    def end(self) -> None:
+        """Looks no more."""
+        for each in (self._timer, self._soon):
+            if each is not None:
+                each.cancel()
+
+    def _begin(self) -> None:
+        self._soon = None
+        if any(_is_watched(each) for each in self._runners().values()):
+            self._timer = self._loop.call_later(EVERY_S, self._look)
+
+    def _look(self) -> None:
+        timer, self._timer = self._timer, None
+        still_s = None if timer is None else stood_s(timer.when(), self._loop.time())
+        self.changed()
+        if still_s is None:
+            return
+        log.warning("host.stood_still", still_s=round(still_s, 1), effect="what is waited for has its whole time again")
+        for runner in list(self._runners().values()):
+            runner.post(fact.HostStood(still_s))
+
+
+def _is_watched(runner: Runner) -> bool:
+    return runner.facts.policy.is_job and runner.state in ALIVE

@@ -1,0 +1,147 @@
+"""Looks at running programs from outside: how much memory they hold, and whether they say that they are well."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program import events as fact
+from supervisor.core.program.facts import State
+from supervisor.host.commands.health import Checks
+from supervisor.host.resources import usage
+from supervisor.protocol.wording import counted
+from supervisor.runner.attempt.launching import check_of
+from supervisor.runner.program.runner import Runner
+
+LOOK_EVERY_S = 1.0  # a limit is for what grows; what takes a gigabyte within a second is the kernel's to stop
+CHECKS_AT_ONCE = 8  # threads; a check that takes its whole timeout holds one
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class _Health:
+    """What is known of one attempt. `due_at`: monotonic, when it is asked next."""
+
+    attempt: int
+    due_at: float
+    failures: int = 0
+    is_asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """What an attempt held when it was first seen above its limit."""
+
+    attempt: int
+    memory_bytes: int
+
+
+class Watching:
+    """All programs, by `runners`, until cancelled. `environment`: what checks run with, less a program's own."""
+
+    def __init__(self, runners: Callable[[], Mapping[str, Runner]], environment: Mapping[str, str]) -> None:
+        self._runners = runners
+        self._environment = environment
+        self._health: dict[str, _Health] = {}
+        self._over: dict[str, _Over] = {}
+        self._needed = asyncio.Event()
+        self._will_look = False
+        self._checks = Checks()
+        self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, "healthcheck")
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def watch(self) -> None:
+        """Looks once a second while something runs that has to be looked at, and sleeps otherwise."""
+        try:
+            while True:
+                await self._needed.wait()
+                await asyncio.sleep(LOOK_EVERY_S)
+                try:
+                    await self._weigh()
+                except (OSError, RuntimeError) as error:  # the latter: the host has no thread to spare
+                    log.error("memory.unread", error=str(error), effect="memory_limit holds nobody at the moment")
+                self._ask()
+                self._look()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            self._checks.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def changed(self) -> None:
+        """To be called when a program's state is another one; looks at them all soon, once for many changes."""
+        if not (self._needed.is_set() or self._will_look):
+            self._will_look = True
+            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        self._will_look = False
+        if any(_is_watched(runner) for runner in self._runners().values()):
+            self._needed.set()
+        else:
+            self._needed.clear()
+
+    async def _weigh(self) -> None:
+        limited = [
+            (runner, runner.attempt, runner.acts.pid, runner.config.memory_limit)
+            for runner in self._runners().values()
+            if runner.config.memory_limit is not None and runner.acts.pid is not None
+        ]
+        if not limited:
+            return
+        used = await asyncio.to_thread(usage.of_trees, {pid for _, _, pid, _ in limited if pid is not None})
+        for runner, attempt, pid, limit in limited:
+            its = used.get(pid) if pid is not None else None
+            if its is not None and limit is not None and its.memory_bytes > limit:
+                self._too_much(runner, attempt, its, limit)
+
+    def _too_much(self, runner: Runner, attempt: int, its: usage.Usage, limit: int) -> None:
+        """It is stopped, a job after a flush; but what grows on meanwhile could take all that the host has."""
+        at_first = self._over.get(runner.name)
+        if at_first is None or at_first.attempt != attempt:
+            self._over[runner.name] = _Over(attempt, its.memory_bytes)
+        elif its.memory_bytes > at_first.memory_bytes + limit / 2 and runner.is_stopping:
+            log.warning("memory.grows_on", program=runner.name, attempt=attempt, memory_bytes=its.memory_bytes)
+            runner.post(fact.Hurried())
+        held = f"held {its.memory_bytes} bytes in {counted(its.processes, 'process', 'processes')}"
+        text = f"{held}, more than memory_limit = {limit}"
+        runner.post(fact.WorkerUnfit(attempt, Cause.MEMORY_LIMIT, text))
+
+    def _ask(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for name, runner in self._runners().items():
+            if runner.config.healthcheck_command is None or runner.state is not State.RUNNING:
+                continue
+            known = self._health.get(name)
+            if known is None or known.attempt != runner.attempt:
+                known = self._health[name] = _Health(runner.attempt, now + runner.config.healthcheck_interval)
+            if now >= known.due_at and not known.is_asked:
+                known.is_asked = True
+                task = asyncio.create_task(self._check(runner, known))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _check(self, runner: Runner, known: _Health) -> None:
+        config, loop = runner.config, asyncio.get_running_loop()
+        command = config.healthcheck_command or ()
+        check = check_of(config, "healthcheck_command", command, runner.acts.pid, self._environment)
+        try:
+            why = await loop.run_in_executor(self._threads, self._checks.trouble, check)
+        finally:
+            known.is_asked, known.due_at = False, loop.time() + config.healthcheck_interval
+        known.failures = 0 if why is None else known.failures + 1
+        if why is None:
+            return
+        log.warning("program.unwell", program=runner.name, why=why, in_a_row=known.failures)
+        if known.failures >= config.healthcheck_retries:
+            known.failures = 0
+            runner.post(fact.WorkerUnfit(known.attempt, Cause.UNHEALTHY, why))
+
+
+def _is_watched(runner: Runner) -> bool:
+    config = runner.config
+    return runner.acts.pid is not None and not (config.memory_limit is None and config.healthcheck_command is None)

@@ -1,0 +1,1 @@
+"""Events to Supervisor's event listeners and to clients that watch."""

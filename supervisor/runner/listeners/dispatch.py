@@ -1,0 +1,249 @@
+"""Everything that happens goes through here: to the event listeners, and to whoever watches."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import structlog
+
+from supervisor.config.keys.listener import ListenerConfig
+from supervisor.core.listeners import occurrences
+from supervisor.core.listeners import pool as listeners
+from supervisor.core.listeners.occurrences import Occurrence
+from supervisor.core.listeners.pool import Listener, Pool, Standing
+from supervisor.protocol.wording import counted
+from supervisor.runner.listeners.stream import Stream
+
+TOLD_EVERY_S = 10.0  # how often the log says that events are dropped, while they are
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerStanding:
+    """What `status` says of a listener. The counts are the pool's, since the daemon's start."""
+
+    standing: Standing | None
+    why: str | None
+    waiting: int
+    dropped: int
+    accepted: int
+    refused: int
+
+    def __str__(self) -> str:
+        said = [] if self.standing is None else [str(self.standing)]
+        if self.why is not None:
+            said = [f"UNKNOWN: it {self.why}; restart it"]
+        if self.waiting:
+            said.append(f"{counted(self.waiting, 'event')} waiting")
+        if self.dropped:
+            said.append(f"{counted(self.dropped, 'event')} dropped")
+        return ", ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCounts:
+    """How many events wait in a pool now, and what became of those before, since the daemon's start."""
+
+    waiting: int
+    accepted: int
+    refused: int
+    dropped: int
+
+
+@dataclass(slots=True)
+class _Desk:
+    """A pool, what it subscribes to, and how its listeners are written to."""
+
+    pool: Pool
+    events: frozenset[str]
+    writers: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    told_at: float = float("-inf")
+
+
+class Listening:
+    """The pools by name, and the stream. All of it belongs to the event loop's thread. `server`: the identifier."""
+
+    def __init__(self, server: str = "supervisor") -> None:
+        self.stream = Stream()
+        self._server = server
+        self._serials = 0  # of what listeners are told; watchers count otherwise, as ticks are not for them
+        self._desks: dict[str, _Desk] = {}
+        self._changed = asyncio.Event()
+        self._ticker: asyncio.Task[None] | None = None
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def publish(self, told: Iterable[Occurrence]) -> None:
+        """Something happened."""
+        for occurrence in told:
+            if occurrence.is_for_all:
+                self.stream.add(occurrence)
+            self._offer(occurrence)
+
+    def _offer(self, occurrence: Occurrence) -> None:
+        if occurrence.payload is None:
+            return
+        serial, self._serials = self._serials, self._serials + 1
+        payload = occurrence.payload
+        if isinstance(payload, str):
+            payload = payload.encode(errors="replace")
+        for desk in self._desks.values():
+            if occurrences.is_one_of(occurrence.name, desk.events):
+                self._do(desk, desk.pool.offer(serial, occurrence.name, payload, _now()))
+
+    def subscribe(self, pool: str, config: ListenerConfig) -> None:
+        """There is such a pool from now on, or it asks for something else now."""
+        events = frozenset(config.events)
+        desk = self._desks.get(pool)
+        if desk is None:
+            self._desks[pool] = _Desk(Pool(pool, self._server, config.buffer_size), events)
+        else:
+            desk.events, desk.pool.capacity = events, config.buffer_size
+        self._tick_if_wanted()
+
+    def unsubscribe(self, pool: str) -> None:
+        """Nothing of the pool is in use any more; what waits there is forgotten."""
+        desk = self._desks.pop(pool, None)
+        if desk is None:
+            return
+        if desk.timer is not None:
+            desk.timer.cancel()
+        if desk.pool.waiting:
+            log.warning("listener.removed", pool=pool, events_not_delivered=desk.pool.waiting)
+        self._tick_if_wanted()
+
+    # --- listeners ----------------------------------------------------------------------------------------------------
+
+    def opened(self, pool: str, name: str, write: Callable[[bytes], None]) -> None:
+        """A listener's process was started; `write` reaches its standard input."""
+        if (desk := self._desks.get(pool)) is not None:
+            desk.writers[name] = write
+            desk.pool.opened(name)
+
+    def stood(self, pool: str, name: str, is_up: bool) -> None:
+        """A listener runs, or does not."""
+        if (desk := self._desks.get(pool)) is not None:
+            self._do(desk, desk.pool.stood(name, is_up, _now()))
+
+    def heard(self, pool: str, name: str, data: bytes) -> None:
+        """A listener wrote something."""
+        if (desk := self._desks.get(pool)) is not None:
+            self._do(desk, desk.pool.heard(name, data, _now()))
+
+    def deaf(self, pool: str, name: str) -> None:
+        """A listener reads no more."""
+        if (desk := self._desks.get(pool)) is not None:
+            self._do(desk, desk.pool.deaf(name, _now()))
+
+    def closed(self, pool: str, name: str) -> None:
+        """A listener's process is gone."""
+        if (desk := self._desks.get(pool)) is not None:
+            desk.writers.pop(name, None)
+            self._do(desk, desk.pool.closed(name, _now()))
+
+    def standing(self, pool: str, name: str) -> ListenerStanding | None:
+        """Where a listener stands; None if there is no such pool."""
+        desk = self._desks.get(pool)
+        if desk is None:
+            return None
+        listener: Listener | None = desk.pool.listener(name)
+        return ListenerStanding(
+            listener.standing if listener else None,
+            listener.why if listener else None,
+            desk.pool.waiting,
+            desk.pool.dropped,
+            desk.pool.accepted,
+            desk.pool.refused,
+        )
+
+    def counts(self) -> dict[str, PoolCounts]:
+        """How each pool does."""
+        pools = [desk.pool for desk in self._desks.values()]
+        return {each.name: PoolCounts(each.waiting, each.accepted, each.refused, each.dropped) for each in pools}
+
+    async def heard_out(self, patience_s: float) -> None:
+        """Waits until the listeners that work have answered all that happened, for so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while any(_works(each.pool) for each in self._desks.values()):
+                    self._changed.clear()
+                    await self._changed.wait()
+
+    def close(self) -> None:
+        """Nothing more happens."""
+        self.stream.end()
+        self._stop_ticks()
+
+    def _stop_ticks(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+
+    # --- underneath ---------------------------------------------------------------------------------------------------
+
+    def _do(self, desk: _Desk, effects: Iterable[listeners.Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case listeners.Send():
+                    desk.writers[effect.listener](effect.data)
+                case listeners.Distrusted():
+                    log.error("listener.distrusted", program=effect.listener, why=effect.why, remedy="restart it")
+                case listeners.Refused():
+                    answer = effect.answer[:80].decode(errors="replace")
+                    log.warning("listener.refused", program=effect.listener, event_name=effect.event, answer=answer)
+                case listeners.Dropped():
+                    self._tell_dropped(desk, effect)
+        self._arm(desk)
+        self._changed.set()
+
+    def _tell_dropped(self, desk: _Desk, dropped: listeners.Dropped) -> None:
+        """At once, then every few seconds while it goes on: a flood of events must not become one of the log."""
+        if _now() - desk.told_at < TOLD_EVERY_S:
+            return
+        desk.told_at = _now()
+        log.error(
+            "listener.event_dropped",
+            pool=desk.pool.name,
+            event_name=dropped.event,
+            dropped=dropped.total,
+            buffer_size=desk.pool.capacity,
+            remedy="its listeners don't keep up, or are down: look at status; or raise buffer_size",
+        )
+
+    def _arm(self, desk: _Desk) -> None:
+        if desk.timer is not None:
+            desk.timer.cancel()
+        deadline_at = desk.pool.deadline()
+        loop = asyncio.get_running_loop()
+        desk.timer = None if deadline_at is None else loop.call_at(deadline_at, self._expire, desk)
+
+    def _expire(self, desk: _Desk) -> None:
+        desk.timer = None
+        self._do(desk, desk.pool.expire(_now()))
+
+    def _tick_if_wanted(self) -> None:
+        """Ticks are made only while a listener wants them."""
+        is_wanted = any(occurrences.wants_ticks(desk.events) for desk in self._desks.values())
+        if is_wanted and self._ticker is None:
+            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        elif not is_wanted:
+            self._stop_ticks()
+
+    async def _tick(self) -> None:
+        while True:
+            due_wall_s = occurrences.next_tick(time.time())
+            await asyncio.sleep(max(0.0, due_wall_s - time.time()))
+            self.publish(occurrences.ticks(due_wall_s))
+
+
+def _works(pool: Pool) -> bool:
+    """Whether somebody is there to answer what it has not."""
+    return pool.unanswered > 0 and any(each.is_up and each.standing is not Standing.UNKNOWN for each in pool.listeners)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,1 @@
+"""One program: events in, effects carried out, one timer."""

@@ -1,0 +1,98 @@
+"""What a worker's message means: the event it is for the core, and what of it is written down."""
+
+import time
+from collections.abc import Iterable
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.core.failures.silences import section_of
+from supervisor.core.program import events as fact
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.protocol import messages
+
+
+def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact.Event | None:
+    """The event for the core, or None where a message decides nothing.
+
+    `answered`: flushes whose end was heard; a worker may say that while it puts together where it stands.
+    """
+    match message:
+        case messages.Restored(attempt, step):
+            return fact.TrainingRestored(attempt, step)
+        case messages.Progress(attempt, step):
+            return fact.StepsDone(attempt, step, message.step_s, section_of(message.section), message.saving_s)
+        case messages.Committed():
+            return fact.CheckpointCommitted(message.attempt, message.step, message.flushes)
+        case messages.SaveFailed():
+            return fact.SaveFailed(message.attempt, message.error, message.flushes)
+        case messages.Done(attempt):
+            return fact.DoneSaid(attempt)
+        case messages.Failed():
+            return fact.FailureSaid(
+                message.attempt, message.error, message.step, message.out_of_memory, message.go_back
+            )
+        case messages.Standing():
+            return fact.WorkerIdentified(
+                message.attempt,
+                message.phase,
+                step=message.step,
+                restored=message.restored is not None,
+                flush=max(set(message.flushes) - set(answered), default=None),
+                last_flush=message.last_flush,
+                then=message.then,
+            )
+        case _:
+            return None
+
+
+def book(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
+    """Writes to the ledger and the log what a person will want to know later."""
+    attempt = message.attempt
+    match message:
+        case messages.Hello():
+            log.debug("worker.met", attempt=attempt, pid=message.pid, version=message.version)
+        case messages.Restored():
+            ledger.attempt_restored(program, attempt, message.checkpoint, message.step, message.changed)
+            tell = log.warning if message.unmatched or message.changed else log.info
+            tell(
+                "worker.restored",
+                attempt=attempt,
+                step=message.step,
+                checkpoint=message.checkpoint,
+                restore_s=round(message.restore_s, 3),
+                unmatched=list(message.unmatched),
+                changed=list(message.changed),
+            )
+        case messages.Committed():
+            ledger.checkpoint_committed(
+                program,
+                attempt,
+                message.checkpoint,
+                message.step,
+                message.size_bytes,
+                message.save_s,
+                message.stall_s,
+                time.time() - (message.ago_s or 0.0),
+            )
+            log.info(
+                "checkpoint.committed",
+                attempt=attempt,
+                step=message.step,
+                size_bytes=message.size_bytes,
+                save_s=round(message.save_s, 3),
+                stall_s=round(message.stall_s, 3),
+            )
+            if message.left_out:
+                log.warning("checkpoint.incomplete", attempt=attempt, left_out=list(message.left_out))
+        case messages.Standing():
+            log.info("worker.identified", attempt=attempt, pid=message.pid, phase=str(message.phase), step=message.step)
+        case messages.SaveFailed():
+            log.error("checkpoint.not_saved", attempt=attempt, step=message.step, error=message.error)
+        case messages.Done():
+            log.info("training.done", attempt=attempt, step=message.step, **{"metrics": dict(message.metrics)})
+        case messages.Failed():
+            log.error("worker.failed", attempt=attempt, error=message.error, traceback=message.traceback)
+            if message.batches:
+                log.warning("batches.left_out", attempt=attempt, step=message.step, batches=list(message.batches))
+        case _:
+            pass

@@ -1,0 +1,379 @@
+"""The loop of one program: events in, effects out, one timer.
+
+All of it happens in the event loop's thread and nothing here waits: slow work (verifying checkpoints, the ledger,
+log files) is done elsewhere and comes back as an event.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from supervisor.config import ProgramConfig
+from supervisor.core.failures.restart import Cause, retries
+from supervisor.core.job import Job
+from supervisor.core.listeners.wire_states import WireState, wire_state
+from supervisor.core.program import events as fact
+from supervisor.core.program.effects import Effect, Spawn
+from supervisor.core.program.facts import (
+    ALIVE,
+    Facts,
+    Flush,
+    State,
+)
+from supervisor.host.logs.handover import Output
+from supervisor.host.processes import marks, users
+from supervisor.host.resources.oom_events import evidence
+from supervisor.protocol import messages
+from supervisor.runner.attempt.adopting import LeftWorker, look_back
+from supervisor.runner.attempt.launching import digest_of, policy_of
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.listeners.dispatch import ListenerStanding
+from supervisor.runner.listeners.once import Once
+from supervisor.runner.program.executor import Acts
+from supervisor.runner.program.hooks import Telling
+from supervisor.runner.program.persisted_state import Learning
+from supervisor.runner.program.publishing import Announcing
+from supervisor.runner.records.timeline import TOLD_WITH_ERROR, Story, words
+
+Found = TypeVar("Found")
+
+
+class Runner:
+    """One program, from its configuration to its processes."""
+
+    def __init__(self, config: ProgramConfig, services: Services) -> None:
+        self.config = config
+        self.taken_up = Once()
+        """Set once nothing of an earlier daemon stands in the way of a start."""
+        self.looked_back = Once()
+        """Set once a worker of an earlier daemon, if there is one, is taken over."""
+        self.story = Story()
+        self.waits_for: str | None = None
+        """What has to be ready before it is started, in words, while it is held back."""
+        self.goes_on = False
+        """Whether the first start goes on where an earlier daemon stopped; after an operator's it is one anew."""
+        self.was_done = False
+        """Whether it had ended as it should before this daemon came."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after every change of state."""
+        self._handed_over = False
+        self._has_news = False  # something happened besides steps, which teach nothing that could not wait
+        self._log = structlog.get_logger().bind(program=config.name)
+        self.acts = Acts(config, services, self.post, self._log)
+        if self.acts.reserve is not None:
+            self.acts.reserve.on_change = self._wake
+        self._services = services
+        self._telling = Telling(config, services.hook_commands, services.hooks)
+        self.acts.on_refused = self._refused
+        self._job = Job(policy_of(config, services.notice_grace))
+        self._learning = Learning(config, services, self._job, self.acts)
+        self._announcing = Announcing(config, services.listening)
+        self._mailbox: list[fact.Event] = []  # a deque is 760 bytes, and more than a few are never in it
+        self._draining = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
+        self._watchers: list[asyncio.Future[None]] = []
+        self._loop = asyncio.get_running_loop()
+
+    # --- what others may see and ask ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self.config.name
+
+    @property
+    def state(self) -> State:
+        """Where it stands."""
+        return self._job.state
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it is to run."""
+        return self._job.facts.wanted
+
+    @property
+    def facts(self) -> Facts:
+        """All that is known of it; for reading only."""
+        return self._job.facts
+
+    @property
+    def reason(self) -> str | None:
+        """Why it waits, ended or failed."""
+        return self._job.facts.reason
+
+    @property
+    def attempt(self) -> int:
+        """Number of the present or last attempt; 0 before the first."""
+        return self._job.facts.attempt
+
+    @property
+    def flush(self) -> Flush | None:
+        """The flush that is being waited for."""
+        return self._job.facts.flush if self.state is State.FLUSHING else None
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether its process is on its way out, though it may flush first, or has not said yet where it stands."""
+        facts = self._job.facts
+        stops = self.flush is not None and self.flush.then is messages.Then.STOP
+        is_to = facts.closing or not facts.wanted or facts.ending is not None
+        waits = self.state is State.ADOPTING and is_to  # for the answer
+        return stops or waits or self.state in (State.STOPPING, State.KILLING)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it starts by itself, once what an earlier daemon left of it is gone."""
+        facts = self._job.facts
+        is_down = self.state is State.STOPPED and not facts.closing
+        return is_down and facts.wanted and not self.taken_up.is_set()
+
+    @property
+    def wire_state(self) -> WireState:
+        """Where it stands in Supervisor's words."""
+        return wire_state(self.state, is_stopping=self.is_stopping, is_held_back=self.waits_for is not None)
+
+    @property
+    def listener_standing(self) -> ListenerStanding | None:
+        """How it does as an event listener; None if it is none."""
+        return self._announcing.listener_standing
+
+    @property
+    def patience_s(self) -> float:
+        """How long its worker may take to flush and leave."""
+        policy = self._job.facts.policy
+        return policy.stop_timeout + (policy.flush_timeout if policy.is_job else 0.0)
+
+    def restarts_left(self, cause: Cause) -> int:
+        """How many more failures of this cause, without progress between them, are followed by another attempt."""
+        facts = self._job.facts
+        return max(0, retries(cause, facts.policy.startretries) - facts.failures.by_cause.get(cause, 0))
+
+    def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
+        """What became of a flush: a commit or a failure, or None while it is still waited for."""
+        if flush_id in self.acts.answers:
+            return self.acts.answers[flush_id]
+        if self.flush is not None and self.flush.id == flush_id:
+            return None
+        return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
+
+    async def learn_attempts(self, last_attempt: int) -> None:
+        """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
+        self.goes_on = await self._learning.before_start(last_attempt) or self.goes_on
+        if self.config.user is not None:
+            await users.ask(self.config.user)
+
+    def start(self) -> None:
+        """Nothing stands in the way any more."""
+        goes_on, self.goes_on = self.goes_on, False
+        self.post(fact.StartRequested(goes_on))
+
+    def preset(self, wanted: bool) -> None:
+        """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
+        self._job.facts.wanted = wanted
+
+    def take_over(self, found: LeftWorker) -> bool:
+        """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
+        if self.config.listener is not None:
+            return False  # its pipes went with the daemon that held them
+        if found.attempt != self.attempt or not self.acts.take_over(found):
+            return False
+        self.acts.books.adopted(found.attempt, found.age_s)
+        digest = marks.configuration_of(found.pid)
+        outdated = digest is not None and digest != digest_of(self.config)
+        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
+        return True
+
+    async def book_lost(
+        self, attempt: int, host_left: bool, turn: Callable[[], Awaitable[None]], is_held: Callable[[], bool]
+    ) -> bool:
+        """Books an attempt that ended while no daemon was there, and goes on from there when its `turn` has come.
+
+        False if it isn't the last: nothing is booked. What would go on but `is_held` back by what it depends on is then
+        STOPPED and wanted, and goes on with its next start.
+        """
+        services = self._services
+        lost, words, lived_s_ago = await look_back(
+            self.config, attempt, host_left, services.runtime_dir, services.checkpoints
+        )
+        if lost.error is None and not lost.done and not host_left and attempt == self.attempt:
+            lost = replace(lost, oom=await asyncio.to_thread(evidence, self.acts.counters))
+        for message in words:
+            self.acts.training.note(message)
+        self.acts.books.lost(self.wanted, lost.committed_step, lived_s_ago)
+        if lost.committed_step is not None:
+            services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
+        if attempt != self.attempt:
+            return False
+        self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
+        await turn()
+        held_back = self.wanted and is_held()
+        self.goes_on = self.goes_on or held_back
+        self.post(replace(lost, held_back=held_back))
+        return True
+
+    def hand_over(self) -> None:
+        """Supervises no more: the worker trains on, and the next daemon takes it over."""
+        self._handed_over = True
+        self.acts.books.keep()
+        if self._timer is not None:
+            self._timer.cancel()
+        self.acts.let_go()
+
+    def wait_for(self, words: str) -> None:
+        """It is held back for what `words` say; who watches it looks again."""
+        self.waits_for = words
+        self._job.hold_back(True)
+        self._aside(self._announce, None)
+        self._wake()
+
+    async def retire(self, reason: str, host_leaves: bool = False) -> None:
+        """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
+        await self.taken_up.wait()
+        self.post(fact.Closed(reason, host_leaves))
+        await self.until(lambda: True if self._is_gone() else None)
+
+    def _is_gone(self) -> bool:
+        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.acts.standby_pids
+
+    def post(self, event: fact.Event) -> None:
+        """Something happened. Events are handled in the order they came in, each to its end."""
+        if self._handed_over:
+            return
+        if isinstance(event, fact.StartRequested | fact.StopRequested | fact.Closed):
+            self.waits_for = None
+            self._job.hold_back(False)
+        if isinstance(event, fact.StartRequested):
+            self.was_done = False
+        self._mailbox.append(event)
+        if not self._draining:
+            self._drain()
+
+    async def until(self, look: Callable[[], Found | None]) -> Found:
+        """Waits until `look` gives something; it is called after every change."""
+        while (found := look()) is None:
+            change = self._loop.create_future()
+            self._watchers.append(change)
+            try:
+                await change
+            finally:
+                self._watchers.remove(change)
+        return found
+
+    # --- events in ----------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        self._do(lambda: None)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._has_news = True
+        self._do(lambda: self._handle(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at)))
+
+    def _do(self, first: Callable[[], None]) -> None:
+        """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
+        before = self.state
+        self._draining = True
+        try:
+            first()
+            while self._mailbox:
+                event = self._mailbox.pop(0)
+                self._has_news = self._has_news or not isinstance(event, fact.StepsDone)
+                self._handle(event, partial(self._job.handle, event))
+                self._aside(self._telling.happened, event, self._job.facts)
+        finally:
+            self._draining = False
+            self._arm()
+        self._aside(self._look_on, before)
+        self._wake()
+
+    def _wake(self) -> None:
+        for change in self._watchers:
+            if not change.done():
+                change.set_result(None)
+
+    def _handle(self, event: fact.Event, decide: Callable[[float], list[Effect]]) -> None:
+        """Has the core decide and does it; after an error of our own, what `core.recovery` says."""
+        was, now = self.state, self._loop.time()
+        happened: fact.Event | str = event
+        try:
+            effects = decide(now)
+        except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
+            happened = f"internal error on {words(event)}: {error!r}"
+            self._tell_error(happened)
+            effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
+        facts = self._job.facts
+        self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
+        if self.acts.reserve is not None:
+            self._aside(self.acts.reserve.stood, facts)  # first: where the job ends, its standby ends before it
+        self._aside(self._announce, event)
+        self._perform(effects)
+
+    def _announce(self, event: fact.Event | None) -> None:
+        """Tells listeners and watchers, if they see a difference."""
+        self._announcing.look(event, self._job.facts, self.wire_state, self.acts.pid)
+
+    def printed(self, output: Output) -> None:
+        """Its process printed something that event listeners are to hear."""
+        self._aside(self._announcing.printed, output)
+
+    def _refused(self, checkpoint: str, why: str) -> None:
+        self._telling.refused(checkpoint, why, self._job.facts)
+
+    def _tell_error(self, what: str) -> None:
+        """Into the log, with what led to it; inside an `except`."""
+        self._log.exception("internal.failed", on=what, story=[str(each) for each in self.story.last(TOLD_WITH_ERROR)])
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._aside(self._note, effect)
+            try:
+                self.acts.perform(effect)
+            except Exception as error:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
+                self._tell_error(words(effect))
+                if isinstance(effect, Spawn) and self.acts.pid is None:
+                    self.post(fact.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
+
+    def _note(self, effect: Effect) -> None:
+        self.acts.tally.ordered(effect, self._loop.time())
+        self.acts.books.ordered(effect, self._loop.time())
+        self._telling.ordered(effect, self._job.facts)
+
+    def _look_on(self, before: State) -> None:
+        self.acts.books.stood(self._job.facts, self._loop.time())
+        if self._has_news or self.state is not before:
+            self._has_news = False
+            if self.looked_back.is_set():
+                self._learning.keep(self._loop.time())
+        if self.state is not before:
+            self.acts.tally.stood(before, self._loop.time())
+            self._tell_state(before)
+            self._telling.stood(before, self._job.facts)
+            self.on_change()
+
+    def _aside(self, count: Callable[..., None], *arguments: object) -> None:
+        """Counts or tells something; supervision does not depend on that."""
+        try:
+            count(*arguments)
+        except Exception:  # noqa: BLE001 - as above
+            self._tell_error(f"{count.__name__}{arguments}")
+
+    def _arm(self) -> None:
+        """One timer for the state's one deadline. A deadline that moved away is met by a timer that fires too early."""
+        deadline_at = self._job.deadline()
+        if self._timer is not None and (deadline_at is None or deadline_at < self._timer.when()):
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and deadline_at is not None:
+            self._timer = self._loop.call_at(deadline_at, self._expire)
+            self._due_at = max(deadline_at, self._loop.time())
+
+    def _tell_state(self, before: State) -> None:
+        state, facts = self.state, self._job.facts
+        tell = self._log.error if state is State.FAILED else self._log.info
+        up = {"startsecs": self.config.startsecs} if (before, state) == (State.STARTING, State.RUNNING) else {}
+        tell("program.changed", state=str(state), was=str(before), attempt=facts.attempt, reason=facts.reason, **up)

@@ -1,0 +1,242 @@
+"""Who asked for what change, and what came of it, in the log of a real daemon."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import xmlrpc.client
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.control.base.audit import (
+    MAX_NAMES,
+    MAX_TEXT,
+    Caller,
+    Change,
+)
+from tests import reading
+from tests.control.http.test_access import NOBODY, ask_as, needs_root
+from tests.control.http.test_access import folder as folder
+from tests.control.test_doors import ask, basic, free_port
+from tests.system.both import UnixTransport
+from tests.system.harness import Daemon, Refused
+
+PROGRAMS = """[program:sleeper]
+command=/bin/sleep 100000
+[program:cat]
+command=/bin/cat
+[program:w]
+command=/bin/sleep 100000
+process_name=%(process_num)d
+numprocs=2
+autostart=false
+startsecs=0
+[program:broken]
+command=/bin/false
+autostart=false
+startretries=0
+"""
+
+
+@pytest.fixture
+def daemon(folder: Path) -> Iterator[Daemon]:
+    with Daemon(folder, PROGRAMS) as daemon:
+        daemon.until_state("cat", "RUNNING")
+        yield daemon
+
+
+def records(daemon: Daemon, count: int) -> list[dict[str, Any]]:
+    """So many lines, without what every line of the log has; the log is written by a thread."""
+
+    def look() -> list[dict[str, Any]] | None:
+        found = [line for line in reading.records(daemon.folder / "daemon.log") if line["event"] == "change.asked"]
+        return found if len(found) >= count else None
+
+    found: list[dict[str, Any]] = daemon.until(look, f"{count} changes are written")
+    return [{key: line[key] for key in line if key not in ("timestamp", "level", "event")} for line in found]
+
+
+def test_a_change_is_written_with_who_and_what_came_of_it(daemon: Daemon):
+    daemon.call("stop", name="sleeper")
+    with pytest.raises(Refused):
+        daemon.call("start", name="broken")
+    daemon.call("status")
+
+    stopped, broken = records(daemon, 2)
+    me = {"uid": os.geteuid(), "peer_pid": os.getpid()}
+    assert stopped == {"command": "stop", "program": "sleeper", "result": "OK", **me}
+    assert broken.pop("reason").startswith("1 failure (")
+    assert broken == {"command": "start", "program": "broken", "result": "ABNORMAL_TERMINATION", **me}
+
+
+@needs_root
+def test_who_may_not_is_written_too(daemon: Daemon):
+    daemon.socket.chmod(0o777)
+
+    ask_as(NOBODY, daemon, "stop")
+    ask_as(NOBODY, daemon, "each", command="signal", names=["sleeper", "cat"], arguments={"signal": "KILL"})
+
+    refused, of_many = records(daemon, 2)
+    assert (of_many["command"], of_many["programs"]) == ("signal", ["sleeper", "cat"])
+    assert (of_many["result"], of_many["arguments"]) == ("FORBIDDEN", {"signal": "KILL"})
+    assert (refused["command"], refused["program"], refused["result"]) == ("stop", "sleeper", "FORBIDDEN")
+    assert refused["uid"] == NOBODY
+    assert refused["peer_pid"] not in (os.getpid(), None)
+
+
+def each(daemon: Daemon, **asked: object) -> None:
+    connection = http.client.HTTPConnection("localhost", timeout=20)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(str(daemon.socket))
+    connection.request("POST", "/api/v1/each", json.dumps(asked))
+    connection.getresponse().read()
+
+
+@needs_root
+def test_who_may_not_is_told_so_and_written_whatever_was_sent(daemon: Daemon):
+    daemon.socket.chmod(0o777)
+
+    answers = [
+        ask_as(NOBODY, daemon, "stop", body="{"),
+        ask_as(NOBODY, daemon, "each", body="[]"),
+        ask_as(NOBODY, daemon, "each", command="send_stdin", names=["cat"], arguments={"chars": "hunter2"}),
+        ask_as(NOBODY, daemon, "each", command="stop", names=[]),
+    ]
+
+    written = records(daemon, 4)
+    assert [each["error"]["code"] for each in answers] == ["FORBIDDEN"] * 4
+    assert [(each["command"], each["result"], each["uid"]) for each in written] == [
+        ("stop", "FORBIDDEN", NOBODY),
+        ("each", "FORBIDDEN", NOBODY),
+        ("each", "FORBIDDEN", NOBODY),
+        ("stop", "FORBIDDEN", NOBODY),
+    ]
+    assert (written[2]["programs"], written[2]["arguments"]) == (["cat"], {"command": "send_stdin"})
+
+
+def test_what_is_not_understood_and_what_is_for_nobody_is_written(daemon: Daemon):
+    with pytest.raises(Refused):
+        daemon.call("stop")
+    each(daemon, command="nope", names=["cat"])
+    each(daemon, command="stop", names=[])
+
+    assert [(each["command"], each.get("programs"), each["result"]) for each in records(daemon, 3)] == [
+        ("stop", None, "BAD_ARGUMENTS"),
+        ("each", ["cat"], "UNKNOWN_COMMAND"),
+        ("stop", [], "OK"),
+    ]
+
+
+def test_changes_are_written_whatever_the_log_is_to_hold(tmp_path: Path):
+    with Daemon(tmp_path, PROGRAMS, settings="loglevel=critical") as daemon:
+        daemon.call("reread")
+
+        assert [(each["command"], each["result"]) for each in records(daemon, 1)] == [("reread", "OK")]
+    others = [json.loads(line)["event"] for line in (tmp_path / "daemon.log").read_text().splitlines()]
+    assert set(others) == {"change.asked"}
+
+
+def test_signals_to_the_daemon_are_written(daemon: Daemon):
+    assert daemon.process is not None
+    for number in (signal.SIGHUP, signal.SIGUSR2):
+        daemon.process.send_signal(number)
+
+    def look() -> list[str] | None:
+        lines = reading.records(daemon.folder / "daemon.log")
+        found = [line["signal"] for line in lines if line["event"] == "daemon.signalled"]
+        return found if len(found) == 2 else None
+
+    assert sorted(daemon.until(look, "both signals are written")) == ["SIGHUP", "SIGUSR2"]
+
+
+def test_a_web_page_that_tried_is_written(daemon: Daemon):
+    ask_as(os.geteuid(), daemon, "stop", {"Origin": "https://example.org"})
+
+    lines = daemon.until(
+        lambda: [line for line in reading.records(daemon.folder / "daemon.log") if line["event"] == "client.refused"],
+        "it is written",
+    )
+    assert (lines[0]["path"], len(lines)) == ("/api/v1/stop", 1)
+
+
+def test_many_programs_have_a_line_each(daemon: Daemon):
+    command = [sys.executable, "-m", "supervisor.ctl.main", "-c", str(daemon.conf), "start", "w:*", "nope"]
+    subprocess.run(command, capture_output=True, timeout=60, check=False)
+
+    found = {each["program"]: each["result"] for each in records(daemon, 3) if each["command"] == "start"}
+    assert found == {"w:0": "OK", "w:1": "OK", "nope": "BAD_NAME"}
+
+
+def test_supervisors_methods_are_written(daemon: Daemon):
+    with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
+        proxy.supervisor.startProcessGroup("w")
+        proxy.supervisor.startProcessGroup("w")  # nothing to do
+        proxy.supervisor.stopProcess("w:0", True)
+        with pytest.raises(xmlrpc.client.Fault):
+            proxy.supervisor.stopProcess("nope")
+        proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
+        proxy.supervisor.getState()
+
+    found = [
+        (each["command"].removeprefix("supervisor."), each.get("program"), each["result"])
+        for each in records(daemon, 6)
+    ]
+    assert sorted(found[:2]) == [("startProcessGroup", "w:0", "OK"), ("startProcessGroup", "w:1", "OK")]
+    assert found[2:] == [
+        ("startProcessGroup", "w", "OK"),
+        ("stopProcess", "w:0", "OK"),
+        ("stopProcess", "nope", "BAD_NAME"),
+        ("sendRemoteCommEvent", None, "OK"),
+    ]
+
+
+def test_what_programs_are_told_is_not_written(daemon: Daemon):
+    with xmlrpc.client.ServerProxy("http://localhost/RPC2", UnixTransport(daemon.socket)) as proxy:
+        proxy.supervisor.sendRemoteCommEvent("kind", "hunter2")
+        proxy.supervisor.sendProcessStdin("cat", "hunter2\n")
+    daemon.call("send_stdin", name="cat", chars="hunter2\n")
+    daemon.call("send_stdin", name="cat", base64="aHVudGVyMgo=")
+
+    assert [each["arguments"] for each in records(daemon, 4)] == [
+        {"text": "kind", "secret": "7 long"},
+        {"data": "8 long"},
+        {"chars": "8 long"},
+        {"base64": "12 long"},
+    ]
+    assert "hunter2" not in (daemon.folder / "daemon.log").read_text()
+    assert "aHVudGVyMgo" not in (daemon.folder / "daemon.log").read_text()
+
+
+def test_on_tcp_the_login_and_the_address_are_written(tmp_path: Path):
+    port = free_port()
+    inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword=secret\n"
+    with Daemon(tmp_path, PROGRAMS + inet) as daemon:
+        ask(port, "/api/v1/reread", Authorization=basic("ann", "secret"))
+
+        assert records(daemon, 1) == [{"command": "reread", "result": "OK", "address": "127.0.0.1", "user": "ann"}]
+
+
+def test_who_hangs_up_with_a_reset_is_written_all_the_same(tmp_path: Path):
+    port = free_port()
+    with Daemon(tmp_path, f"{PROGRAMS}[inet_http_server]\nport=127.0.0.1:{port}\n") as daemon:
+        with socket.create_connection(("127.0.0.1", port)) as hasty:
+            hasty.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            hasty.sendall(b"POST /api/v1/reread HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
+        assert records(daemon, 1)[0]["address"] == "127.0.0.1"
+
+
+def test_a_line_is_bounded_whatever_was_sent(capsys: pytest.CaptureFixture[str]):
+    hostile = {f"key{number}" * 50: "x" * 10_000 for number in range(500)}
+    change = Change(Caller(uid=1), "update", {"names": ["n" * 10_000] * 1000, **hostile})
+
+    change.ended("FAILED", "r" * 100_000)
+
+    assert len(capsys.readouterr().out) < 3 * MAX_NAMES * (MAX_TEXT + 10)

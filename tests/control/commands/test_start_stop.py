@@ -1,0 +1,95 @@
+"""`start` where things change while it waits for its turn."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from supervisor.config import load
+from supervisor.control.base.context import Daemon
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.base.faults import FaultCode, RpcFault
+from supervisor.control.commands import start_stop
+from supervisor.control.rpc import actions
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.logs.capture import LogPump
+from supervisor.host.storage.checkpoint_store import CheckpointStore
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.ordering import Turns
+from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.listeners.once import Once
+
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("first", "second"))
+OFF += "[program:needy]\ncommand=/bin/sleep 100000\nautostart=false\ndepends_on=first\n"
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
+    ledger = Ledger(tmp_path / "ledger.sqlite3")
+    yield ledger
+    ledger.close()
+
+
+@pytest.fixture
+async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[Daemon]:
+    """What the commands need of a daemon, with programs of its own that are taken up."""
+    logs = LogPump(tmp_path / "state")
+    logs.start()
+    services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}")
+    config = load(path, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: config, services)
+    await programs.begin()
+    yield SimpleNamespace(programs=programs)  # type: ignore[misc]
+    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    logs.close()
+
+
+async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_not_remembered(
+    daemon: Daemon, ledger: Ledger
+):
+    _, turn = Turns(2)
+    starting = asyncio.create_task(start_stop.start_in_turn(daemon, {"name": "second"}, turn))
+    await asyncio.wait_for(turn.wait_ready(PATIENCE_S), PATIENCE_S)
+
+    await asyncio.wait_for(daemon.programs.leave(), PATIENCE_S)
+    turn.go()
+
+    with pytest.raises(CommandError) as refused:
+        await asyncio.wait_for(starting, PATIENCE_S)
+    assert refused.value.code is Code.SHUTDOWN_STATE
+    ledger.close()
+    assert ledger.wanted() == {}
+
+
+async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: Daemon):
+    turns = Turns(2)
+    first, second = turns
+
+    async with asyncio.timeout(PATIENCE_S):
+        assert await daemon.programs.remove(["first"]) is None
+        with pytest.raises(RpcFault) as fault:
+            await actions._start(daemon, "first", wait=False, turn=first)
+
+    assert fault.value.code is FaultCode.BAD_NAME
+    assert first.is_ready and not second.is_ready
+
+
+async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: Daemon):
+    needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
+    first.taken_up = Once()
+    starting = asyncio.create_task(start_stop.start(daemon, {"name": "needy", "wait": False}))
+    await asyncio.sleep(0)
+
+    assert await daemon.programs.remove(["needy"]) is None
+    first.taken_up.set()
+
+    with pytest.raises(CommandError):
+        await asyncio.wait_for(starting, PATIENCE_S)
+    assert (needy.wanted, needy.waits_for, needy.acts.pid) == (False, None, None)

@@ -1,0 +1,468 @@
+"""Clients that connect and then do not what a client does: nothing, half a request, or too many at once."""
+
+import asyncio
+import json
+import os
+import re
+import select
+import socket
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import structlog
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+
+from supervisor.config.schema.secret import Secret
+from supervisor.control.http import web
+from supervisor.control.http.access import Login
+from supervisor.control.http.connections import (
+    BLOCK_BYTES,
+    MAX_BODY_BYTES,
+    Clients,
+    Patience,
+)
+from supervisor.control.server import Door, serve
+from tests.fuzzing import cases
+
+DOCUMENT = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"  # needs no daemon
+TIME_S = 10.0
+
+
+@asynccontextmanager
+async def serving(*paths: Path, login: Login | None = None, **limits: Any) -> AsyncIterator[None]:
+    doors = [Door(socket.socket(socket.AF_UNIX), os.geteuid(), login) for _ in paths]
+    for door, path in zip(doors, paths, strict=True):
+        door.listener.bind(str(path))
+    no_daemon = cast(Any, None)
+    async with serve(doors, no_daemon, Patience(**limits)):
+        yield
+
+
+async def until_closed(path: Path, *pieces: bytes) -> bytes:
+    """Sends the pieces, a tenth of a second between them, and gives what came until the server hung up."""
+    reader, writer = await asyncio.open_unix_connection(path)
+    for piece in pieces:
+        try:
+            writer.write(piece)
+            await writer.drain()
+        except ConnectionError:
+            break
+        await asyncio.sleep(0.1)
+    try:
+        return await asyncio.wait_for(reader.read(), TIME_S)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (),
+        (b"POST /api/v1/st",),
+        (b"POST /RPC2 HTTP/1.1\r\nHost: x\r\n",),
+        (DOCUMENT, b"GET /openapi.json HTTP/1.1\r\n"),  # after a request that was whole
+        (b"GET / HTTP/1.1\r\n", *(b"X-%d: slow\r\n" % number for number in range(60))),  # a header every tenth second
+    ],
+    ids=["nothing", "half-a-line", "half-the-headers", "the-second-request", "one-header-at-a-time"],
+)
+async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path: Path, pieces: tuple[bytes, ...]):
+    began_at = time.monotonic()
+
+    async with serving(tmp_path / "s", head_s=0.4):
+        await until_closed(tmp_path / "s", *pieces)
+
+    assert time.monotonic() - began_at < 0.4 + 0.1 * len(pieces) + 4.0
+
+
+@pytest.mark.parametrize("path", [b"/api/v1/start", b"/RPC2", b"/openapi.json"])
+async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, path: bytes):
+    async with serving(tmp_path / "s", body_s=0.3):
+        answer = await until_closed(
+            tmp_path / "s", b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{", b"x", b"x"
+        )
+
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+async def test_one_client_too_many_is_told_so_and_the_others_are_served(tmp_path: Path):
+    async with serving(tmp_path / "s", connections=3):
+        idle = [await asyncio.open_unix_connection(tmp_path / "s") for _ in range(3)]
+        refused = await until_closed(tmp_path / "s")
+        reader, writer = idle[0]
+        writer.write(DOCUMENT)
+        served = await asyncio.wait_for(reader.readline(), TIME_S)
+        for _, each in idle:
+            each.close()
+            await each.wait_closed()
+        await asyncio.sleep(0.05)
+        again = await until_closed(tmp_path / "s", DOCUMENT.replace(b"Host: x", b"Host: x\r\nConnection: close"))
+
+    assert refused.startswith(b"HTTP/1.1 503") and b"as many connections as it takes" in refused
+    assert served.startswith(b"HTTP/1.1 200")
+    assert again.startswith(b"HTTP/1.1 200")
+
+
+async def test_clients_of_all_doors_are_counted_together(tmp_path: Path):
+    doors = tmp_path / "a", tmp_path / "b"
+
+    async with serving(*doors, connections=2):
+        idle = [await asyncio.open_unix_connection(each) for each in doors]
+        answers = [await until_closed(each) for each in doors]
+        for _, writer in idle:
+            writer.close()
+
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 503"] * 2
+
+
+# --- one client, and an application that does as the test says --------------------------------------------------------
+
+
+class Told:
+    """Answers with what was asked, unless a test has it do something else."""
+
+    def __init__(self, answer: Callable[[web.Request], Awaitable[web.Answer]] | None = None) -> None:
+        self.asked: list[web.Request] = []
+        self._answer = answer
+
+    async def admit(self, request: web.Request) -> web.Answer | None:
+        return web.error(403, "FORBIDDEN", "no") if "x-stranger" in request.headers else None
+
+    async def answer(self, request: web.Request) -> web.Answer:
+        self.asked.append(request)
+        if self._answer is not None:
+            return await self._answer(request)
+        return web.in_json([request.method, request.path, dict(request.query), request.body.decode(errors="replace")])
+
+
+@asynccontextmanager
+async def answering(path: Path, application: Told, **limits: Any) -> AsyncIterator[Clients]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        clients = Clients(Patience(**limits))
+        server = await clients.listen(listener, application)
+        try:
+            yield clients
+        finally:
+            server.close()
+            await clients.leave(0.1)
+
+
+def asking(target: str = "/", method: str = "GET", body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def bodies(content: bytes) -> list[bytes]:
+    """Of several answers, one after the other, all with a length."""
+    found = []
+    while content:
+        head, _, content = content.partition(b"\r\n\r\n")
+        length = int(re.findall(rb"content-length: (\d+)", head.lower())[0])
+        found.append(content[:length])
+        content = content[length:]
+    return found
+
+
+async def test_requests_on_one_connection_are_answered_in_their_order(tmp_path: Path):
+    together = asking("/a?x=1&x=2&y") + asking("/b", "POST", b"{}") + asking("/c", "GET", b"", "Connection: close")
+
+    async with answering(tmp_path / "s", Told()):
+        answer = await until_closed(tmp_path / "s", together)
+
+    assert [json.loads(each) for each in bodies(answer)] == [
+        ["GET", "/a", {"x": "1", "y": ""}, ""],
+        ["POST", "/b", {}, "{}"],
+        ["GET", "/c", {}, ""],
+    ]
+
+
+async def test_a_body_may_come_in_chunks_and_after_it_was_asked_for(tmp_path: Path):
+    head = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+    )
+
+    async with answering(tmp_path / "s", Told()):
+        answer = await until_closed(tmp_path / "s", head, b"3\r\nabc\r\n", b"2\r\nde\r\n0\r\n\r\n")
+
+    interim, _, rest = answer.partition(b"\r\n\r\n")
+    assert interim.startswith(b"HTTP/1.1 100 ")
+    assert json.loads(bodies(rest)[0])[-1] == "abcde"
+
+
+async def test_a_body_in_a_great_many_chunks_holds_nobody_up(tmp_path: Path):
+    head = b"POST /many HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    told = Told()
+
+    async with answering(tmp_path / "s", told):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(head + b"1\r\nx\r\n" * 10_000 + b"0\r\n\r\n")
+        await until_closed(tmp_path / "s", asking("/one", "GET", b"", "Connection: close"))
+        await asyncio.wait_for(reader.read(), TIME_S)
+        writer.close()
+
+    assert [each.path for each in told.asked] == ["/one", "/many"]
+
+
+async def test_who_asks_for_the_head_gets_that_and_no_body(tmp_path: Path):
+    async with answering(tmp_path / "s", Told()):
+        answer = await until_closed(tmp_path / "s", asking("/", "HEAD", b"", "Connection: close"))
+
+    assert answer.startswith(b"HTTP/1.1 200 ") and b"content-length: 21" in answer.lower()
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", b"400"),  # no Host
+        (b"\x16\x03\x01 hello TLS\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"y" * 100_000 + b"\r\n\r\n", b"431"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", b"501"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n", b"400"),
+        (b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n", b"400"),
+        (asking("/", "POST", b"x" * (MAX_BODY_BYTES + 1)), b"413"),
+        (asking("/", "POST", b"x" * 500_000, "X-Stranger: yes"), b"403"),
+    ],
+    ids=[
+        "no-host",
+        "tls",
+        "long-head",
+        "long-body",
+        "odd-length",
+        "coding",
+        "chunks",
+        "target",
+        "too-much",
+        "stranger",
+    ],
+)
+async def test_what_cant_be_answered_is_told_why_and_done_with(tmp_path: Path, request_: bytes, status: bytes):
+    told = Told()
+
+    async with answering(tmp_path / "s", told):
+        answer = await until_closed(tmp_path / "s", request_)
+
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.split()[1] == status and b"connection: close" in head.lower()
+    assert json.loads(body)["error"]["message"]
+    assert not told.asked
+
+
+async def test_a_client_that_has_no_more_to_say_still_gets_its_answer(tmp_path: Path):
+    async def soon(_: web.Request) -> web.Answer:
+        await asyncio.sleep(0.2)
+        return web.in_json("done")
+
+    async with answering(tmp_path / "s", Told(soon)):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(asking())
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), TIME_S)
+        writer.close()
+
+    assert bodies(answer) == [b'"done"']
+
+
+async def test_who_sent_all_its_requests_at_once_and_no_more_gets_all_answers(tmp_path: Path):
+    async with answering(tmp_path / "s", Told()):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(asking("/a") + asking("/b"))
+        writer.write_eof()
+        answer = await asyncio.wait_for(reader.read(), TIME_S)
+        writer.close()
+
+    assert [json.loads(each)[1] for each in bodies(answer)] == ["/a", "/b"]
+
+
+async def endless(ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
+    try:
+        yield b"first"
+        await asyncio.Event().wait()
+    finally:
+        ended.set()
+
+
+async def test_a_client_that_hangs_up_ends_what_is_done_for_it(tmp_path: Path):
+    ended = asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Answer:
+        return web.Answer(endless(ended))
+
+    async with answering(tmp_path / "s", Told(answer)):
+        reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        writer.write(asking())
+        await asyncio.wait_for(reader.readuntil(b"first"), TIME_S)
+        writer.close()
+
+        await asyncio.wait_for(ended.wait(), TIME_S)
+
+
+async def test_an_answer_that_breaks_off_cant_be_taken_for_whole(tmp_path: Path):
+    async def half() -> AsyncGenerator[bytes, None]:
+        yield b"half"
+        raise RuntimeError("a defect")
+
+    async def answer(_: web.Request) -> web.Answer:
+        return web.Answer(half())
+
+    async with answering(tmp_path / "s", Told(answer)):
+        content = await until_closed(tmp_path / "s", asking())
+
+    assert b"half" in content and not content.endswith(b"0\r\n\r\n")
+
+
+@pytest.mark.parametrize("bytes_", [BLOCK_BYTES, 40 * BLOCK_BYTES], ids=["as-it-hangs-up", "in-the-middle"])
+async def test_who_does_not_take_an_answer_is_dropped(tmp_path: Path, bytes_: int):
+    async def answer(request: web.Request) -> web.Answer:
+        request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return web.Answer(b"x" * bytes_)
+
+    async with answering(tmp_path / "s", Told(answer), answer_s=0.3, connections=1):
+        with socket.socket(socket.AF_UNIX) as slow:
+            slow.connect(str(tmp_path / "s"))
+            slow.sendall(asking("/", "GET", b"", "Connection: close"))
+            await asyncio.sleep(0.1)
+            refused = await until_closed(tmp_path / "s")
+            await asyncio.sleep(1.0)
+            served = await until_closed(tmp_path / "s", asking("/", "GET", b"", "Connection: close"))
+
+    assert refused.startswith(b"HTTP/1.1 503") and served.startswith(b"HTTP/1.1 200")
+
+
+async def test_who_asks_on_and_on_and_takes_no_answer_gets_no_further(tmp_path: Path):
+    async def answer(request: web.Request) -> web.Answer:
+        request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        return web.Answer(b"x" * BLOCK_BYTES)
+
+    told = Told(answer)
+    async with answering(tmp_path / "s", told, answer_s=0.3):
+        with socket.socket(socket.AF_UNIX) as greedy:
+            greedy.connect(str(tmp_path / "s"))
+            greedy.sendall(asking() * 100)
+            hung_up = select.poll()
+            hung_up.register(greedy, 0)
+            assert await asyncio.to_thread(hung_up.poll, TIME_S * 1000)
+
+    assert len(told.asked) < 10
+
+
+async def test_an_answer_on_its_way_is_finished_when_the_daemon_leaves(tmp_path: Path):
+    begun = asyncio.Event()
+
+    async def answer(_: web.Request) -> web.Answer:
+        begun.set()
+        await asyncio.sleep(0.2)
+        return web.in_json("bye")
+
+    async with answering(tmp_path / "s", Told(answer)) as clients:
+        asked = asyncio.create_task(until_closed(tmp_path / "s", asking()))
+        idle, writer = await asyncio.open_unix_connection(tmp_path / "s")
+        await begun.wait()
+        await asyncio.wait_for(clients.leave(1000 * TIME_S), TIME_S)
+        assert bodies(await asked) == [b'"bye"']
+        assert await asyncio.wait_for(idle.read(), TIME_S) == b""
+        writer.close()
+
+
+@pytest.mark.fuzz
+@cases(500, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.binary(max_size=60)
+        | st.sampled_from(
+            [asking(), asking("/", "POST", b"{}"), b"GET / HTTP/1.1\r\nHost: x\r\n", b"\r\n", b"\r\n\r\n"]
+        )
+        | st.sampled_from([b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n", b"3\r\nabc\r\n", b"0\r\n\r\n"])
+        | st.sampled_from([b"POST / HTTP/1.1\r\n", b"POST /%ff?%ff=%00 HTTP/1.0\r\n", b"Expect: 100-continue\r\n"]),
+        max_size=8,
+    ).map(b"".join)
+)
+def test_any_bytes_are_answered_or_not_and_the_next_client_is_served(tmp_path: Path, junk: bytes):
+    async def both() -> bytes:
+        path = tmp_path / "s"
+        path.unlink(missing_ok=True)
+        answers = []
+        async with answering(path, Told()):
+            for sent in (junk, asking("/", "GET", b"", "Connection: close")):
+                reader, writer = await asyncio.open_unix_connection(path)
+                writer.write(sent)
+                writer.write_eof()
+                answers.append(await asyncio.wait_for(reader.read(), TIME_S))
+                writer.close()
+        return answers[-1]
+
+    with structlog.testing.capture_logs() as logged:
+        assert asyncio.run(both()).startswith(b"HTTP/1.1 200")
+    assert not logged
+
+
+async def test_who_hung_up_before_it_was_known_is_refused_without_ado(tmp_path: Path):
+    came, may_go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Login):
+        async def admits(self, header: str | None) -> bool:
+            if header is not None:
+                came.set()
+                await may_go_on.wait()
+            return True
+
+    asked = asking("/openapi.json") + asking("/api/v1/stop", "POST", b"{}", "Authorization: something")
+    with structlog.testing.capture_logs() as logged:
+        async with serving(tmp_path / "s", login=Slow("", Secret(""))):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(str(tmp_path / "s"))
+                hasty.sendall(asked)
+                await asyncio.wait_for(came.wait(), TIME_S)
+            for _ in range(10):  # the first answer was not read, so this resets the connection
+                await asyncio.sleep(0)
+            may_go_on.set()
+
+    assert not logged
+
+
+# --- who answers what -------------------------------------------------------------------------------------------------
+
+
+async def test_routes_lead_by_path_and_method(tmp_path: Path):
+    routes = web.Routes()
+
+    def leads_to(name: str) -> web.Handler:
+        async def handler(request: web.Request) -> web.Answer:
+            return web.in_json([name, dict(request.parameters)])
+
+        return handler
+
+    for method, pattern in (("POST", "/v/each"), ("POST", "/v/{command}"), ("GET", "/v/tail"), (None, "/RPC2*")):
+        routes.add(method, pattern, leads_to(pattern))
+
+    async def led(method: str, target: str) -> Any:
+        asked = web.request_of(method.encode(), target.encode(), [], cast(Any, None), None)
+        answer = await routes.answer(asked)
+        assert isinstance(answer.body, bytes)
+        return json.loads(answer.body)
+
+    assert await led("POST", "/v/each") == ["/v/each", {}]
+    assert await led("POST", "/v/a%3Ab%2Fc") == ["/v/{command}", {"command": "a:b/c"}]
+    assert await led("HEAD", "/v/tail?x=1") == ["/v/tail", {}]
+    assert await led("GET", "http://host/v/tail") == ["/v/tail", {}]
+    assert await led("PUT", "/RPC2/more") == ["/RPC2*", {}]
+    for method, target, status, allowed in (
+        ("GET", "/v/each", 405, "POST"),
+        ("PUT", "/v/tail", 405, "GET, POST"),
+        ("POST", "/v/", 404, None),
+        ("POST", "/v/a/b", 404, None),
+        ("GET", "/", 404, None),
+        ("OPTIONS", "*", 404, None),
+    ):
+        with pytest.raises(web.Refused) as refused:
+            await led(method, target)
+        assert (refused.value.status, refused.value.headers.get("Allow")) == (status, allowed)

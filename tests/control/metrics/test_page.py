@@ -1,0 +1,278 @@
+"""/metrics of a real daemon, read with Prometheus' own parser and judged by its own tool."""
+
+import http.client
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from supervisor.control.metrics.page import exposition, families
+from supervisor.control.metrics.sampling import (
+    BUDGETED,
+    JobSample,
+    NoticesSample,
+    ProgramSample,
+    Sample,
+)
+from supervisor.control.metrics.table import DIVIDED, JOBS, PROGRAMS
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program import effects as order
+from supervisor.core.program.accounting import Spent
+from supervisor.core.program.facts import State
+from supervisor.protocol import messages
+from supervisor.protocol.messages import Then
+from supervisor.runner.records.tally import Tally
+from tests.places import ROOT
+from tests.system.harness import Daemon, job
+
+DOCUMENTATION = ROOT / "docs" / "metrics.md"
+PROMTOOL = shutil.which("promtool")
+
+
+class Scrape:
+    """One answer of /metrics."""
+
+    def __init__(self, daemon: Daemon, accept: str = "") -> None:
+        connection = http.client.HTTPConnection("localhost", timeout=60)
+        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.sock.connect(str(daemon.socket))
+        connection.request("GET", "/metrics", headers={"Accept": accept} if accept else {})
+        answer = connection.getresponse()
+        self.status, self.content_type = answer.status, answer.headers["Content-Type"]
+        self.text = answer.read().decode()
+        connection.close()
+
+    def value(self, name: str, **labels: str) -> float | None:
+        for family in parse(self.text):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return sample.value
+        return None
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("metrics")
+    plain = "[program:sleeper]\ncommand=/bin/sleep 100000\n[program:idle]\ncommand=/bin/sleep 1\nautostart=false\n"
+    with Daemon(folder, plain + job("digits", folder, STEPS=1_000_000, EVERY=1_000_000)) as daemon:
+        daemon.until_step("digits", 1)
+        daemon.until_state("sleeper", "RUNNING")
+        yield daemon
+
+
+def test_programs_are_told_apart_by_state(daemon: Daemon):
+    scrape = Scrape(daemon)
+
+    assert scrape.value("stepkeeper_programs", state="STOPPED") == 1
+    assert scrape.value("stepkeeper_program_state", program="idle") == 1
+    assert scrape.value("stepkeeper_program_up", program="sleeper") == 1
+    assert scrape.value("stepkeeper_program_up", program="idle") == 0
+    assert scrape.value("stepkeeper_program_wanted", program="idle") == 0
+    assert scrape.value("stepkeeper_step", program="sleeper") is None
+
+
+def test_the_time_a_program_took_to_start_is_told_from_the_time_it_ran(daemon: Daemon):
+    started_s = Scrape(daemon).value("stepkeeper_program_seconds_total", program="sleeper", spent="starting")
+
+    assert started_s is not None
+    assert started_s > 0.9  # startsecs is 1
+
+
+def test_a_commanded_checkpoint_is_measured(daemon: Daemon):
+    saved = daemon.call("checkpoint", name="digits")
+
+    scrape = Scrape(daemon)
+    assert (scrape.value("stepkeeper_checkpoint_step", program="digits") or 0) >= saved["step"]
+    assert scrape.value("stepkeeper_checkpoint_size_bytes", program="digits") == saved["size_bytes"]
+    assert abs((scrape.value("stepkeeper_checkpoint_timestamp_seconds", program="digits") or 0) - time.time()) < 60
+    assert (scrape.value("stepkeeper_flush_seconds_count", program="digits") or 0) >= 1
+    assert (scrape.value("stepkeeper_flush_last_seconds", program="digits") or 0) > 0
+    assert (scrape.value("stepkeeper_checkpoint_save_seconds_sum", program="digits") or 0) > 0
+
+
+def test_a_killed_worker_is_counted_by_cause(daemon: Daemon):
+    name = "stepkeeper_attempts_ended_total"
+    before = Scrape(daemon).value(name, program="digits", cause="crash") or 0
+    attempt = daemon.status("digits")["job"]["attempt"]
+    os.kill(daemon.status("digits")["pid"], signal.SIGKILL)
+    daemon.until(lambda: daemon.status("digits")["job"]["attempt"] > attempt, "the next attempt begins")
+
+    assert Scrape(daemon).value(name, program="digits", cause="crash") == before + 1
+
+
+def test_a_notice_is_told_with_its_deadline_until_it_is_withdrawn(daemon: Daemon):
+    assert Scrape(daemon).value("stepkeeper_notices", certainty="certain") == 0
+    daemon.call("drill", name="idle", in_s=3600)
+
+    scrape = Scrape(daemon)
+    assert scrape.value("stepkeeper_notices", certainty="certain") == 1
+    deadline_at = scrape.value("stepkeeper_notice_deadline_timestamp_seconds")
+    assert deadline_at is not None
+    assert abs(deadline_at - time.time() - 3600) < 60
+
+    daemon.call("drill", name="idle", withdraw=True)
+    scrape = Scrape(daemon)
+    assert scrape.value("stepkeeper_notices", certainty="certain") == 0
+    assert scrape.value("stepkeeper_notice_deadline_timestamp_seconds") is None
+
+
+def test_the_daemon_speaks_of_its_own_process(daemon: Daemon):
+    scrape = Scrape(daemon)
+
+    assert (scrape.value("stepkeeper_process_resident_memory_bytes") or 0) > 1 << 20
+    assert scrape.value("stepkeeper_build_info") == 1
+    assert scrape.value("stepkeeper_ledger_in_trouble") == 0
+
+
+def test_both_formats_are_read_by_prometheus_own_parser(daemon: Daemon):
+    plain, open_metrics = Scrape(daemon), Scrape(daemon, "application/openmetrics-text; version=1.0.0")
+
+    assert plain.content_type.startswith("text/plain; version=")
+    assert open_metrics.content_type.startswith("application/openmetrics-text")
+    names = {family.name for family in parse(plain.text)}
+    assert {family.name for family in parse_openmetrics(open_metrics.text)} <= names | {
+        name.removesuffix("_total") for name in names
+    }
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian package prometheus)")
+def test_promtool_finds_nothing_to_blame(daemon: Daemon):
+    scrape = Scrape(daemon)
+
+    checked = subprocess.run(
+        [str(PROMTOOL), "check", "metrics"], check=False, input=scrape.text, capture_output=True, text=True, timeout=60
+    )
+
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def whole_sample(programs: int) -> Sample:
+    job_sample = JobSample(7, 9, 0.1, 7, 1, 1e9, 5, 100, 1e9, 60.0, 1.0, 2.0, 3.0, (1, 1.0), (1, 1.0), (1, 2.0), 0, 0)
+    causes = {str(cause): 1 for cause in BUDGETED}
+    return Sample(
+        tuple(
+            ProgramSample(
+                f"p{number}",
+                State.RUNNING,
+                True,
+                1,
+                1e9,
+                3,
+                3,
+                causes,
+                causes,
+                {"running": 1.0, "down": 2.0},
+                {str(spent): 1.0 for spent in Spent},
+                job_sample,
+            )
+            for number in range(programs)
+        ),
+        NoticesSample({"possible": 0, "certain": 1}, 2e9, {"file": True}, 30.0),
+        is_leaving=False,
+        ledger_in_trouble=False,
+        logs_in_trouble=0,
+    )
+
+
+def test_series_grow_with_programs_and_by_few_each():
+    one, two = (sum(len(family.samples) for family in families(whole_sample(count))) for count in (1, 2))
+
+    assert two - one <= 60
+
+
+def test_a_thousand_programs_are_put_into_words_quickly():
+    taken = whole_sample(1000)
+
+    began = time.process_time()
+    text, _ = exposition(taken, "")
+
+    assert time.process_time() - began < 5  # about 0.15 s on an idle machine
+    assert text.count(b"stepkeeper_step{") == 1000
+
+
+def test_every_metric_is_documented_with_its_labels():
+    page = DOCUMENTATION.read_text()
+    described = {family.name: family for family in families(whole_sample(1))}
+
+    for metric in (*PROGRAMS, *DIVIDED, *JOBS):
+        assert f"`{metric.name}`" in page
+        assert metric.text.rstrip(".") in page
+    for family in described.values():
+        labels = sorted({label for sample in family.samples for label in sample.labels})
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` ")), None)
+        assert row is not None, f"docs/metrics.md has no row for {name}"
+        assert all(label in row for label in labels), f"the row of {name} lacks one of {labels}"
+
+
+def test_the_page_has_every_cause_and_says_which_are_always_there():
+    always, _, later = DOCUMENTATION.read_text().partition("Causes are those of")[2].partition("always there")
+
+    assert set(re.findall(r"`([a-z-]+)`", always)) == {*BUDGETED, "startretries"}
+    assert set(re.findall(r"`([a-z-]+)`", later)) == set(Cause) - set(BUDGETED)
+
+
+def test_steps_done_again_after_a_death_are_counted_as_repeated():
+    tally = Tally()
+    for message in (
+        messages.Restored(1, 0, None, 0.0),
+        messages.Progress(1, 30),
+        messages.Committed(1, 20, "step-0000000020.a1", 10, 1.0, 0.1),
+        messages.Restored(2, 20, "step-0000000020.a1", 0.0),
+        messages.Progress(2, 25),
+    ):
+        tally.heard(message, now=0.0)
+
+    assert (tally.steps, tally.repeated_steps) == (35, 10)
+
+
+def test_what_an_adopted_worker_did_before_is_not_counted_again():
+    tally = Tally()
+    tally.ordered(order.Identify(1), now=0.0)
+    for message in (
+        messages.Restored(1, 0, None, 0.0),
+        messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1, ago_s=60.0),
+        messages.Progress(1, 520),
+        messages.Standing(1, 77, messages.Phase.TRAINING, 520),
+        messages.Progress(1, 525),
+        messages.Committed(1, 525, "step-0000000525.a1", 10, 1.0, 0.1),
+    ):
+        tally.heard(message, now=1.0)
+
+    assert (tally.steps, tally.repeated_steps, tally.save.count) == (5, 0, 1)
+
+
+def test_a_flush_is_timed_from_its_request_to_its_commit():
+    tally = Tally()
+    tally.ordered(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
+
+    tally.heard(messages.Committed(1, 9, "step-0000000009.a1", 10, 1.0, 0.1, flushes=(4,)), now=102.5)
+
+    assert (tally.flush.count, tally.flush.last_s) == (1, 2.5)
+
+
+def test_a_request_of_a_dead_attempt_times_nothing():
+    tally = Tally()
+    tally.ordered(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
+    tally.ordered(order.Spawn(2), now=101.0)
+
+    tally.heard(messages.Committed(2, 9, "step-0000000009.a2", 10, 1.0, 0.1, flushes=(4,)), now=110.0)
+
+    assert tally.flush.count == 0
+
+
+def test_time_goes_to_the_state_it_was_spent_in():
+    tally = Tally(_since=0.0)
+    tally.stood(State.STARTING, now=3.0)
+    tally.stood(State.RUNNING, now=10.0)
+    tally.stood(State.FAILED, now=11.0)
+    tally.stood(State.ADOPTING, now=11.5)
+
+    assert tally.spent_s == {"starting": 3.5, "running": 7.0, "down": 1.0}

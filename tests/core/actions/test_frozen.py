@@ -1,0 +1,179 @@
+"""A host that stood still: nothing that was waited for in that time counts as missed."""
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.core.failures.silences import Section
+from supervisor.core.job import Job
+from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.program.effects import (
+    Abort,
+    Kill,
+    RequestFlush,
+    Terminate,
+)
+from supervisor.core.program.events import (
+    CheckpointCommitted,
+    FlushRequested,
+    HostStood,
+    NoticeChanged,
+    NoticeEnded,
+    NoticeReceived,
+    StepsDone,
+    StopRequested,
+)
+from supervisor.core.program.facts import State
+from supervisor.core.program.outlook import FREEZE_S
+from supervisor.core.program.stillness import STILL_S
+from supervisor.protocol.messages import Then
+from tests.core.test_job import JOB, PLAIN, running, starting
+
+FIXED = replace(JOB, hang_timeout=50.0, flush_timeout=20.0, stop_timeout=10.0, startup_timeout=60.0)
+LEARNED = replace(FIXED, hang_timeout=None, hang_floor=50.0)
+FREEZE = Notice("google", "m", Kind.FREEZE, Certainty.POSSIBLE, None, is_cancellable=True, text="moved")
+
+
+def trained(policy=FIXED) -> Job:
+    """Its last step was at 20 s."""
+    job = running(policy)
+    job.handle(StepsDone(1, 11, 1.0), 20.0)
+    return job
+
+
+@pytest.mark.parametrize("policy", [FIXED, LEARNED])
+def test_a_timer_that_is_late_kills_nobody_and_the_whole_time_begins_anew(policy):
+    job = trained(policy)
+    due_at = job.deadline()
+
+    assert job.expire(due_at + 100.0, due_at) == []
+
+    assert (job.state, job.deadline()) == (State.RUNNING, due_at + 150.0)
+    assert job.expire(due_at + 150.0, due_at + 150.0) == [Abort(1, 10.0)], "silence from then on is a hang"
+
+
+def test_a_timer_that_is_as_late_as_on_a_busy_host_counts():
+    job = trained()
+
+    assert job.expire(70.0 + STILL_S, 70.0) == [Abort(1, 10.0)]
+
+
+def test_a_limit_that_had_passed_before_it_was_set_is_none_that_passed_unseen():
+    job = trained()
+    job.handle(FlushRequested("operator"), 60.0)
+    job.expire(80.0, 80.0)
+
+    assert job.expire(80.0, 80.0) == [Abort(1, 10.0)]
+
+
+def test_a_stand_in_the_middle_of_a_silence_does_not_count_into_it():
+    job = trained()
+
+    assert job.handle(HostStood(40.0), 65.0) == []
+
+    assert job.deadline() == 115.0
+
+
+def test_a_stand_is_not_learned_as_a_silence_that_is_usual():
+    job = trained(LEARNED)
+
+    job.handle(HostStood(4000.0), 4020.0)
+    job.handle(StepsDone(1, 12, 1.0), 4021.0)
+
+    assert job.facts.patience.longest.get(Section.STEP, 0.0) < 100.0
+    assert max((each.pause_s for each in job.facts.pauses), default=0.0) < 100.0
+
+
+def test_a_start_a_flush_and_a_stop_have_their_time_again():
+    begun = starting(FIXED)
+    assert begun.expire(500.0, begun.deadline()) == []
+    assert (begun.state, begun.deadline()) == (State.STARTING, 560.0)
+
+    flushes = trained()
+    flushes.handle(FlushRequested("operator"), 30.0)
+    assert flushes.expire(500.0, 50.0) == []
+    assert (flushes.state, flushes.deadline()) == (State.FLUSHING, 520.0)
+
+    stops = trained()
+    stops.handle(StopRequested(), 30.0)
+    stops.handle(CheckpointCommitted(1, 11, (1,)), 31.0)
+    assert stops.expire(500.0, 41.0) == []
+    assert stops.expire(510.0, 510.0) == [Terminate(1)]
+    assert stops.expire(900.0, 520.0) == []
+    assert stops.expire(910.0, 910.0) == [Kill(1)]
+
+
+def test_a_plain_program_is_older_after_a_stand():
+    job = starting(PLAIN)
+
+    job.expire(500.0, job.deadline())
+
+    assert job.state is State.RUNNING
+
+
+def test_the_last_flush_before_the_host_goes_is_asked_for_however_late_it_is():
+    job = trained()
+    job.facts.save_s = 5.0
+    notice = Notice("aws", "1", Kind.PREEMPTION, Certainty.CERTAIN, 60.0, is_cancellable=True, text="")
+    job.handle(NoticeReceived(notice), 21.0)
+    job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
+    due_at = job.deadline()
+
+    (asked,) = job.expire(due_at + 20.0, due_at)
+
+    assert isinstance(asked, RequestFlush)
+    assert asked.then is Then.STOP
+
+
+@pytest.mark.parametrize("policy", [FIXED, LEARNED])
+def test_while_a_freeze_is_announced_nobody_hangs_and_after_it_silence_begins_anew(policy):
+    job = trained(policy)
+    job.handle(NoticeReceived(FREEZE), 21.0)
+    job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
+    assert job.expire(400.0) == []
+
+    job.handle(NoticeEnded(), 500.0)
+
+    assert job.deadline() == 550.0
+    assert job.expire(550.0) == [Abort(1, 10.0)]
+
+
+def test_nor_is_a_start_taken_for_one_that_hangs():
+    job = starting(replace(LEARNED, startup_timeout=900.0))
+    assert job.deadline() == 25.0
+    job.handle(NoticeReceived(FREEZE), 21.0)
+    assert job.expire(400.0) == []
+
+    job.handle(NoticeEnded(), 500.0)
+
+    assert job.deadline() == 525.0
+    assert job.expire(525.0) == [Abort(1, 10.0)]
+
+
+def test_a_plain_programs_start_is_no_matter_of_notices():
+    job = starting(PLAIN)
+
+    job.handle(NoticeReceived(FREEZE), 0.5)
+    job.handle(NoticeEnded(), 0.6)
+
+    assert job.deadline() == 1.0
+
+
+def test_a_freeze_that_nobody_ends_does_not_hide_a_hang_for_ever():
+    job = trained()
+    job.handle(NoticeReceived(FREEZE), 21.0)
+    job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
+    job.handle(NoticeChanged(FREEZE), 600.0)
+
+    assert job.expire(21.0 + FREEZE_S - 0.1) == []
+    assert job.expire(21.0 + FREEZE_S) == [Abort(1, 10.0)]
+
+
+def test_a_graver_notice_than_a_freeze_puts_the_watch_for_hangs_in_force():
+    job = trained()
+    job.handle(NoticeReceived(FREEZE), 21.0)
+    job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
+
+    job.handle(NoticeChanged(replace(FREEZE, kind=Kind.MAINTENANCE)), 23.0)
+
+    assert job.deadline() == 72.0

@@ -1,0 +1,96 @@
+"""A plain program that says itself when it is ready."""
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.job import Job
+from supervisor.core.program.effects import RecordEnd, Spawn, Terminate
+from supervisor.core.program.events import (
+    AttemptFound,
+    ReadySaid,
+    SpawnSucceeded,
+    StartRequested,
+    StopRequested,
+    WorkerExited,
+)
+from supervisor.core.program.facts import Policy, State
+
+NOTIFIES = Policy(name="web", is_job=False, startsecs=0, startretries=1, stop_timeout=10, notify_timeout=90)
+PLAIN = Policy(name="web", is_job=False, startsecs=5)
+
+
+def starting(policy: Policy = NOTIFIES) -> Job:
+    job = Job(policy)
+    job.handle(StartRequested(), 0.0)
+    job.handle(SpawnSucceeded(1), 0.0)
+    return job
+
+
+def test_its_word_makes_it_running_and_nothing_else():
+    job = starting()
+    assert (job.state, job.deadline()) == (State.STARTING, 90.0)
+
+    job.handle(ReadySaid(1), 30.0)
+
+    assert (job.state, job.deadline()) == (State.RUNNING, None)
+
+
+def test_the_word_of_one_that_has_startsecs_counts_nothing():
+    job = starting(PLAIN)
+
+    job.handle(ReadySaid(1), 1.0)
+
+    assert job.state is State.STARTING
+
+
+def test_without_its_word_it_is_stopped_and_tried_again_until_it_is_given_up():
+    job = starting()
+
+    assert job.expire(90.0) == [Terminate(1)]
+    effects = job.handle(WorkerExited(1, signal=15), 91.0)
+
+    assert isinstance(effects[0], RecordEnd) and effects[0].cause == Cause.STARTUP_TIMEOUT
+    assert job.state is State.BACKOFF
+    again_at = job.deadline()
+    assert again_at is not None
+    assert job.expire(again_at) == [Spawn(2)]
+    job.handle(SpawnSucceeded(2), again_at)
+    job.expire(again_at + 90.0)
+    job.handle(WorkerExited(2, signal=15), again_at + 91.0)
+    assert job.state is State.FAILED
+    assert "did not say READY=1 within 90 s (notify_timeout)" in (job.facts.reason or "")
+
+
+def test_an_end_before_its_word_is_a_failed_start_whatever_the_code():
+    job = starting()
+
+    job.handle(WorkerExited(1, code=0), 50.0)
+
+    assert job.state is State.BACKOFF
+    assert "before it said READY=1" in (job.facts.reason or "")
+
+
+def test_a_stop_while_it_is_not_ready_stops_it():
+    job = starting()
+
+    assert Terminate(1) in job.handle(StopRequested(), 3.0)
+
+
+def test_the_next_daemon_knows_that_it_was_ready():
+    job = Job(NOTIFIES)
+    job.skip_attempts(7)
+    job.facts.wanted = True
+
+    job.handle(AttemptFound(7, age_s=1.0, ready=True), 1000.0)
+
+    assert job.state is State.RUNNING
+
+
+def test_one_whose_word_may_have_been_lost_is_given_time_and_then_the_benefit_of_the_doubt():
+    job = Job(NOTIFIES)
+    job.skip_attempts(7)
+    job.facts.wanted = True
+    job.handle(AttemptFound(7, age_s=500.0), 1000.0)
+    assert (job.state, job.deadline()) == (State.STARTING, 1090.0)
+
+    assert job.expire(1090.0) == []
+
+    assert job.state is State.RUNNING

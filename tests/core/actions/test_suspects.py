@@ -1,0 +1,152 @@
+"""Crash loops: checkpoints that are passed over, and steps that are blamed. No process: events go in."""
+
+from supervisor.core.job import Job
+from supervisor.core.program.effects import Effect, RecordEnd, SelectCheckpoint
+from supervisor.core.program.events import (
+    CheckpointCommitted,
+    CheckpointSelected,
+    FailureSaid,
+    SpawnSucceeded,
+    StartRequested,
+    StepsDone,
+    TrainingRestored,
+    WorkerExited,
+)
+from supervisor.core.program.facts import Policy, State
+
+JOB = Policy(name="digits", is_job=True, startretries=100)
+NEW, OLD = "step-0000000200.a1", "step-0000000100.a1"
+
+
+def started() -> Job:
+    job = Job(JOB)
+    job.handle(StartRequested(), 0.0)
+    return job
+
+
+def dies(job: Job, checkpoint: str, step: int, place: str | None = None, code: int = 1) -> list[Effect]:
+    """One attempt: it restores, does steps up to `step`, and dies. What follows, the next launch included."""
+    attempt, now = job.facts.attempt, 1000.0 * job.facts.attempt
+    origin = int(checkpoint[5:15])
+    job.handle(SpawnSucceeded(attempt), now)
+    job.handle(CheckpointSelected(attempt, f"/c/{checkpoint}", origin, place), now)
+    job.handle(TrainingRestored(attempt, origin), now)
+    if step > origin:
+        job.handle(StepsDone(attempt, step), now)
+    effects = job.handle(WorkerExited(attempt, code), now)
+    if job.state is State.BACKOFF:
+        effects += job.expire(job.deadline() or 0.0)
+    return effects
+
+
+def avoided(effects: list[Effect]) -> set[str]:
+    return next(set(each.avoid) for each in effects if isinstance(each, SelectCheckpoint))
+
+
+def text(effects: list[Effect]) -> str:
+    return next(each.text for each in effects if isinstance(each, RecordEnd))
+
+
+def test_a_checkpoint_that_kills_three_times_right_after_its_restore_is_passed_over():
+    job = started()
+
+    assert avoided(dies(job, NEW, 200)) == set()
+    assert avoided(dies(job, NEW, 201)) == set()
+    third = dies(job, NEW, 203)
+
+    assert avoided(third) == {NEW}
+    assert text(third).endswith(f"{NEW} is suspect: 3 deaths right after restoring it; an older one is tried")
+
+
+def test_deaths_far_from_the_restore_say_nothing_of_the_checkpoint():
+    job = started()
+
+    for step in (250, 260, 270, 280):
+        assert avoided(dies(job, NEW, step)) == set()
+
+
+def test_the_suspect_is_tried_again_if_the_older_one_dies_too():
+    job = started()
+    for step in (200, 201, 203):
+        dies(job, NEW, step)
+
+    assert avoided(dies(job, OLD, 130)) == {NEW}
+    second = dies(job, OLD, 140)
+
+    assert avoided(second) == set()
+    assert text(second).endswith(f"dies from older checkpoints too: {NEW} is tried again")
+    assert [avoided(dies(job, NEW, step)) for step in (204, 205, 206, 207)] == [set()] * 4, "once is enough"
+
+
+def test_the_same_step_from_different_checkpoints_is_blamed_with_its_batch():
+    job = started()
+    for _ in range(3):
+        dies(job, NEW, 206, "epoch 2, batch 50")
+
+    fourth = dies(job, OLD, 206, "epoch 1, batch 30")
+
+    assert text(fourth) == (
+        f"exit status 1; step 207 kills it: 4 deaths there, from {OLD}, {NEW}, the 7th after {NEW} (epoch 2, batch 50)"
+    )
+    assert avoided(fourth) == set(), "the checkpoint is not to blame"
+
+
+def test_last_words_know_the_step_better_than_progress():
+    job = started()
+    job.handle(CheckpointSelected(1, f"/c/{NEW}", 200), 1.0)
+    job.handle(TrainingRestored(1, 200), 1.0)
+    job.handle(StepsDone(1, 203), 2.0)
+
+    job.handle(FailureSaid(1, "ValueError", 206), 3.0)
+
+    assert job.facts.step == 206
+
+
+def test_a_new_best_checkpoint_ends_all_suspicion():
+    job = started()
+    for _ in range(3):
+        dies(job, NEW, 200)
+    attempt = job.facts.attempt
+    job.handle(CheckpointSelected(attempt, f"/c/{OLD}", 100), 1.0)
+    job.handle(TrainingRestored(attempt, 100), 1.0)
+    job.handle(StepsDone(attempt, 201), 2.0)
+    job.handle(CheckpointCommitted(attempt, 201), 3.0)
+
+    assert job.facts.suspects.avoid == frozenset()
+    assert job.facts.suspects.deaths == ()
+
+
+def test_an_attempt_that_saved_does_not_blame_what_it_restored():
+    job = started()
+    for number in range(4):
+        attempt = job.facts.attempt
+        job.handle(CheckpointSelected(attempt, f"/c/{NEW}", 200), 1.0)
+        job.handle(TrainingRestored(attempt, 200), 1.0)
+        job.handle(StepsDone(attempt, 205 + number), 2.0)
+        job.handle(CheckpointCommitted(attempt, 200 + number), 2.0)
+        effects = job.handle(WorkerExited(attempt, 1), 3.0)
+
+        assert "suspect" not in text(effects)
+
+
+def test_a_directory_that_is_busy_blames_nothing():
+    job = started()
+
+    effects = [dies(job, NEW, 200, code=75) for _ in range(4)]
+
+    assert all("suspect" not in text(each) for each in effects)
+
+
+def test_a_step_is_blamed_also_where_the_attempts_saved_on_their_way_to_it():
+    job = started()
+    for _ in range(3):
+        dies(job, NEW, 206)
+    attempt = job.facts.attempt
+    job.handle(CheckpointSelected(attempt, f"/c/{OLD}", 100), 1.0)
+    job.handle(TrainingRestored(attempt, 100), 1.0)
+    job.handle(StepsDone(attempt, 206), 2.0)
+    job.handle(CheckpointCommitted(attempt, 200), 2.0)
+
+    assert f"step 207 kills it: 4 deaths there, from {NEW}, step-0000000200.a4" in text(
+        job.handle(WorkerExited(attempt, 1), 3.0)
+    )

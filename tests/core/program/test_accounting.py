@@ -1,0 +1,175 @@
+"""Every second of a job is booked once, and as what it was."""
+
+import pytest
+
+from supervisor.core.failures.restart import Cause
+from supervisor.core.program.accounting import (
+    Account,
+    Spent,
+    Standing,
+    goodput,
+)
+from supervisor.core.program.facts import Facts, Policy, State
+
+
+def facts(state: State, wanted: bool = True, ending: Cause | None = None) -> Facts:
+    return Facts(
+        Policy("digits", is_job=True),
+        state=state,
+        wanted=wanted,
+        ending=(ending, "why") if ending is not None else None,
+    )
+
+
+def started(now: float = 0.0, standing: Standing | None = None) -> Account:
+    account = Account(now, standing)
+    account.begun(account.attempt + 1, now)
+    return account
+
+
+def training(furthest: int = 0) -> Account:
+    """Began at 0, restored at 4 (1 s of it restoring), did its first step at 10."""
+    account = started(standing=Standing(0, furthest=furthest))
+    account.restored(0, 1.0, 4.0)
+    account.progressed(1, 10.0)
+    return account
+
+
+def booked(account: Account) -> dict[str, float]:
+    return {str(spent): span_s for spent, span_s in account.total_s.items() if span_s}
+
+
+def test_a_start_is_divided_into_starting_restoring_and_tracing():
+    assert booked(training()) == {"starting": 3.0, "restoring": 1.0, "tracing": 6.0}
+
+
+def test_steps_that_are_done_a_second_time_are_replays_by_their_share():
+    account = training(furthest=6)
+
+    account.progressed(11, 20.0)
+
+    assert booked(account)["replaying"] == 5.0
+    assert booked(account)["training"] == 5.0
+
+
+def test_what_a_checkpoint_cost_is_taken_from_the_training_around_it():
+    account = training()
+    account.progressed(2, 12.0)
+    account.committed(3.0)
+    account.progressed(3, 14.0)
+    account.progressed(4, 16.0)
+
+    assert booked(account)["saving"] == 3.0
+    assert booked(account)["training"] == 3.0
+
+
+def test_waiting_for_data_is_told_from_the_steps():
+    account = training()
+
+    account.progressed(2, 20.0, data_s=4.0)
+
+    assert booked(account)["data"] == 4.0
+    assert booked(account)["training"] == 6.0
+
+
+def test_silence_that_ends_in_a_hang_was_hung_from_its_beginning():
+    account = training()
+    account.progressed(2, 12.0)
+
+    account.stood(facts(State.STOPPING, ending=Cause.HANG), 72.0)
+    account.stood(facts(State.KILLING, ending=Cause.HANG), 80.0)
+    account.begun(2, 81.0)
+
+    assert booked(account)["hung"] == 69.0
+    assert booked(account)["training"] == 2.0
+
+
+def test_a_start_that_never_trains_was_hung_too():
+    account = started()
+
+    account.stood(facts(State.STOPPING, ending=Cause.STARTUP_TIMEOUT), 600.0)
+    account.begun(2, 610.0)
+
+    assert booked(account) == {"hung": 610.0}
+
+
+@pytest.mark.parametrize("state", [State.BACKOFF, State.FAILED, State.STOPPED])
+def test_without_a_process_a_wanted_program_is_down(state: State):
+    account = training()
+    account.stood(facts(state), 20.0)
+
+    account.begun(2, 50.0)
+
+    assert booked(account)["down"] == 30.0
+    assert booked(account)["training"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted"), [(State.SUCCEEDED, False), (State.STOPPED, False), (State.STOPPING, False)]
+)
+def test_what_nobody_wants_is_not_counted(state: State, wanted: bool):
+    account = training()
+    account.stood(facts(state, wanted), 20.0)
+    account.passed(120.0)
+
+    assert booked(account)["stopped"] == 100.0
+    assert goodput(account.total_s) == 10.0 / 20.0
+
+
+def test_each_attempt_has_its_own_sums_and_the_total_has_all():
+    account = training()
+    account.begun(2, 15.0)
+    account.progressed(1, 18.0)
+
+    assert account.standing.attempt == 2
+    assert dict(account.standing.spent_s) == {Spent.STARTING: 3.0}
+    assert sum(account.total_s.values()) == 18.0
+
+
+def test_a_worker_that_trained_without_a_daemon_gets_its_time_by_its_steps():
+    kept = Standing(3, {Spent.TRAINING: 7.0}, Spent.REPLAYING, step=10, furthest=20)
+    account = Account(100.0, kept)  # the earlier daemon's last word
+    account.stood(facts(State.ADOPTING), 160.0)
+    account.restored(0, 1.0, 160.0, again=True)
+    account.progressed(50, 160.0, step_s=1.5)
+
+    assert booked(account) == {"replaying": 15.0, "training": 45.0}
+    assert account.standing.spent_s[Spent.TRAINING] == 52.0
+
+
+def test_a_worker_that_began_to_train_without_a_daemon_gets_its_steps_by_their_length():
+    account = Account(100.0, Standing(3, {}, Spent.STARTING))
+    account.stood(facts(State.ADOPTING), 160.0)
+    account.restored(0, 1.0, 160.0, again=True)
+    account.progressed(21, 160.0, step_s=2.0)
+
+    assert booked(account) == {"tracing": 20.0, "training": 40.0}
+
+
+def test_a_worker_that_died_without_a_daemon_trained_until_its_last_checkpoint():
+    account = Account(100.0, Standing(3, {}, Spent.TRAINING, step=10, furthest=10))
+    account.found_dead(wanted=True, step=30, lived_until=140.0)
+    account.begun(4, 200.0)
+
+    assert booked(account) == {"training": 40.0, "down": 60.0}
+    assert account.furthest == 30
+
+
+def test_a_reboot_is_down_from_the_last_thing_known():
+    account = Account(100.0, Standing(3, {}, Spent.TRAINING, step=10, furthest=10))
+    account.found_dead(wanted=True, step=None, lived_until=None)
+    account.begun(4, 400.0)
+
+    assert booked(account) == {"down": 300.0}
+
+
+def test_a_clock_that_goes_back_books_nothing():
+    account = training()
+
+    account.progressed(2, 5.0)
+
+    assert sum(account.total_s.values()) == 10.0
+
+
+def test_nothing_wanted_is_no_goodput():
+    assert goodput({Spent.STOPPED: 5.0}) is None

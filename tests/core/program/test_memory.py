@@ -1,0 +1,184 @@
+"""A daemon that died and came back decides as the one that lived on. Time is a number."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from supervisor.core.job import Job
+from supervisor.core.program import events
+from supervisor.core.program.effects import (
+    Effect,
+    RecordEnd,
+    RememberSilences,
+    SelectCheckpoint,
+    Spawn,
+)
+from supervisor.core.program.facts import OnOom, Policy, State
+from supervisor.core.program.memory import memory_of
+from supervisor.host.ledger.memories import from_json, to_json
+
+JOB = Policy(name="digits", is_job=True, startretries=4, hang_floor=10.0)
+PAUSE_S = 1000.0  # longer than any back-off
+
+
+def rebuilt(job: Job, now: float, lives: bool = False) -> Job:
+    """The job as a daemon that starts at `now` has it, by what the one before wrote down."""
+    found = from_json(to_json(memory_of(job.facts, now)))
+    assert found is not None
+    later = Job(job.facts.policy)
+    later.skip_attempts(job.facts.attempt)
+    later.recall(found[0], now, 0.0)
+    later.facts.wanted = job.facts.wanted
+    later.facts.patience.recall(job.facts.patience.longest)
+    if not lives and job.state is not State.FAILED:
+        later.handle(events.StartRequested(goes_on=True), now)
+    return later
+
+
+@st.composite
+def attempts(draw: st.DrawFn) -> dict[str, object]:
+    """What one attempt does: where it begins, how far it gets, what it saves, how it ends, and who sees that."""
+    return {
+        "from": draw(st.sampled_from([None, 10, 20, 30])),
+        "steps": draw(st.sampled_from([0, 0, 1, 5])),
+        "saves": draw(st.sampled_from([False, False, False, True])),
+        "end": draw(st.sampled_from(["killed", "raised", "lacked", "diverged", "hung", "unfit"])),
+        "restart": draw(st.sampled_from([None, "between", "during"])),
+    }
+
+
+def begin(job: Job, told: dict, now: float) -> int | None:
+    """Up to the end of one attempt, which is not there yet; the last step, None if it never got so far."""
+    number, origin = job.facts.attempt, told["from"]
+    job.handle(events.SpawnSucceeded(number), now)
+    path = f"/c/step-{origin:010d}.a1" if origin else None
+    job.handle(events.CheckpointSelected(number, path, origin, "epoch 1"), now)
+    job.handle(events.TrainingRestored(number, origin or 0), now)
+    step = (origin or 0) + told["steps"]
+    if told["steps"]:
+        job.handle(events.StepsDone(number, step), now)
+        if told["saves"]:
+            job.handle(events.CheckpointCommitted(number, step), now)
+    return step
+
+
+def end_seen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
+    number = job.facts.attempt
+    match told["end"]:
+        case "hung":
+            now = max(now, job.deadline() or now)
+            job.expire(now)
+            return job.handle(events.WorkerExited(number, signal=6), now)
+        case "killed":
+            return job.handle(events.WorkerExited(number, signal=9), now)
+    words = words_of(told, step)
+    job.handle(events.FailureSaid(number, "words", step, words["out_of_memory"], words["go_back"]), now)
+    return job.handle(events.WorkerExited(number, code=words["code"]), now)
+
+
+def words_of(told: dict, step: int) -> dict:
+    codes = {"raised": 1, "lacked": 1, "diverged": 80, "unfit": 65}
+    return {
+        "code": codes[told["end"]],
+        "out_of_memory": told["end"] == "lacked",
+        "go_back": told["end"] == "diverged",
+    }
+
+
+def end_unseen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
+    saved = step if told["steps"] and told["saves"] else None
+    words = words_of(told, step)
+    return job.handle(
+        events.AttemptLost(job.facts.attempt, error="words", committed_step=saved, step=step, **words), now
+    )
+
+
+def decisions(effects: list[Effect]) -> list[Effect]:
+    """Without the words for people, and what belongs to one daemon's life."""
+    return [
+        replace(each, text="") if isinstance(each, RecordEnd) else each
+        for each in effects
+        if not isinstance(each, RememberSilences)
+    ]
+
+
+def standing(job: Job) -> tuple[object, ...]:
+    return job.state, job.facts.failures, job.facts.suspects, job.facts.before, job.facts.split, job.facts.best_step
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(attempts(), min_size=1, max_size=12), st.sampled_from(OnOom))
+def test_a_daemon_that_came_back_decides_as_one_that_lived_on(story: list[dict], on_oom: OnOom):
+    lived = Job(replace(JOB, on_oom=on_oom))
+    lived.handle(events.StartRequested(), 0.0)
+    came = Job(replace(JOB, on_oom=on_oom))
+    came.handle(events.StartRequested(), 0.0)
+    now = 0.0
+    for told in story:
+        now += 1.0
+        step = begin(lived, told, now)
+        assert begin(came, told, now) == step
+        seen = end_seen(lived, told, step, now)
+        if told["restart"] == "during" and told["end"] not in ("hung", "killed"):  # those leave no words
+            came = rebuilt(came, now, lives=True)
+            found = end_unseen(came, told, step, now)
+        else:
+            found = end_seen(came, told, step, now)
+        assert decisions(found) == decisions(seen)
+        if told["restart"] == "between" and lived.state is State.BACKOFF:
+            came = rebuilt(came, now)
+        assert standing(came) == standing(lived)
+        assert came.deadline() == lived.deadline() or lived.state is not State.BACKOFF
+        if lived.state is State.FAILED:
+            return
+        if lived.state is State.BACKOFF:
+            now += PAUSE_S
+            assert came.expire(now) == lived.expire(now)
+        assert lived.state is State.STARTING
+
+
+def test_a_job_that_was_given_up_gets_one_more_attempt_from_a_new_daemon_and_all_from_its_operator():
+    job = Job(replace(JOB, startretries=0))
+    job.handle(events.StartRequested(), 0.0)
+    job.handle(events.WorkerExited(1, signal=9), 1.0)
+    assert job.state is State.FAILED
+
+    later = rebuilt(job, 2.0, lives=True)
+    assert later.handle(events.StartRequested(goes_on=True), 2.0) == [Spawn(2), SelectCheckpoint(2)]
+    later.handle(events.WorkerExited(2, signal=9), 3.0)
+    assert later.state is State.FAILED
+
+    later.handle(events.StartRequested(), 4.0)
+    assert later.facts.failures.by_cause == {}
+
+
+def test_what_was_known_of_an_attempt_does_not_count_for_a_later_one():
+    job = Job(JOB)
+    job.handle(events.StartRequested(), 0.0)
+    begin(job, {"from": 20, "steps": 1, "saves": True}, 1.0)
+    memory = memory_of(job.facts, 2.0)
+    later = Job(JOB)
+    later.skip_attempts(2)
+
+    later.recall(memory, 2.0, 0.0)
+
+    assert (later.facts.origin, later.facts.saved, later.facts.began_at) == (None, None, None)
+    assert later.facts.best_step == 21
+
+
+def test_a_back_off_goes_on_less_the_time_that_no_daemon_was_there():
+    job = Job(JOB)
+    job.handle(events.StartRequested(), 0.0)
+    job.handle(events.WorkerExited(1, signal=9), 1.0)
+    memory = memory_of(job.facts, 1.0)
+    assert memory.waits_s is not None
+
+    for ago_s, state in ((0.5 * memory.waits_s, State.BACKOFF), (2 * memory.waits_s, State.STARTING)):
+        later = Job(JOB)
+        later.skip_attempts(1)
+        later.recall(memory, 100.0, ago_s)
+        later.handle(events.StartRequested(goes_on=True), 100.0)
+        assert later.state is state
+        if state is State.BACKOFF:
+            assert later.deadline() == 100.0 + memory.waits_s - ago_s

@@ -1,0 +1,104 @@
+"""What a check's command says, by real ones."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.commands.health import Check, Checks
+from supervisor.host.processes import limits
+from tests.reading import alive, content
+
+
+def asked(*argv: str, timeout_s: float = 20.0, **environment: str) -> str | None:
+    return Checks().trouble(Check(argv, {**os.environ, **environment}, None, None, timeout_s))
+
+
+def test_status_0_is_well():
+    assert asked("/bin/sh", "-c", "echo fine") is None
+
+
+def test_any_other_is_not_and_its_words_say_why():
+    why = asked("/bin/sh", "-c", "echo port $PORT; echo is closed >&2; exit 3", PORT="80")
+
+    assert why == "healthcheck_command ended with status 3: port 80 is closed"
+
+
+def test_what_does_not_answer_is_killed_with_all_it_started(tmp_path: Path):
+    starts = f"sleep 1000 & echo $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; wait"
+
+    assert asked("/bin/sh", "-c", starts, timeout_s=2.0) == "healthcheck_command did not answer within 2 s"
+    if found := content(tmp_path / "pid"):  # a machine that is too busy to start a shell in that time kills that
+        deadline = time.monotonic() + 20
+        while alive(int(found)):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_without_a_place_for_its_words_it_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # as on a full disk: no file can be made there
+
+    assert asked("true") is None
+    assert asked("sh", "-c", "echo it is so; exit 3") == "healthcheck_command ended with status 3"
+
+
+def test_a_command_that_is_not_there_is_said():
+    assert "can't be run" in (asked("/nonexistent/check") or "")
+
+
+@pytest.fixture
+def ignored() -> Iterator[None]:
+    """The kernel's word to who has a lease that somebody waits for it."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.usefixtures("ignored")
+def test_a_command_on_a_disk_that_hangs_holds_up_no_program(tmp_path: Path):
+    """The disk is a lease (fcntl(2)): who executes the file waits until it is given back."""
+    command, said = shutil.copy("/bin/true", tmp_path / "check"), list[str | None]()
+    asking = threading.Thread(target=lambda: said.append(asked(str(command))))
+    starting = threading.Thread(target=start_a_program)
+    with command.open("rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        asking.start()
+        deadline = time.monotonic() + 20
+        while fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        starting.start()
+        starting.join(5.0)
+        held_up, said_early = starting.is_alive(), list(said)
+    asking.join()
+    starting.join()
+
+    assert not held_up
+    assert (said_early, said) == ([], [None])
+
+
+def start_a_program() -> None:
+    with limits.lent():
+        subprocess.run(["/bin/true"], check=True)
+
+
+def test_closed_nothing_is_waited_for():
+    checks, said = Checks(), []
+    asking = threading.Thread(
+        target=lambda: said.append(checks.trouble(Check(("/bin/sleep", "1000"), dict(os.environ), None, None, 900.0)))
+    )
+    asking.start()
+    deadline = time.monotonic() + 20
+    while asking.is_alive() and time.monotonic() < deadline:
+        checks.close()
+        asking.join(0.05)
+
+    assert said == ["healthcheck_command ended with status -9"]

@@ -1,0 +1,188 @@
+"""Commands that are told what happened: real scripts, and those of docs/hooks.md."""
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.commands.hooks import QUEUED, Happening, Hooks
+from tests.places import ROOT
+from tests.reading import alive, content
+
+PAGE = (ROOT / "docs" / "hooks.md").read_text()
+PATIENCE_S = 60.0
+TOLD = {"event": "failed", "program": "digits", "host": "h", "attempt": 3}
+
+
+def script(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def of_page(language: str) -> str:
+    found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    return str(found[-1])
+
+
+def happening(*command: object, **facts: int | str) -> Happening:
+    return Happening(tuple(map(str, command)), "failed", "digits", {**TOLD, **facts})
+
+
+def until(look: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def hooks() -> Iterator[Hooks]:
+    hooks = Hooks(PATIENCE_S)
+    yield hooks
+    hooks.close(0.0)
+
+
+def test_a_command_gets_the_facts_and_a_bare_environment_in_order(hooks: Hooks, tmp_path: Path):
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\ncat >> {tmp_path}/told\nenv > {tmp_path}/env\n")
+
+    hooks.tell(happening(command, number=1))
+    hooks.tell(happening(command, number=2))
+    hooks.close(PATIENCE_S)
+
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    assert told == [{**TOLD, "number": 1}, {**TOLD, "number": 2}]
+    names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert {"PATH", "LANG", "STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"} <= names
+    assert not names & {"HOME", "PYTHONPATH", "USER"}
+    assert hooks.trouble is None
+
+
+def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path):
+    hooks = Hooks(timeout_s=1.0)
+    command = script(tmp_path, "slow.sh", f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/child.new\n"
+                     f"mv {tmp_path}/child.new {tmp_path}/child\nwait\n")  # fmt: skip
+
+    hooks.tell(happening(command))
+    until(lambda: hooks.failed, "it is given up")
+
+    if (tmp_path / "child").exists():  # a machine that is too busy to start a shell within the second kills that
+        child = int((tmp_path / "child").read_text())
+        until(lambda: not alive(child), "its child is gone")
+    assert "1 hook command failed" in str(hooks.trouble)
+    hooks.close(0.0)
+
+
+def test_what_the_queue_does_not_hold_is_dropped_and_counted(hooks: Hooks, tmp_path: Path):
+    os.mkfifo(tmp_path / "gate")
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\nread line < {tmp_path}/gate\n")
+
+    began = time.monotonic()
+    for _ in range(QUEUED + 11):  # at most one of them runs
+        hooks.tell(happening(command))
+
+    assert time.monotonic() - began < PATIENCE_S / 2
+    assert hooks.dropped in (10, 11)
+    assert "events dropped" in str(hooks.trouble)
+
+
+@pytest.mark.parametrize("command", ["/no/such/command", "/etc/passwd"])
+def test_a_command_that_cannot_run_is_a_failure(hooks: Hooks, command: str):
+    hooks.tell(happening(command))
+    until(lambda: hooks.failed, "it is told")
+
+    assert hooks.failed == 1
+
+
+def test_without_a_place_for_its_words_a_command_is_run_all_the_same(
+    hooks: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", "/proc")  # as on a full disk: no file can be made there
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\necho bad >&2\ncat >> {tmp_path}/told\n")
+
+    hooks.tell(happening(command))
+    until(lambda: content(tmp_path / "told"), "it is told")
+
+    assert hooks.trouble is None
+
+
+def test_what_is_told_while_there_is_no_thread_is_run_with_the_next(
+    hooks: Hooks, tmp_path: Path, no_threads: pytest.MonkeyPatch
+):
+    command = script(tmp_path, "hook.sh", f"#!/bin/sh\ncat >> {tmp_path}/told\n")
+    hooks.tell(happening(command, number=1))
+
+    no_threads.undo()
+    hooks.tell(happening(command, number=2))
+    until(lambda: content(tmp_path / "told").count(b"\n") == 2, "both are told")
+
+    assert [json.loads(line)["number"] for line in content(tmp_path / "told").splitlines()] == [1, 2]
+    assert hooks.trouble is None
+
+
+def test_a_command_that_fails_does_not_keep_the_next_from_running(hooks: Hooks, tmp_path: Path):
+    hooks.tell(happening("/bin/false"))
+    hooks.tell(happening(script(tmp_path, "hook.sh", f"#!/bin/sh\ntouch {tmp_path}/ran\n")))
+    hooks.close(PATIENCE_S)
+
+    assert hooks.failed == 1
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_the_page_s_web_hook_posts_the_event(hooks: Hooks, tmp_path: Path):
+    got: list[tuple[str | None, bytes]] = []
+
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            got.append((self.headers["Content-Type"], self.rfile.read(length)))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Receiver)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        command = script(tmp_path, "webhook.sh", of_page("sh"))
+        hooks.tell(happening(command, f"http://127.0.0.1:{server.server_port}/trained"))
+        hooks.close(PATIENCE_S)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+    assert hooks.trouble is None
+    assert [(kind, json.loads(body)) for kind, body in got] == [("application/json", TOLD)]
+
+
+def test_the_page_s_mail_is_a_mail(tmp_path: Path):
+    script(tmp_path, "sendmail", f"#!/bin/sh\ncat > {tmp_path}/mail\n")
+    mail = script(tmp_path, "mail.py", of_page("python"))
+    assert mail.stat().st_mode & stat.S_IXUSR
+
+    subprocess.run(
+        [sys.executable, str(mail), "ops@example.org"],
+        input=json.dumps(TOLD).encode(),
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        check=True,
+        timeout=PATIENCE_S,
+    )
+
+    text = (tmp_path / "mail").read_text()
+    assert "To: ops@example.org\n" in text
+    assert "Subject: digits on h: failed\n" in text
+    assert "attempt: 3" in text

@@ -1,0 +1,444 @@
+"""The ledger remembers through everything that happens to daemons, hosts and disks."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from supervisor.host.ledger import ledger as ledger_module
+from supervisor.host.ledger import schema
+from supervisor.host.ledger import writer as ledger_writer
+from supervisor.host.ledger.ledger import (
+    CLOSE_WAIT_S,
+    AttemptRecord,
+    Ledger,
+    LedgerError,
+    OpenAttempt,
+)
+from tests.host.conftest import PATIENCE_S, Spawned
+from tests.reading import descriptors
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that others use may take long for a sync."""
+    for name in ("READ_WAIT_S", "CLOSE_WAIT_S"):
+        monkeypatch.setattr(ledger_module, name, PATIENCE_S)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "ledger.sqlite3")
+    yield made
+    made.close()
+
+
+def _attempt(ledger: Ledger, number: int, begins: int | None, ends: int | None, program: str = "digits") -> None:
+    """An attempt that restored at step `begins` (None: never did) and was killed after step `ends`."""
+    ledger.attempt_started(program, number, 1000 + number, 77, number * 100.0)
+    if begins is not None:
+        ledger.attempt_restored(program, number, f"step-{begins:010d}.a1" if begins else None, begins)
+    ledger.attempt_ended(program, number, "crash", "killed by SIGKILL", None, 9, ends, number * 100.0 + 50)
+
+
+def _lost(ledger: Ledger) -> list[int | None]:
+    return [record.lost_steps for record in ledger.history("digits")]
+
+
+def test_what_is_wanted_is_remembered(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.remember_wanted("digits", True)
+    ledger.remember_wanted("charlm", True)
+    ledger.remember_wanted("charlm", False)
+    ledger.close()
+
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
+        assert later.wanted() == {"charlm": False, "digits": True}
+
+
+def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
+    ledger.attempt_started("digits", 3, 4242, 77, 1000.0)
+    ledger.checkpoint_refused("digits", 3, "step-0000000200.a2", "ckpt.index is missing", 1001.0)
+    ledger.checkpoint_refused("digits", 3, "step-0000000150.a2", "is not JSON", 1001.5)
+    ledger.attempt_restored("digits", 3, "step-0000000100.a2", 100, ("cores is 1, was 2", "xla is , was --x"))
+    ledger.checkpoint_committed("digits", 3, "step-0000000110.a3", 110, 4096, 0.5, 0.1, 1002.0)
+    ledger.checkpoint_committed("digits", 3, "step-0000000120.a3", 120, 4096, 0.5, 0.1, 1003.0)
+    ledger.attempt_ended("digits", 3, "crash", "killed by SIGKILL", None, 9, 127, 1004.0)
+
+    assert ledger.history("digits") == [
+        AttemptRecord(
+            attempt=3,
+            started_at=1000.0,
+            ended_at=1004.0,
+            restored="step-0000000100.a2",
+            from_step=100,
+            to_step=127,
+            cause="crash",
+            text="killed by SIGKILL",
+            exit_code=None,
+            signal=9,
+            lost_steps=None,
+            refused=(("step-0000000200.a2", "ckpt.index is missing"), ("step-0000000150.a2", "is not JSON")),
+            checkpoints=2,
+            changed=("cores is 1, was 2", "xla is , was --x"),
+            ran_s=4.0,
+        )
+    ]
+
+
+def test_lost_steps_lie_between_an_end_and_the_next_beginning(ledger: Ledger) -> None:
+    _attempt(ledger, 1, 0, 127)
+    _attempt(ledger, 2, 120, 200)
+    _attempt(ledger, 3, 200, None)
+
+    assert _lost(ledger) == [7, 0, None]
+
+
+def test_an_attempt_that_never_trained_is_no_beginning(ledger: Ledger) -> None:
+    _attempt(ledger, 1, 0, 127)
+    _attempt(ledger, 2, None, None)
+    _attempt(ledger, 3, 100, 130)
+
+    assert _lost(ledger) == [27, None, None]
+
+
+def test_lost_steps_are_never_negative(ledger: Ledger) -> None:
+    _attempt(ledger, 1, 0, 90)  # its last words were lost, its last checkpoint was not
+    _attempt(ledger, 2, 100, 130)
+
+    assert _lost(ledger) == [0, None]
+
+
+def test_without_last_words_the_last_checkpoint_tells_how_far_it_came(ledger: Ledger) -> None:
+    ledger.attempt_started("digits", 1, 4242, 77, 1000.0)
+    ledger.attempt_restored("digits", 1, None, 0)
+    ledger.checkpoint_committed("digits", 1, "step-0000000050.a1", 50, 1, 0.1, 0.1, 1001.0)
+    ledger.attempt_progressed("digits", 1, 60)
+    ledger.attempt_progressed("digits", 1, 55)
+    ledger.attempt_ended("digits", 1, "lost", "gone", None, None, None, 1002.0)
+
+    assert ledger.history("digits")[0].to_step == 60
+
+
+def test_an_attempt_that_never_became_a_process_is_told_too(ledger: Ledger) -> None:
+    ledger.attempt_ended("digits", 1, "spawn", "no such command", None, None, None, 1000.0)
+
+    (record,) = ledger.history("digits")
+    assert (record.started_at, record.ended_at, record.text) == (1000.0, 1000.0, "no such command")
+    assert ledger.unfinished() == []
+    assert ledger.last_attempts() == {"digits": 1}
+
+
+def test_history_is_the_last_attempts_newest_last(ledger: Ledger) -> None:
+    for number in range(1, 31):
+        _attempt(ledger, number, 0, number)
+    _attempt(ledger, 1, 0, 5, program="charlm")
+
+    assert [record.attempt for record in ledger.history("digits", limit=3)] == [28, 29, 30]
+    assert [record.attempt for record in ledger.history("digits")] == list(range(11, 31))
+    assert ledger.history("unknown") == []
+
+
+def test_attempts_without_an_end_are_found(ledger: Ledger) -> None:
+    _attempt(ledger, 1, 0, 100)
+    ledger.attempt_started("digits", 2, 4242, 77, 1000.0)
+    ledger.attempt_started("charlm", 9, 4243, 78, 1000.0)
+
+    assert ledger.unfinished() == [
+        OpenAttempt("charlm", 9, 4243, 78, started_at=1000.0),
+        OpenAttempt("digits", 2, 4242, 77, started_at=1000.0),
+    ]
+    assert ledger.last_attempts() == {"charlm": 9, "digits": 2}
+
+
+def test_an_attempt_of_an_earlier_boot_is_known_as_such(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.attempt_started("digits", 1, 4242, 77, 1000.0)
+    ledger.attempt_started("charlm", 1, 4243, 78, 1000.0)
+    assert len(ledger.unfinished()) == 2
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as shell, shell:
+        shell.execute("UPDATE attempts SET boot_id = 'another' WHERE program = 'digits'")
+
+    assert [(each.program, each.of_this_boot) for each in ledger.unfinished()] == [("charlm", True), ("digits", False)]
+
+
+def test_how_long_the_last_saves_took_is_told(ledger: Ledger) -> None:
+    for number in range(5):
+        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, 1, float(number), 0.1, 1000.0 + number)
+    ledger.checkpoint_committed("charlm", 1, "step-9", 9, 1, 7.5, 0.1, 1000.0)
+
+    assert ledger.recent_saves(3) == {"digits": [2.0, 3.0, 4.0], "charlm": [7.5]}
+
+
+def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: Path) -> None:
+    _attempt(ledger, 1, 0, 100)
+    ledger.attempt_started("digits", 2, 4242, 77, 1000.0)
+    ledger.close()
+    path = tmp_path / "ledger.sqlite3"
+    with closing(sqlite3.connect(path)) as shell, shell:
+        shell.execute("ALTER TABLE attempts DROP COLUMN boot_id")
+        shell.execute("ALTER TABLE attempts DROP COLUMN checkpoints_pruned")
+        shell.execute("DROP TABLE accounts")
+        shell.execute("DROP TABLE silences")
+        shell.execute("DROP TABLE memories")
+        shell.execute("DROP TABLE out_of_use")
+        shell.execute("ALTER TABLE attempts DROP COLUMN split")
+        shell.execute("ALTER TABLE attempts DROP COLUMN changed")
+        shell.execute("ALTER TABLE attempts DROP COLUMN ran_s")
+        shell.execute("PRAGMA user_version = 1")
+
+    with closing(Ledger(path)) as later:
+        assert later.set_aside is None
+        assert [each.attempt for each in later.history("digits")] == [1, 2]
+        assert later.unfinished() == [OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
+
+
+def test_an_older_ledger_that_can_not_be_taken_over_at_present_stays_where_it_is(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "BUSY_S", 0.05)
+    ledger.remember_wanted("digits", False)
+    ledger.close()
+    path = tmp_path / "ledger.sqlite3"
+    with closing(sqlite3.connect(path, isolation_level=None)) as shell:
+        shell.execute("ALTER TABLE attempts DROP COLUMN ran_s")
+        shell.execute("PRAGMA user_version = 8")
+        shell.execute("BEGIN IMMEDIATE")  # as a person's own shell does, or a full disk
+        with pytest.raises(LedgerError, match="database is locked"):
+            Ledger(path)
+
+    with closing(Ledger(path)) as later:
+        assert later.set_aside is None
+        assert later.wanted() == {"digits": False}
+
+
+def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:
+    ledger.took_out_of_use("digits")
+    ledger.took_out_of_use("digits")
+    ledger.took_out_of_use("charlm")
+    ledger.took_into_use("charlm")
+
+    assert ledger.out_of_use() == {"digits"}
+
+
+async def test_a_kill_loses_nothing_that_was_written(tmp_path: Path, start_child: Callable[..., Spawned]) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    writer = start_child("bookkeeper.py", str(path))
+    said = 0
+    while said < 20:
+        said = int(await writer.line())
+    writer.process.send(9, group=False)
+    await writer.exit()
+
+    with closing(Ledger(path)) as later:
+        assert later.set_aside is None
+        assert later.last_attempts()["digits"] >= said
+        assert len(later.history("digits", 1000)) >= said
+        assert later.wanted() == {"digits": True}
+
+
+def test_many_readers_do_not_disturb_the_writer(ledger: Ledger) -> None:
+    seen: list[int] = []
+    readers = [threading.Thread(target=lambda: seen.append(len(ledger.history("digits", 1000)))) for _ in range(8)]
+
+    for number in range(1, 201):
+        _attempt(ledger, number, 0, number)
+        if number % 25 == 0:
+            readers[number // 25 - 1].start()
+    for reader in readers:
+        reader.join()
+
+    assert len(ledger.history("digits", 1000)) == 200
+    assert sorted(seen)[0] >= 25  # each sees at least what was queued before it looked
+    assert ledger.last_error is None
+
+
+def test_a_daemon_that_reads_another_connections_lock_waits(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.wanted()
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3", isolation_level=None)) as shell:
+        shell.execute("BEGIN IMMEDIATE")
+        ledger.remember_wanted("digits", True)
+        shell.execute("COMMIT")
+
+    assert ledger.wanted() == {"digits": True}
+
+
+@pytest.mark.parametrize(
+    "content", [b"not a database, but longer than a header" * 50, b"SQLite format 3\0" + b"\xff" * 5000]
+)
+def test_a_corrupt_ledger_is_set_aside_and_said(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    for number in (1, 2):
+        path.write_bytes(content)
+        with closing(Ledger(path)) as fresh:
+            assert fresh.set_aside == tmp_path / f"ledger.sqlite3.corrupt-{number}"
+            assert fresh.set_aside.read_bytes() == content
+            assert fresh.wanted() == {}
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@example(start=47, damage=b"\x05")  # "unsupported file format"
+@example(start=18, damage=b"\x05")  # "attempt to write a readonly database"
+@example(start=0, damage=b"x")
+@given(start=st.integers(0, 30_000), damage=st.binary(min_size=1, max_size=4096))
+def test_no_damage_to_the_file_stops_the_daemon(start: int, damage: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite3"
+    for leftover in tmp_path.iterdir():
+        leftover.unlink()
+    with closing(Ledger(path)) as before:
+        for number in range(1, 40):
+            _attempt(before, number, 0, number)
+    content = bytearray(path.read_bytes())
+    content[start : start + len(damage)] = damage
+    path.write_bytes(content)
+
+    try:
+        after = Ledger(path)
+    except LedgerError as error:
+        assert "newer stepkeeper" in str(error)
+        return
+    with closing(after):
+        after.remember_wanted("digits", True)
+        try:
+            after.history("digits")
+        except LedgerError as error:
+            assert "cannot read the ledger" in str(error)
+
+
+def test_a_ledger_that_lacks_a_table_is_set_aside(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.close()
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as shell:
+        shell.execute("DROP TABLE refusals")
+
+    with closing(Ledger(tmp_path / "ledger.sqlite3")) as fresh:
+        assert fresh.set_aside is not None
+
+
+def test_a_newer_ledger_is_refused_and_left_alone(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.close()
+    path = tmp_path / "ledger.sqlite3"
+    with closing(sqlite3.connect(path)) as shell:
+        shell.execute("PRAGMA user_version = 99")
+    before = path.read_bytes()
+
+    with pytest.raises(LedgerError, match=r"a newer stepkeeper wrote it \(version 99, this one reads \d+\)"):
+        Ledger(path)
+
+    assert path.read_bytes() == before
+
+
+def test_where_no_file_can_be_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="cannot open the ledger"):
+        Ledger(tmp_path / "missing" / "ledger.sqlite3")
+    with pytest.raises(LedgerError, match="cannot open the ledger"):
+        Ledger(tmp_path)
+
+
+def test_only_the_daemons_user_can_read_it(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.remember_wanted("digits", True)
+    ledger.wanted()
+
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_text_no_database_takes_is_kept_as_far_as_possible(ledger: Ledger) -> None:
+    ledger.attempt_ended("digits", 1, "crash", "no file caf\udce9 \0", 1, None, None, 1000.0)
+
+    assert ledger.history("digits")[0].text == "no file caf? \0"
+    assert ledger.last_error is None
+
+
+def test_a_record_that_can_never_be_written_blocks_nothing_and_is_counted(ledger: Ledger) -> None:
+    ledger.attempt_progressed("digits", 1, 2**70)
+    ledger.remember_wanted("digits", True)
+
+    assert ledger.wanted() == {"digits": True}
+    assert ledger.last_error is not None and "1 record lost" in ledger.last_error
+
+
+def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> None:
+    with closing(Ledger(small_disk / "ledger.sqlite3")) as ledger:
+        ledger.remember_wanted("digits", True)
+        ledger.wanted()
+        with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+        ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 100_000, 1000.0)
+        ledger.remember_wanted("digits", False)
+
+        assert ledger.wanted() == {"digits": True}  # what is on the disk, without waiting for the rest
+        assert ledger.last_error is not None and "disk is full; nothing is lost yet" in ledger.last_error
+        (small_disk / "filler").unlink()
+        _wait_until(lambda: ledger.last_error is None)
+        assert ledger.wanted() == {"digits": False}
+
+
+def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_writer, "RETRY_S", 600.0)
+    ledger = Ledger(small_disk / "ledger.sqlite3")
+    ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 400_000, 1000.0)
+    _wait_until(lambda: ledger.last_error is not None)
+    began = time.monotonic()
+
+    ledger.close()
+
+    assert time.monotonic() - began < CLOSE_WAIT_S  # it does not wait for the next try, until it would give up
+
+
+def _wait_until(done: Callable[[], bool]) -> None:
+    patience = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < patience
+        time.sleep(0.005)
+
+
+def test_what_comes_after_close_is_lost_without_harm(ledger: Ledger) -> None:
+    ledger.close()
+    ledger.remember_wanted("digits", True)
+    ledger.close()
+
+    assert ledger.wanted() == {}
+
+
+def test_descriptors_do_not_grow(ledger: Ledger) -> None:
+    ledger.wanted()
+    before = descriptors()
+    for _ in range(50):
+        ledger.wanted()
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_attempts_that_trained_and_are_over_are_counted_with_how_long_they_ran(ledger: Ledger) -> None:
+    _attempt(ledger, 1, begins=0, ends=7)
+    _attempt(ledger, 2, begins=None, ends=None)
+    ledger.attempt_started("digits", 3, 1003, 77, 300.0)
+    ledger.attempt_restored("digits", 3, None, 0)
+
+    assert ledger.ends("digits") == [(50.0, "crash")]
+
+
+def test_the_longest_silence_of_each_section_is_remembered_as_it_was_told_last(ledger: Ledger):
+    ledger.remember_silences("digits", {"step": 4.0, "save": 9.0})
+    ledger.remember_silences("digits", {"step": 2.0})
+    ledger.remember_silences("other", {"step": 50.0})
+
+    assert ledger.silences("digits") == {"step": 2.0, "save": 9.0}
+
+
+def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger: Ledger) -> None:
+    for number, at in enumerate((90_000.0, 90_001.0, 3_600.0)):  # set back by a day before the last one
+        ledger.checkpoint_committed("digits", 1, f"step-{number}", number, 1, float(number), 0.1, at)
+    ledger.attempt_started("digits", 1, 7, 7, 90_000.0)
+    ledger.attempt_restored("digits", 1, None, 0)
+    ledger.attempt_ended("digits", 1, "crash", "killed", None, 9, 2, 3_700.0, 100.0)
+    _attempt(ledger, 2, 0, 2)
+
+    assert ledger.recent_saves(2) == {"digits": [1.0, 2.0]}
+    assert ledger.ends("digits") == [(100.0, "crash"), (50.0, "crash")]
+    assert [each.ran_s for each in ledger.history("digits")] == [100.0, 50.0]

@@ -1,0 +1,67 @@
+"""The ledger forgets what is old, in pieces, and never what is needed."""
+
+import time
+from contextlib import closing
+from pathlib import Path
+
+from supervisor.core.program.accounting import Spent, Standing
+from supervisor.host.ledger.ledger import Ledger
+from supervisor.host.ledger.pruning import (
+    LEAST_ATTEMPTS,
+    PIECE,
+    SAVES_KEPT,
+    Pruning,
+)
+
+PATIENCE_S = 60.0
+
+
+def filled(path: Path, attempts: int, ended_at: float) -> None:
+    with closing(Ledger(path, Pruning(attempts=100_000, days=36_500))) as ledger:
+        for attempt in range(1, attempts + 1):
+            ledger.attempt_started("digits", attempt, 1, 1, ended_at - 1)
+            ledger.accounts.keep("digits", Standing(attempt, {Spent.TRAINING: 1.0}, Spent.DOWN), 0.0)
+            ledger.attempt_ended("digits", attempt, "crash", "", 1, None, None, ended_at)
+        ledger.attempt_started("digits", attempts + 1, 1, 1, ended_at)  # runs
+
+
+def left(path: Path, pruning: Pruning, expected: int) -> list[int]:
+    """The attempts that are left once there are as many as expected."""
+    with closing(Ledger(path, pruning)) as ledger:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(ledger.history("digits", 10_000)) != expected and time.monotonic() < deadline:
+            time.sleep(0.05)
+        kept = [each.attempt for each in ledger.history("digits", 10_000)]
+        assert sorted(ledger.accounts.spent("digits")) == kept[:-1]
+        return kept
+
+
+def test_no_more_attempts_stay_than_are_to_be_kept(tmp_path: Path):
+    filled(tmp_path / "ledger.sqlite3", 2 * PIECE + 50, time.time())
+
+    kept = left(tmp_path / "ledger.sqlite3", Pruning(attempts=30, days=365), 30)
+
+    assert kept == list(range(2 * PIECE + 22, 2 * PIECE + 52))
+
+
+def test_what_is_old_goes_but_for_the_last_few(tmp_path: Path):
+    filled(tmp_path / "ledger.sqlite3", 50, time.time() - 10 * 86400)
+
+    kept = left(tmp_path / "ledger.sqlite3", Pruning(attempts=1000, days=5), LEAST_ATTEMPTS)
+
+    assert kept == list(range(52 - LEAST_ATTEMPTS, 52))
+
+
+def test_saves_that_are_forgotten_are_still_counted(tmp_path: Path):
+    path, count = tmp_path / "ledger.sqlite3", SAVES_KEPT + PIECE + 7
+    with closing(Ledger(path)) as ledger:
+        ledger.attempt_started("digits", 1, 1, 1, 1.0)
+        for step in range(count):
+            ledger.checkpoint_committed("digits", 1, f"step-{step}.a1", step, 1, 1.0, 0.1, float(step))
+
+    with closing(Ledger(path)) as ledger:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(ledger.recent_saves(10_000)["digits"]) > SAVES_KEPT and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(ledger.recent_saves(10_000)["digits"]) == SAVES_KEPT
+        assert ledger.history("digits")[0].checkpoints == count

@@ -1,0 +1,319 @@
+"""What programs print reaches their log files, through rotation, other people's hands and a full disk."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.logs import capture, handover
+from supervisor.host.logs.capture import LogPump
+from tests.host.conftest import PATIENCE_S, Spawned
+from tests.reading import content, descriptors
+
+
+@pytest.fixture
+def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogPump]:
+    made = LogPump(tmp_path_factory.mktemp("state"))
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def close_s(monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a close may take in this test, longer than a busy machine takes for it."""
+    for module in (handover, capture):
+        monkeypatch.setattr(module, "CLOSE_S", PATIENCE_S)
+    return PATIENCE_S
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    patience = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < patience
+        time.sleep(0.002)
+
+
+def wait_for(path: Path, wanted: bytes) -> None:
+    patience = time.monotonic() + PATIENCE_S
+    while content(path) != wanted:
+        assert time.monotonic() < patience, content(path)
+        time.sleep(0.002)
+
+
+def fill(filler: Path) -> None:
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096):
+            pass
+
+
+def put_another(path: Path) -> None:
+    path.rename(f"{path}.old")
+    path.write_bytes(b"made by logrotate\n")
+
+
+def print_lines(pump: LogPump, path: Path, count: int, maxbytes: int, backups: int) -> None:
+    """Prints `count` lines of 10 bytes and waits until they are written."""
+    pipe = pump.capture(path, maxbytes, backups)
+    for number in range(count):
+        os.write(pipe, b"line %04d\n" % number)
+    os.close(pipe)
+    wait_until(lambda: content(path).endswith(b"line %04d\n" % (count - 1)))
+
+
+async def test_what_a_program_prints_is_in_its_file(
+    pump: LogPump, tmp_path: Path, start: Callable[..., Spawned]
+) -> None:
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    await start("sh", "-c", "echo hello; echo trouble >&2; printf unfinished", stdout=pipe, stderr=pipe).exit()
+    os.close(pipe)
+
+    wait_for(tmp_path / "out.log", b"hello\ntrouble\nunfinished")
+
+
+def test_the_file_exists_before_anything_is_printed(pump: LogPump, tmp_path: Path) -> None:
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+
+    wait_until((tmp_path / "out.log").exists)
+    os.close(pipe)
+
+
+def test_a_second_run_appends(pump: LogPump, tmp_path: Path) -> None:
+    for word in (b"first\n", b"second\n"):
+        pipe = pump.capture(tmp_path / "out.log", 0, 0)
+        os.write(pipe, word)
+        os.close(pipe)
+
+    wait_for(tmp_path / "out.log", b"first\nsecond\n")
+
+
+def test_two_programs_share_a_file_and_its_limit(pump: LogPump, tmp_path: Path) -> None:
+    pipes = [pump.capture(tmp_path / "out.log", 30, 1) for _ in range(2)]
+    for number in range(5):
+        before = len(content(tmp_path / "out.log"))
+        os.write(pipes[number % 2], b"line %04d\n" % number)
+        wait_until(lambda before=before: len(content(tmp_path / "out.log")) != before)
+    for pipe in pipes:
+        os.close(pipe)
+
+    wait_for(tmp_path / "out.log", b"line 0003\nline 0004\n")
+    wait_for(tmp_path / "out.log.1", b"line 0000\nline 0001\nline 0002\n")
+
+
+def test_output_for_no_file_goes_nowhere(pump: LogPump) -> None:
+    pipe = pump.capture(None, 0, 0)
+    writer = threading.Thread(target=lambda: os.write(pipe, b"x" * 1_000_000))
+
+    writer.start()
+    writer.join(PATIENCE_S)
+
+    assert not writer.is_alive()
+    os.close(pipe)
+
+
+@pytest.mark.parametrize(("path", "stream"), [("/dev/stdout", "out"), ("/dev/stderr", "err"), ("/dev/fd/1", "out")])
+def test_a_log_that_is_the_daemons_own_output_gets_there(
+    path: str, stream: str, pump: LogPump, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pipe = pump.capture(Path(path), 0, 0)
+    os.write(pipe, b"hello\n")
+    os.close(pipe)
+    asyncio.run(pump.clear(Path(path)))
+
+    assert getattr(capfd.readouterr(), stream) == "hello\n"
+
+
+def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogPump, tmp_path: Path) -> None:
+    print_lines(pump, tmp_path / "out.log", 100, maxbytes=105, backups=2)
+
+    kept = [content(tmp_path / name) for name in ("out.log.2", "out.log.1", "out.log")]
+    lines = b"".join(kept).splitlines()
+    assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.1", "out.log.2"]
+    assert all(len(each) <= 105 and each.endswith(b"\n") for each in kept)
+    assert lines == [b"line %04d" % number for number in range(100 - len(lines), 100)]
+    assert len(lines) >= 20
+
+
+def test_without_backups_the_file_begins_again(pump: LogPump, tmp_path: Path) -> None:
+    print_lines(pump, tmp_path / "out.log", 25, maxbytes=100, backups=0)
+
+    assert os.listdir(tmp_path) == ["out.log"]
+    assert content(tmp_path / "out.log") == b"".join(b"line %04d\n" % number for number in range(20, 25))
+
+
+def test_a_line_longer_than_the_file_may_be_is_cut(pump: LogPump, tmp_path: Path) -> None:
+    pipe = pump.capture(tmp_path / "out.log", 100, 3)
+    os.write(pipe, b"x" * 250 + b"\n")
+    os.close(pipe)
+
+    wait_for(tmp_path / "out.log", b"x" * 50 + b"\n")
+    assert content(tmp_path / "out.log.1") == content(tmp_path / "out.log.2") == b"x" * 100
+
+
+@pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old"), put_another])
+def test_a_file_that_somebody_took_away_is_made_again(
+    take_away: Callable[[Path], object], pump: LogPump, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.log"
+    pipe = pump.capture(path, 0, 0)
+    os.write(pipe, b"before\n")
+    wait_for(path, b"before\n")
+
+    take_away(path)
+    patience = time.monotonic() + PATIENCE_S
+    while b"after" not in content(path):
+        os.write(pipe, b"after\n")
+        time.sleep(0.05)
+        assert time.monotonic() < patience
+    os.close(pipe)
+
+
+def test_reopen_follows_the_name_at_once(pump: LogPump, tmp_path: Path) -> None:
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    os.write(pipe, b"before\n")
+    wait_for(tmp_path / "out.log", b"before\n")
+    (tmp_path / "out.log").rename(tmp_path / "moved.log")
+
+    pump.reopen()
+
+    wait_until((tmp_path / "out.log").exists)
+    os.write(pipe, b"after\n")
+    wait_for(tmp_path / "out.log", b"after\n")
+    assert content(tmp_path / "moved.log") == b"before\n"
+    os.close(pipe)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: LogPump, tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    print_lines(pump, path, 40, maxbytes=100, backups=3)
+    (tmp_path / "out.log.2024").write_text("somebody else's")
+    pipe = pump.capture(path, 100, 3) if running else None
+
+    asyncio.run(pump.clear(path))
+
+    assert content(path) == b""
+    assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.2024"]
+    if pipe is not None:
+        os.write(pipe, b"after\n")
+        os.close(pipe)
+        wait_for(path, b"after\n")
+
+
+def test_clear_of_what_does_not_exist_makes_nothing(pump: LogPump, tmp_path: Path) -> None:
+    asyncio.run(pump.clear(tmp_path / "out.log"))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_is_a_trouble_until_it_has_room_again(pump: LogPump, small_disk: Path) -> None:
+    path, filler = small_disk / "out.log", small_disk / "filler"
+    pipe = pump.capture(path, 0, 0)
+    os.write(pipe, b"x" * 4096)  # whole blocks, so that the next byte needs another
+    wait_until(lambda: len(content(path)) == 4096)
+    fill(filler)
+
+    os.write(pipe, b"lost\n")
+    wait_until(lambda: bool(pump.troubles))
+    trouble = dict(pump.troubles)
+    filler.unlink()
+    patience = time.monotonic() + PATIENCE_S
+    while b"after" not in content(path):
+        os.write(pipe, b"after\n")
+        time.sleep(0.05)
+        assert time.monotonic() < patience
+    os.close(pipe)
+
+    assert trouble == {path: f"cannot write {path}: No space left on device; what its program prints is dropped"}
+    wait_until(lambda: not pump.troubles)
+
+
+def test_a_file_that_can_not_be_rotated_grows(pump: LogPump, tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    (tmp_path / "out.log.1").mkdir()
+    (tmp_path / "out.log.1" / "in the way").write_text("")
+    pipe = pump.capture(path, 20, 1)
+    lines = [b"line %04d\n" % number for number in range(4)]
+    for line in lines:
+        os.write(pipe, line)
+
+    wait_for(path, b"".join(lines))
+    wait_until(lambda: "cannot rotate" in pump.troubles.get(path, ""))
+    os.close(pipe)
+
+
+def test_a_grandchild_that_lives_on_is_still_heard(pump: LogPump, tmp_path: Path) -> None:
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    held = os.dup(pipe)
+    os.close(pipe)
+    os.write(held, b"still here\n")
+
+    wait_for(tmp_path / "out.log", b"still here\n")
+    os.close(held)
+
+
+def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_s: float, tmp_path: Path) -> None:
+    before = descriptors()
+    pump = LogPump(tmp_path)
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    os.write(pipe, b"last words\n")
+    pump.start()
+
+    pump.close()
+
+    assert content(tmp_path / "out.log") == b"last words\n"
+    os.close(pipe)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, pump: LogPump) -> None:
+    pipe = pump.capture(tmp_path / "out.log", 1 << 20, 1)
+    stop = threading.Event()
+
+    def flood() -> None:
+        with suppress(BrokenPipeError):
+            while not stop.is_set():
+                os.write(pipe, b"x" * 65536)
+
+    writer = threading.Thread(target=flood)
+    writer.start()
+    wait_until(lambda: len(content(tmp_path / "out.log")) > 0)
+    began = time.monotonic()
+    pump.close()
+    took = time.monotonic() - began
+    stop.set()
+    writer.join()
+    os.close(pipe)
+
+    assert took < close_s  # after which it would have given up
+
+
+def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogPump, tmp_path: Path) -> None:
+    (tmp_path / "out.log").write_text("old")
+    before = descriptors()
+    pump.close()
+    pump.close()
+
+    with pytest.raises(OSError, match="Logs are closed"):
+        pump.capture(tmp_path / "out.log", 0, 0)
+    pump.reopen()
+    asyncio.run(pump.clear(tmp_path / "out.log"))
+
+    assert content(tmp_path / "out.log") == b""
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # the pump's own
+
+
+def test_descriptors_do_not_grow(pump: LogPump, tmp_path: Path) -> None:
+    os.close(pump.capture(tmp_path / "first.log", 0, 0))
+    wait_until(lambda: pump.keeper_pid is not None)
+    wait_until(lambda: not pump.open_pipes)
+    before = descriptors()
+    for number in range(50):
+        os.close(pump.capture(tmp_path / f"{number % 3}.log", 0, 0))
+
+    wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)

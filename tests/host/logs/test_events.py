@@ -1,0 +1,200 @@
+"""What programs print reaches event listeners: all of it, or what stands between marks, and never more than is held."""
+
+import base64
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.host.logs.capture import LogPump, Tee
+from supervisor.host.logs.events import (
+    BEGIN,
+    CAPTURED,
+    COMMUNICATION,
+    END,
+    LOG,
+    Capture,
+    packets,
+)
+from supervisor.host.logs.handover import Output
+from supervisor.host.logs.link import Link
+from supervisor.host.logs.messages import (
+    PACKET_BYTES,
+    PIECE_BYTES,
+    Message,
+    Missed,
+    Printed,
+    Take,
+    encode,
+)
+from supervisor.host.logs.outbox import HELD_BYTES, Outbox
+from tests.host.conftest import PATIENCE_S
+
+TAKE = Take(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
+PLAIN = st.binary(max_size=20).filter(lambda data: b"<" not in data)
+NEARLY = st.sampled_from([BEGIN[:5], BEGIN[:-1], END[:-1], b"<", b"<!--", b"-->", BEGIN.lower()])
+
+
+def collected(capture: Capture, pieces: list[bytes]) -> tuple[bytes, list[bytes], bytes]:
+    """What was logged, the messages, what of them was heard piece by piece."""
+    logged, messages, captured = b"", [], b""
+    for piece in pieces:
+        for kind, data in capture.feed(piece):
+            assert data or kind == COMMUNICATION
+            if kind == LOG:
+                logged += data
+            elif kind == CAPTURED:
+                captured += data
+            else:
+                messages.append(data)
+    return logged + capture.end(), messages, captured
+
+
+@given(st.lists(st.tuples(PLAIN | NEARLY, st.none() | PLAIN), max_size=5), st.lists(st.integers(0, 400), max_size=8))
+def test_marks_are_found_however_it_is_cut(parts: list[tuple[bytes, bytes | None]], cuts: list[int]):
+    whole = b"".join(before + (b"" if told is None else BEGIN + told + END) for before, told in parts)
+    places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    pieces = [whole[start:end] for start, end in itertools.pairwise(places)]
+
+    logged, messages, captured = collected(Capture(1000), pieces)
+
+    assert messages == [told for _, told in parts if told is not None]
+    assert logged == b"".join(before for before, _ in parts)
+    assert captured == b"".join(messages)
+
+
+def test_of_a_long_message_the_end_is_kept():
+    _, messages, captured = collected(Capture(4), [BEGIN + b"0123456789" + END, BEGIN + b"ab" + END])
+
+    assert messages == [b"6789", b"ab"]
+    assert captured == b"0123456789ab"
+
+
+def test_a_message_that_never_ends_is_logged():
+    assert collected(Capture(100), [b"x" + BEGIN + b"half" + END[:4]])[0] == b"x" + BEGIN + b"half" + END[:4]
+
+
+def test_a_packet_holds_the_largest_piece_and_pieces_make_the_whole():
+    data = os.urandom(3 * PIECE_BYTES + 1)
+
+    found = packets(TAKE._replace(program="p" * 100), LOG, data)
+
+    assert all(len(encode(each)) <= PACKET_BYTES for each in found)
+    assert b"".join(base64.b64decode(each.data) for each in found) == data
+    assert [each.goes_on for each in found] == [True, True, True, False]
+    assert {each.event for each in found} == {"PROCESS_LOG_STDOUT"}
+
+
+class Receiver(Link):
+    """Takes so many messages."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.taken: list[Message] = []
+
+    def send(self, message: Message, descriptor: int | None = None) -> bool:
+        if len(self.taken) < self.room:
+            self.taken.append(message)
+            return True
+        return False
+
+
+def test_what_a_daemon_does_not_take_is_bounded_whole_and_counted():
+    outbox, each = Outbox(), packets(TAKE, LOG, b"x" * (PIECE_BYTES + 1))
+    size = sum(len(packet.data) for packet in each)
+    told = HELD_BYTES // size + 5
+    for _ in range(told):
+        outbox.put_printed(each)
+    outbox.send(receiver := Receiver(10**6))
+
+    kept = [message for message in receiver.taken if isinstance(message, Printed)]
+    assert sum(len(message.data) for message in kept) <= HELD_BYTES
+    assert kept == each * (len(kept) // 2)
+    assert receiver.taken[-1] == Missed(told - len(kept) // 2)
+    outbox.put_printed(each)
+    outbox.send(receiver)
+    assert receiver.taken[-2:] == each
+
+
+def test_one_that_is_larger_than_all_that_is_held_is_told_alone():
+    outbox = Outbox()
+    outbox.put_printed(packets(TAKE, COMMUNICATION, bytes(2 * HELD_BYTES)))
+    outbox.send(receiver := Receiver(10**6))
+
+    assert sum(len(base64.b64decode(each.data)) for each in receiver.taken if isinstance(each, Printed)) == (
+        2 * HELD_BYTES
+    )
+
+
+def test_order_is_kept_where_there_is_little_room():
+    outbox = Outbox()
+    for number in range(5):
+        outbox.put_printed(packets(TAKE, LOG, b"%d" % number))
+    outbox.send(slow := Receiver(2))
+    outbox.send(rest := Receiver(10))
+
+    found = [base64.b64decode(each.data) for each in (*slow.taken, *rest.taken) if isinstance(each, Printed)]
+    assert found == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Iterator[tuple[LogPump, list[Output]]]:
+    pump, outputs = LogPump(tmp_path), list[Output]()
+    pump.hearers.heard = outputs.append
+    pump.start()
+    yield pump, outputs
+    pump.close()
+
+
+def until(count: int, outputs: list[Output]) -> None:
+    patience = time.monotonic() + PATIENCE_S
+    while sum(len(each.data) for each in outputs) < count:
+        assert time.monotonic() < patience, outputs
+        time.sleep(0.002)
+
+
+def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
+    heard: tuple[LogPump, list[Output]], tmp_path: Path
+):
+    pump, outputs = heard
+    tee = Tee("web", 2, "stderr", events=True, capture=100)
+    pipe = pump.capture(tmp_path / "log", 0, 0, tee)
+    os.write(pipe, b"one " + BEGIN + b"told" + END + b"two\n")
+    os.close(pipe)
+    until(16, outputs)
+
+    assert {(each.program, each.attempt) for each in outputs} == {("web", 2)}
+    assert [(each.event, each.data) for each in outputs] == [
+        ("PROCESS_LOG_STDERR", b"one "),
+        ("PROCESS_LOG_STDERR", b"told"),
+        ("PROCESS_COMMUNICATION_STDERR", b"told"),
+        ("PROCESS_LOG_STDERR", b"two\n"),
+    ]
+    pump.close()
+    assert (tmp_path / "log").read_bytes() == b"one two\n"
+
+
+def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogPump, list[Output]]):
+    pump, outputs = heard
+    data = os.urandom(200_000).replace(b"<", b"?")
+    pipe = pump.capture(None, 0, 0, Tee("web", 1, "stdout", capture=300_000))
+    with os.fdopen(pipe, "wb") as file:
+        file.write(BEGIN + data + END)
+    until(len(data), outputs)
+
+    assert outputs == [Output("PROCESS_COMMUNICATION_STDOUT", "web", 1, data)]
+
+
+def test_marks_mean_nothing_where_nothing_is_captured(heard: tuple[LogPump, list[Output]], tmp_path: Path):
+    pump, outputs = heard
+    pipe = pump.capture(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))
+    os.write(pipe, BEGIN + b"x" + END)
+    os.close(pipe)
+    until(len(BEGIN + END) + 1, outputs)
+
+    assert b"".join(each.data for each in outputs) == BEGIN + b"x" + END

@@ -1,0 +1,67 @@
+"""What a log file does with what can't be written: the loss is counted, and told in the file."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from supervisor.host.logs.file import LogFile
+
+
+def at_once(file: LogFile) -> LogFile:
+    """Has it try again without waiting for a bad disk to recover."""
+    file.retry_every_s = 0.0
+    return file
+
+
+def test_a_full_disk_costs_output_and_says_how_much(small_disk: Path) -> None:
+    path, filler = small_disk / "out.log", small_disk / "filler"
+    file = at_once(LogFile(path, 0, 0))
+    file.write(b"x" * 4095 + b"\n")  # whole blocks, so that the next byte needs another
+    with suppress(OSError), filler.open("wb", buffering=0) as stuff:
+        while stuff.write(b"x" * 4096):
+            pass
+
+    file.write(b"lost\n")
+    trouble = file.trouble
+    file.write(b"lost too\n")
+    filler.unlink()
+    file.write(b"after\n")
+
+    assert trouble == f"cannot write {path}: No space left on device; what its program prints is dropped"
+    assert path.read_bytes()[4096:] == b"[stepkeeper dropped 14 bytes: No space left on device]\nafter\n"
+    assert file.trouble is None
+    file.close()
+
+
+def test_after_an_error_a_bad_disk_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "out.log"
+    file = LogFile(path, 0, 0)
+    file.retry_every_s = 3600.0
+    file.write(b"lost\n")
+    path.parent.mkdir()
+
+    file.write(b"lost too\n")
+
+    assert not path.exists()
+
+
+def test_what_was_lost_is_said_at_the_end_too(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "out.log"
+    file = LogFile(path, 0, 0)
+    file.write(b"lost\n")
+    path.parent.mkdir()
+
+    file.finish()
+
+    assert path.read_bytes() == b"[stepkeeper dropped 5 bytes: No such file or directory]\n"
+
+
+def test_what_others_had_to_drop_is_said(tmp_path: Path) -> None:
+    file = LogFile(tmp_path / "out.log", 0, 0)
+    file.write(b"half a li")
+
+    file.lose(1000, "its disk did not answer")
+    file.close()
+
+    assert (
+        tmp_path / "out.log"
+    ).read_bytes() == b"half a li\n[stepkeeper dropped 1000 bytes: its disk did not answer]\n"

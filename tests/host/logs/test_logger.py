@@ -1,0 +1,376 @@
+"""The process that reads what programs print: who it belongs to, how it is followed, when it ends."""
+
+import asyncio
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.logs import capture, handover
+from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.link import LOCK, SOCKET
+from supervisor.host.logs.start import start as start_keeper
+from tests.places import ROOT
+from tests.reading import alive, content
+
+PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An end waits for a keeper that is only just started, however busy the machine is."""
+    for module in (handover, capture):
+        monkeypatch.setattr(module, "CLOSE_S", PATIENCE_S)
+
+
+@pytest.fixture
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture
+def daemons(state: Path) -> Iterator[Callable[[], LogPump]]:
+    """Makes pumps of one state folder, one after the other; closes what is left."""
+    with ExitStack() as undo:
+
+        def make() -> LogPump:
+            pump = LogPump(state)
+            undo.callback(pump.close)
+            pump.start()
+            return pump
+
+        yield make
+
+
+@pytest.fixture
+def pump(daemons: Callable[[], LogPump]) -> LogPump:
+    return daemons()
+
+
+def wait_until(done: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    patience = time.monotonic() + patience_s
+    while not done():
+        assert time.monotonic() < patience
+        time.sleep(0.002)
+
+
+def keeper_of(pump: LogPump) -> int:
+    wait_until(lambda: pump.keeper_pid is not None)
+    assert pump.keeper_pid is not None
+    return pump.keeper_pid
+
+
+def another_keeper(pump: LogPump, than: int) -> int:
+    wait_until(lambda: pump.keeper_pid not in (None, than))
+    assert pump.keeper_pid is not None
+    return pump.keeper_pid
+
+
+def wait_until_gone(pid: int) -> None:
+    wait_until(lambda: not alive(pid))
+
+
+def say(pipe: int, path: Path, line: bytes) -> None:
+    """Prints a line and waits until it is the file's last."""
+    os.write(pipe, line)
+    wait_until(lambda: content(path).endswith(line))
+
+
+def test_a_keeper_that_is_killed_has_a_successor_and_the_program_notices_nothing(pump: LogPump, tmp_path: Path):
+    path = tmp_path / "out.log"
+    pipe = pump.capture(path, 0, 0)
+    say(pipe, path, b"before\n")
+    first = keeper_of(pump)
+
+    os.kill(first, signal.SIGKILL)
+    os.write(pipe, b"meanwhile\n")
+
+    assert another_keeper(pump, first) != first
+    say(pipe, path, b"after\n")
+    assert content(path) == b"before\nmeanwhile\nafter\n"
+    os.close(pipe)
+
+
+def test_a_keeper_that_is_killed_again_and_again_loses_nothing_that_it_had_not_read(pump: LogPump, tmp_path: Path):
+    path = tmp_path / "out.log"
+    pipe = pump.capture(path, 0, 0)
+    keeper = 0
+    for number in range(4):
+        keeper = another_keeper(pump, keeper)
+        say(pipe, path, b"line %d\n" % number)
+        os.kill(keeper, signal.SIGKILL)
+
+    another_keeper(pump, keeper)
+    say(pipe, path, b"last\n")
+    assert content(path) == b"line 0\nline 1\nline 2\nline 3\nlast\n"
+    os.close(pipe)
+
+
+def test_the_next_daemon_goes_on_with_the_same_keeper_and_has_its_pipes(daemons: Callable[[], LogPump], tmp_path: Path):
+    path = tmp_path / "out.log"
+    first = daemons()
+    pipe = first.capture(path, 0, 0)
+    say(pipe, path, b"one\n")
+    keeper = keeper_of(first)
+
+    first.detach()
+    say(pipe, path, b"nobody\n")
+    second = daemons()
+
+    assert keeper_of(second) == keeper
+    wait_until(lambda: second.open_pipes == 1)
+    say(pipe, path, b"two\n")
+    os.kill(keeper, signal.SIGKILL)
+    another_keeper(second, keeper)
+    say(pipe, path, b"three\n")
+    assert content(path) == b"one\nnobody\ntwo\nthree\n"
+    os.close(pipe)
+
+
+def test_a_pipe_made_in_the_last_moment_still_reaches_the_keeper(daemons: Callable[[], LogPump], tmp_path: Path):
+    pump = daemons()
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+
+    pump.detach()
+
+    say(pipe, tmp_path / "out.log", b"heard\n")
+    os.close(pipe)
+
+
+def test_without_daemon_and_pipe_the_keeper_ends(pump: LogPump, tmp_path: Path, state: Path):
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    keeper = keeper_of(pump)
+    pump.detach()
+    os.write(pipe, b"last words\n")
+
+    os.close(pipe)
+
+    wait_until_gone(keeper)
+    assert content(tmp_path / "out.log") == b"last words\n"
+    assert not (state / SOCKET).exists()
+
+
+def test_an_orderly_end_takes_the_keeper_along_though_a_grandchild_still_holds_the_pipe(pump: LogPump, tmp_path: Path):
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    keeper = keeper_of(pump)
+    os.write(pipe, b"last words\n")
+
+    pump.close()
+
+    wait_until_gone(keeper)
+    assert content(tmp_path / "out.log") == b"last words\n"
+    with pytest.raises(BrokenPipeError):
+        os.write(pipe, b"too late\n")
+    os.close(pipe)
+
+
+def test_without_a_program_that_has_a_log_there_is_no_keeper(daemons: Callable[[], LogPump], state: Path):
+    pump = daemons()
+    os.close(pump.capture(None, 0, 0))
+    asyncio.run(pump.clear(Path("/nonexistent")))
+
+    pump.close()
+
+    assert os.listdir(state) == []
+
+
+def test_the_keeper_is_nobodys_child_and_holds_nothing_of_the_daemons(
+    pump: LogPump, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("SUPERVISOR_ATTEMPT", "/a/state:b:1")
+    ours, theirs = os.pipe()
+    os.set_inheritable(theirs, True)
+
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    say(pipe, tmp_path / "out.log", b"x\n")
+    keeper = keeper_of(pump)
+
+    proc = Path(f"/proc/{keeper}")
+    held = {re.sub(r"\d+", "N", os.readlink(each)) for each in (proc / "fd").iterdir()}
+    assert held == {
+        "/dev/null",
+        *(re.sub(r"\d+", "N", str(path)) for path in (state / LOCK, state / "log-keeper.err", tmp_path / "out.log")),
+        *("socket:[N]", "pipe:[N]", "anon_inode:[eventpoll]", "anon_inode:[eventfd]"),
+    }
+    assert f"pipe:[{os.fstat(theirs).st_ino}]" not in {os.readlink(each) for each in (proc / "fd").iterdir()}
+    assert b"SUPERVISOR_ATTEMPT" not in (proc / "environ").read_bytes()
+    assert os.getsid(keeper) not in (os.getsid(0), 0)
+    assert (proc / "stat").read_text().rpartition(")")[2].split()[1] != str(os.getpid())
+    assert (proc / "oom_score_adj").read_text() == Path("/proc/self/oom_score_adj").read_text()
+    assert (proc / "comm").read_text() == "stepkeeper-logs\n"
+    assert (proc / "cwd").readlink() == Path("/")
+    for each in (pipe, ours, theirs):
+        os.close(each)
+
+
+def test_only_the_daemons_user_can_reach_the_keeper(pump: LogPump, tmp_path: Path, state: Path):
+    os.close(pump.capture(tmp_path / "out.log", 0, 0))
+    keeper_of(pump)
+
+    assert stat.S_IMODE((state / SOCKET).stat().st_mode) == 0o600
+    assert stat.S_IMODE((state / LOCK).stat().st_mode) == 0o600
+
+
+def test_a_second_keeper_of_a_state_folder_gives_way(pump: LogPump, tmp_path: Path, state: Path):
+    os.close(pump.capture(tmp_path / "out.log", 0, 0))
+    keeper = keeper_of(pump)
+
+    assert start_keeper(state) is False
+
+    assert pump.keeper_pid == keeper
+
+
+def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
+    state = tmp_path / ("x" * 200)
+    state.mkdir()
+    pump = LogPump(state)
+    pump.start()
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+
+    say(pipe, tmp_path / "out.log", b"heard\n")
+
+    os.close(pipe)
+    pump.close()
+
+
+def test_signals_that_end_others_do_not_end_the_keeper(pump: LogPump, tmp_path: Path):
+    path = tmp_path / "out.log"
+    pipe = pump.capture(path, 0, 0)
+    say(pipe, path, b"before\n")
+    keeper = keeper_of(pump)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(keeper, number)
+        say(pipe, path, b"%d\n" % number)
+
+    assert pump.keeper_pid == keeper
+    os.close(pipe)
+
+
+def test_a_keeper_of_another_version_makes_room_and_nothing_is_lost(
+    daemons: Callable[[], LogPump], tmp_path: Path, state: Path
+):
+    program = (
+        f"import sys, supervisor; supervisor.__version__ = '0.0.1'; sys.argv.append({str(state)!r}); "
+        "from supervisor.host.logs.logger import main; main()"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=PATIENCE_S)
+    old = int((state / LOCK).read_text() or "0")
+    pump = daemons()
+    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+
+    os.write(pipe, b"heard\n")
+
+    wait_until(lambda: content(tmp_path / "out.log") == b"heard\n")
+    assert another_keeper(pump, old) != old
+    os.close(pipe)
+
+
+def test_a_keeper_that_can_not_be_started_is_a_trouble_of_every_log(tmp_path: Path, state: Path):
+    (state / LOCK).mkdir()
+    pump = LogPump(state)
+    pump.start()
+    path = tmp_path / "out.log"
+    pipe = pump.capture(path, 0, 0)
+    os.write(pipe, b"kept\n")
+
+    wait_until(lambda: "cannot start the log keeper: IsADirectoryError" in pump.troubles.get(path, ""))
+    (state / LOCK).rmdir()
+
+    wait_until(lambda: content(path) == b"kept\n")
+    wait_until(lambda: not pump.troubles)
+    os.close(pipe)
+    pump.close()
+
+
+def test_a_stopped_keeper_is_a_trouble_and_holds_nobody_up(tmp_path: Path, state: Path):
+    pump = LogPump(state, silent_s=6.0)
+    pump.start()
+    path = tmp_path / "out.log"
+    pipe = pump.capture(path, 0, 0)
+    say(pipe, path, b"before\n")
+    keeper = keeper_of(pump)
+
+    os.kill(keeper, signal.SIGSTOP)
+    for number in range(200):  # none of this comes back if it waits for the keeper
+        os.close(pump.capture(tmp_path / f"{number}.log", 0, 0))
+    pump.reopen()
+    os.write(pipe, b"meanwhile\n")
+    wait_until(lambda: "has not answered for 6 s" in pump.troubles.get(path, ""))
+    os.kill(keeper, signal.SIGCONT)
+
+    wait_until(lambda: not pump.troubles)
+    wait_until(lambda: content(path) == b"before\nmeanwhile\n")
+    wait_until(lambda: pump.open_pipes == 1)
+    os.close(pipe)
+    pump.close()
+
+
+def test_a_flood_loses_nothing(pump: LogPump, tmp_path: Path):
+    path = tmp_path / "out.log"
+    line = b"x" * 99 + b"\n"
+    pipe = pump.capture(path, 0, 0)
+
+    for _ in range(300):
+        block = line * 1000
+        while block:
+            block = block[os.write(pipe, block) :]
+    os.close(pipe)
+
+    wait_until(lambda: path.stat().st_size == 30_000_000)
+    assert content(path) == line * 300_000
+
+
+@pytest.fixture
+def freezable(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, for fsfreeze: from then on whoever writes to it hangs in the kernel."""
+    image, folder = tmp_path / "image", tmp_path / "freezable"
+    folder.mkdir()
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    for command in (["mkfs.ext4", "-q", image], ["mount", "-o", "loop", image, folder]):
+        try:
+            done = subprocess.run(command, capture_output=True, check=False)
+        except FileNotFoundError:
+            pytest.skip(f"can't make a disk that hangs here: there is no {command[0]}")
+        if done.returncode != 0:
+            pytest.skip(f"can't make a disk that hangs here: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["fsfreeze", "--unfreeze", folder], capture_output=True, check=False)
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.mark.slow
+def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(pump: LogPump, tmp_path: Path, freezable: Path):
+    hung, good = freezable / "out.log", tmp_path / "good.log"
+    hung_pipe, good_pipe = pump.capture(hung, 0, 0), pump.capture(good, 0, 0)
+    say(hung_pipe, hung, b"before\n")
+
+    subprocess.run(["fsfreeze", "--freeze", freezable], check=True)
+    os.write(hung_pipe, b"held\n")
+    say(good_pipe, good, b"one\n")
+    wait_until(lambda: "its disk has not answered" in pump.troubles.get(hung, ""), 40.0)
+    line = b"x" * 99 + b"\n"
+    for _ in range(400):
+        os.write(hung_pipe, line * 100)  # 4 MB, and nobody takes them
+    say(good_pipe, good, b"two\n")
+    subprocess.run(["fsfreeze", "--unfreeze", freezable], check=True)
+
+    wait_until(lambda: b"its disk did not answer" in content(hung))
+    wait_until(lambda: not pump.troubles)
+    say(hung_pipe, hung, b"after\n")
+    assert content(good) == b"one\ntwo\n"
+    begin, lost, rest = re.split(rb"\[stepkeeper dropped (\d+) bytes: its disk did not answer\]\n", content(hung))
+    assert begin.startswith(b"before\nheld\n" + line)
+    surplus = len(begin + rest) - len(b"before\nheld\nafter\n") + int(lost) - 4_000_000
+    assert surplus in (0, 1)  # a newline before the note, if the loss began within a line
+    for each in (hung_pipe, good_pipe):
+        os.close(each)

@@ -1,0 +1,64 @@
+"""What daemon and log keeper say to each other arrives, and nothing else is understood."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from supervisor.host.logs.messages import (
+    Clear,
+    End,
+    LogProtocolError,
+    Take,
+    decode,
+    encode,
+)
+from tests.fuzzing import cases
+
+
+@given(some.integers(0, 2**63), some.text(some.characters(codec=None), max_size=100), some.integers(0, 2**40))
+def test_what_is_said_is_heard(number: int, path: str, size: int):
+    message = Take(number, path, size, 10)
+
+    assert decode(encode(message)) == message
+
+
+def test_a_path_that_is_no_utf8_is_heard():
+    path = b"/log/\xff\xfe".decode("utf-8", "surrogateescape")
+
+    assert decode(encode(Clear(1, path))) == Clear(1, path)
+
+
+def test_a_field_of_a_later_version_is_left_out():
+    assert decode(b'{"type": "end", "drain": true, "because": "upgrade"}') == End(drain=True)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        b'{"type": ["take"]}',
+        b'{"type": "runner"}',
+        b'{"type": "end"}',
+        b'{"type": "end", "drain": 1}',
+        b'{"type": "take", "id": true, "path": "/x", "maxbytes": 0, "backups": 0}',
+        b'{"type": "take", "id": 1, "path": "/x", "maxbytes": -1, "backups": 0}',
+        b'{"type": "take", "id": 1, "path": null, "maxbytes": 1, "backups": 0}',
+    ],
+)
+def test_what_is_no_message_is_refused(packet: bytes):
+    with pytest.raises(LogProtocolError):
+        decode(packet)
+
+
+@pytest.mark.fuzz
+@cases(100)
+@given(some.binary() | some.recursive(some.none() | some.text() | some.floats(), some.lists).map(json.dumps))
+def test_nothing_from_outside_breaks_the_reader(packet: bytes | str):
+    with pytest.raises(LogProtocolError):
+        decode(packet if isinstance(packet, bytes) else packet.encode())

@@ -1,0 +1,83 @@
+"""The thread of a log file is there while there is something to write, and nothing is lost on its way out or in."""
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.logs import writer as log_writer
+from supervisor.host.logs.file import LogFile
+from supervisor.host.logs.writer import Writer
+from tests.host.conftest import PATIENCE_S
+from tests.reading import content
+
+
+@pytest.fixture(autouse=True)
+def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_writer, "REST_S", 0.01)
+
+
+def until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def has_thread(path: Path) -> bool:
+    return any(each.name == path.name for each in threading.enumerate())
+
+
+def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "quiet.log"
+    writer = Writer(LogFile(path, 0, 0), lambda: None)
+    writer.hold(0, 0)
+    until(path.exists)
+    until(lambda: not has_thread(path))
+
+    writer.put(b"later\n")
+    until(lambda: content(path) == b"later\n")
+    until(lambda: not has_thread(path))
+    assert not writer.has_ended
+
+
+def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) -> None:
+    path = tmp_path / "often.log"
+    writer = Writer(LogFile(path, 0, 0), lambda: None)
+    writer.hold(0, 0)
+    pieces = [f"{number}\n".encode() for number in range(300)]
+    for number, piece in enumerate(pieces):
+        writer.put(piece)
+        if number % 30 == 0:
+            time.sleep(log_writer.REST_S)  # about when the thread makes up its mind
+
+    until(lambda: content(path) == b"".join(pieces))
+
+
+def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
+    path, rung = tmp_path / "short.log", threading.Event()
+    writer = Writer(LogFile(path, 0, 0), rung.set)
+    writer.hold(0, 0)
+    writer.put(b"one\n")
+    writer.put(b"two\n")
+
+    writer.release()
+
+    assert path.read_bytes() == b"one\ntwo\n"
+    assert writer.has_ended
+    assert rung.is_set()
+
+
+def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
+    path, rung = tmp_path / "left.log", threading.Event()
+    writer = Writer(LogFile(path, 0, 0), rung.set)
+    writer.hold(0, 0)
+    until(path.exists)
+    until(lambda: not has_thread(path))
+
+    writer.release()
+    until(lambda: writer.has_ended)
+    assert rung.wait(PATIENCE_S)
+    assert not writer.hold(0, 0)

@@ -1,0 +1,39 @@
+"""Alibaba Cloud ECS, from the bytes to the sink."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from supervisor.core.notices.notice import Certainty, Kind
+from supervisor.host.notices.announcement import Moment
+from supervisor.host.notices.clouds.alibaba import Alibaba, read_termination
+from supervisor.host.notices.reading import ReadingError, stamp
+from tests.host.notices.metadata_server import MetadataServer
+from tests.host.notices.recorder import Recorder
+
+NOW = Moment(1000.0, datetime(2015, 1, 5, 18, 0, 0, tzinfo=UTC))
+
+
+def test_release_is_certain_and_in_universal_time() -> None:
+    (announced,) = read_termination(b"2015-01-05T18:02:00Z\n").announced
+
+    assert (announced.kind, announced.certainty) == (Kind.PREEMPTION, Certainty.CERTAIN)
+    assert announced.deadline_at(NOW) == NOW.monotonic_at + 120
+
+
+@pytest.mark.parametrize("body", [b"2015-01-05 18:02:00", b"", b"soon", b"2015-01-05T18:02:00"])
+def test_time_without_a_zone_is_an_error(body: bytes) -> None:
+    with pytest.raises(ReadingError):
+        read_termination(body)
+
+
+async def test_release_is_heard_with_a_token(server: MetadataServer, heard: Recorder) -> None:
+    heard.watch(Alibaba(server.base, poll_s=0.02, timeout_s=20.0))
+    await heard.more_answers()
+
+    server.released = stamp(datetime.now(UTC) + timedelta(seconds=200))
+    notice = await heard.the_notice()
+
+    assert notice.id == f"spot-{server.released}"
+    assert heard.errors == []
+    assert server.tokens_made == 1

@@ -1,0 +1,289 @@
+"""Amazon EC2, from the bytes to the sink, and against the server of these tests."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+import pytest
+
+from supervisor.core.notices.notice import Certainty, Kind
+from supervisor.host.notices.announcement import NOTHING, Moment
+from supervisor.host.notices.clouds import alibaba, azure, google
+from supervisor.host.notices.clouds import aws as aws_source
+from supervisor.host.notices.clouds.aws import (
+    SCHEDULED,
+    Aws,
+    read_autoscaling,
+    read_rebalance,
+    read_scheduled,
+    read_spot,
+)
+from supervisor.host.notices.reading import ReadingError, stamp
+from tests.host.notices.metadata_server import Fault, MetadataServer
+from tests.host.notices.recorder import Recorder
+
+NOW = Moment(1000.0, datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC))
+# after docs.aws.amazon.com/AWSEC2/latest/UserGuide: spot-instance-termination-notices, rebalance-recommendations,
+# monitoring-instances-status-check_sched
+RETIREMENT = {
+    "NotBefore": "21 Jan 2027 09:00:43 GMT",
+    "NotAfter": "21 Jan 2027 09:17:23 GMT",
+    "Code": "instance-retirement",
+    "Description": "The instance is running on degraded hardware",
+    "EventId": "instance-event-0123456789abcdef0",
+    "State": "active",
+}
+
+
+def aws(server: MetadataServer) -> Aws:
+    return Aws(server.base, poll_s=0.02, timeout_s=20.0, retry_cap_s=0.05)
+
+
+def in_seconds(seconds: float) -> str:
+    return stamp(datetime.now(UTC) + timedelta(seconds=seconds))
+
+
+# --- what the bytes mean ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("action", "left_s"), [("terminate", 112.0), ("stop", 112.0), ("hibernate", 0.0)])
+def test_interruption_is_certain_and_ends_at_its_time(action: str, left_s: float) -> None:
+    (announced,) = read_spot(f'{{"action": "{action}", "time": "2026-11-21T00:51:52Z"}}'.encode()).announced
+
+    notice = announced.notice("aws", NOW)
+    assert (notice.kind, notice.certainty, notice.is_cancellable) == (Kind.PREEMPTION, Certainty.CERTAIN, False)
+    assert notice.deadline_at == NOW.monotonic_at + left_s
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"action": "reboot", "time": "2026-11-21T00:51:52Z"}',
+        b'{"action": "terminate", "time": "21 Nov 2026 00:51:52"}',
+        b'{"action": "terminate", "time": 1795222312}',
+        b'{"action": "terminate", "time": "2026-13-41T00:51:52Z"}',
+        b'{"time": "2026-11-21T00:51:52Z"}',
+        b'["terminate"]',
+        b"terminate",
+        b"",
+    ],
+)
+def test_interruption_that_is_not_understood_is_an_error(body: bytes) -> None:
+    with pytest.raises(ReadingError):
+        read_spot(body)
+
+
+def test_rebalance_is_only_possible_and_says_no_time() -> None:
+    (announced,) = read_rebalance(b'{"noticeTime": "2026-11-21T00:40:00Z"}').announced
+
+    assert (announced.kind, announced.certainty) == (Kind.REBALANCE, Certainty.POSSIBLE)
+    assert announced.deadline_at(NOW) is None
+
+
+@pytest.mark.parametrize("state", [b"InService", b"Standby", b"Detached", b"Pending\n", b"Warmed:Stopped"])
+def test_other_lifecycle_states_announce_nothing(state: bytes) -> None:
+    assert read_autoscaling(state) == NOTHING
+
+
+def test_terminated_by_the_group_is_certain() -> None:
+    (announced,) = read_autoscaling(b"Terminated").announced
+
+    assert announced.certainty is Certainty.CERTAIN
+
+
+@pytest.mark.parametrize("state", ["canceled", "completed"])
+def test_events_that_are_over_announce_nothing(state: str) -> None:
+    assert read_scheduled(_list({**RETIREMENT, "State": state})) == NOTHING
+
+
+def test_event_that_is_not_understood_hides_no_other() -> None:
+    reading = read_scheduled(_list({**RETIREMENT, "State": "perhaps"}, RETIREMENT))
+
+    assert [each.id for each in reading.announced] == ["instance-event-0123456789abcdef0"]
+    assert "perhaps" in reading.problem
+
+
+def _list(*events: dict[str, str]) -> bytes:
+    return json.dumps(events).encode()
+
+
+# --- against the server ----------------------------------------------------------------------------------------------
+
+
+async def test_interruption_that_is_there_at_start_is_told_once(server: MetadataServer, heard: Recorder) -> None:
+    server.spot = {"action": "terminate", "time": in_seconds(90)}
+
+    heard.watch(aws(server))
+    notice = await heard.the_notice()
+    await heard.more_answers(12)
+
+    assert heard.received_all == [notice]
+    assert notice.id == f"spot-terminate-{server.spot['time']}"
+
+
+async def test_event_whose_time_moves_at_every_question_is_one_notice(server: MetadataServer, heard: Recorder) -> None:
+    server.spot = {"action": "terminate", "time": in_seconds(60)}
+    heard.watch(aws(server))
+    notice = await heard.the_notice()
+
+    for later_s in (70, 80, 90):
+        server.spot = {"action": "terminate", "time": in_seconds(later_s)}
+        await heard.more_answers(8)
+
+    assert heard.received_all == [notice]
+
+
+async def test_interruption_that_comes_nearer_moves_its_deadline(server: MetadataServer, heard: Recorder) -> None:
+    server.spot = {"action": "terminate", "time": in_seconds(110)}
+    heard.watch(aws(server))
+    first = await heard.the_notice()
+
+    server.spot = {"action": "terminate", "time": in_seconds(20)}
+    await heard.until(lambda: len(heard.received_all) == 2)
+
+    second = heard.received_all[1]
+    assert second.id == first.id
+    assert first.deadline_at is not None
+    assert second.deadline_at is not None
+    assert second.deadline_at < first.deadline_at - 60
+
+
+async def test_interruption_is_not_called_off_by_silence(server: MetadataServer, heard: Recorder) -> None:
+    server.spot = {"action": "stop", "time": in_seconds(60)}
+    heard.watch(aws(server))
+    await heard.the_notice()
+
+    server.spot = None
+    await heard.more_answers(12)
+
+    assert heard.withdrawn_ids == []
+
+
+async def test_recommendation_and_cancelled_event_are_withdrawn(server: MetadataServer, heard: Recorder) -> None:
+    server.rebalance, server.scheduled = "2026-11-21T00:40:00Z", [RETIREMENT]
+    heard.watch(aws(server))
+    await heard.until(lambda: len(heard.active) == 2)
+
+    server.rebalance, server.scheduled = None, [{**RETIREMENT, "State": "canceled"}]
+    await heard.until(lambda: not heard.active)
+
+    assert sorted(heard.withdrawn_ids) == ["instance-event-0123456789abcdef0", "rebalance-2026-11-21T00:40:00Z"]
+
+
+async def test_group_that_terminates_the_instance_is_heard(server: MetadataServer, heard: Recorder) -> None:
+    heard.watch(aws(server))
+    await heard.more_answers(4)
+
+    server.lifecycle = "Terminated"
+
+    assert (await heard.the_notice()).id == "autoscaling-terminated"
+
+
+async def test_missing_list_of_events_is_trouble_and_hides_no_interruption(
+    server: MetadataServer, heard: Recorder
+) -> None:
+    await server.raise_fault(Fault.NOT_FOUND, SCHEDULED)
+    heard.watch(aws(server))
+    await heard.until(lambda: heard.trouble is not None)
+
+    server.spot = {"action": "terminate", "time": in_seconds(60)}
+    await heard.the_notice()
+    await heard.until(lambda: heard.trouble is not None)
+
+    assert "scheduled events" in (heard.trouble or "")
+
+
+async def test_refused_token_is_replaced_exactly_once(server: MetadataServer, heard: Recorder) -> None:
+    heard.watch(aws(server))
+    await heard.more_answers(8)
+    made = server.tokens_made
+
+    server.expire_tokens()
+    server.spot = {"action": "terminate", "time": in_seconds(60)}
+    await heard.the_notice()
+    await heard.more_answers(12)
+
+    assert (made, server.tokens_made) == (1, 2)
+    assert heard.errors == []
+
+
+async def test_token_is_renewed_before_it_ends(server: MetadataServer, heard: Recorder) -> None:
+    server.token_ttl_s = 1
+
+    heard.watch(aws(server))
+    await heard.until(lambda: server.tokens_made >= 3)
+
+    assert heard.errors == []
+    assert not [each for each in server.requests if each.endswith(" 401")]
+
+
+async def test_nothing_is_asked_without_a_token(server: MetadataServer, heard: Recorder) -> None:
+    await server.raise_fault(Fault.FORBIDDEN, "/latest/api/token")
+
+    heard.watch(aws(server))
+    await heard.until(lambda: len(heard.errors) >= 8)
+
+    assert {each.split()[0] for each in server.requests} == {"PUT"}
+    assert "no token" in heard.errors[0]
+
+
+@pytest.mark.parametrize("token", [b"", b"two words", b"a\r\nX-Injected:1", b"a\tb", b"\xff\xfe", b"x" * 5000])
+async def test_token_that_can_be_no_header_is_not_sent(token: bytes, server: MetadataServer, heard: Recorder) -> None:
+    server.token_body = token
+
+    heard.watch(aws(server))
+    await heard.until(lambda: heard.errors)
+
+    assert "no token" in heard.errors[0]
+    assert {each.split()[0] for each in server.requests} == {"PUT"}
+
+
+async def test_token_is_in_no_error(server: MetadataServer, heard: Recorder) -> None:
+    heard.watch(aws(server))
+    await heard.more_answers(4)
+
+    for fault in (Fault.NOT_HTTP, Fault.UNAUTHORIZED, Fault.HTML):
+        await server.raise_fault(fault, "/latest/meta-data")
+        known = len(heard.errors)
+        await heard.until(lambda known=known: len(heard.errors) > known + 4)
+
+    assert not [each for each in heard.errors if "TOKEN-" in each]
+
+
+async def test_refused_token_is_not_asked_for_faster_than_the_questions(
+    server: MetadataServer, heard: Recorder
+) -> None:
+    await server.raise_fault(Fault.UNAUTHORIZED, "/latest/meta-data")
+
+    heard.watch(aws(server))
+    await heard.until(lambda: len(heard.errors) >= 20)
+
+    questions = [each for each in server.requests if each.startswith("GET")]
+    assert server.tokens_made <= len(questions)
+    assert len(questions) <= 2 * (len(heard.errors) + 4)  # each is asked again once, by the four that ask
+
+
+@pytest.mark.parametrize("variable", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
+async def test_proxy_from_the_environment_is_never_asked(
+    variable: str, server: MetadataServer, heard: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = MetadataServer()
+    await proxy.start()
+    monkeypatch.setenv(variable, proxy.base)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    server.spot = {"action": "terminate", "time": in_seconds(60)}
+
+    heard.watch(aws(server))
+    await heard.the_notice()
+
+    assert proxy.requests == []
+    await proxy.stop()
+
+
+def test_only_addresses_of_the_link_itself_are_built_in() -> None:
+    hosts = {urlsplit(each.BASE).hostname for each in (aws_source, google, azure, alibaba)}
+
+    assert hosts == {"169.254.169.254", "100.100.100.200"}
+    assert all(ip_address(each).is_link_local or not ip_address(each).is_global for each in hosts if each)

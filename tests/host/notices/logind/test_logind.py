@@ -1,0 +1,186 @@
+"""Shutdowns that logind announces, on a real bus with a logind of these tests' own."""
+
+import asyncio
+import os
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.notices.notice import Certainty, Kind
+from supervisor.host.notices.logind.source import NOTICE_ID, Logind
+from tests.host.notices.recorder import Recorder
+
+pytest.importorskip("dbus_fast", reason="the optional dbus-fast is not installed")
+if shutil.which("dbus-daemon") is None:
+    pytest.skip("there is no dbus-daemon to make a bus with; apt-get install dbus", allow_module_level=True)
+
+from tests.host.notices.fake_logind import FakeLogind
+
+STOP_S = 90.0
+
+
+@pytest.fixture
+async def logind(tmp_path: Path) -> AsyncIterator[FakeLogind]:
+    """A logind on a bus of its own."""
+    logind = FakeLogind(tmp_path)
+    await logind.start()
+    yield logind
+    await logind.stop()
+
+
+def source(logind: FakeLogind) -> Logind:
+    return Logind(address=logind.address, retry_cap_s=0.1)
+
+
+async def test_lock_is_taken_before_anything_is_announced(logind: FakeLogind, heard: Recorder) -> None:
+    heard.watch(source(logind))
+    await heard.more_answers(1)
+
+    assert [(what, mode) for what, _, _, mode in logind.asked] == [("shutdown", "delay")]
+    assert heard.received_all == []
+
+
+async def test_shutdown_is_a_notice_as_long_as_the_delay_and_our_own_stop(logind: FakeLogind, heard: Recorder) -> None:
+    logind.delay_s = 7.0
+    heard.watch(source(logind))
+    await heard.more_answers(1)
+
+    before_at = time.monotonic()
+    await logind.prepare(True)
+    notice = await heard.the_notice()
+    after_at = time.monotonic()
+
+    assert (notice.kind, notice.certainty, notice.is_cancellable) == (Kind.SHUTDOWN, Certainty.CERTAIN, True)
+    assert notice.deadline_at is not None
+    assert before_at + 7 + STOP_S <= notice.deadline_at <= after_at + 7 + STOP_S
+
+
+async def test_shutdown_that_is_called_off_is_withdrawn(logind: FakeLogind, heard: Recorder) -> None:
+    heard.watch(source(logind))
+    await heard.more_answers(1)
+    await logind.prepare(True)
+    notice = await heard.the_notice()
+
+    await logind.prepare(False)
+    await heard.until(lambda: heard.withdrawn_ids)
+
+    assert heard.withdrawn_ids == [notice.id]
+
+
+async def test_shutdown_that_somebody_else_announces_is_not_believed(logind: FakeLogind, heard: Recorder) -> None:
+    watching = source(logind)
+    heard.watch(watching)
+    await heard.more_answers(1)
+    await watching.acknowledge(NOTICE_ID)
+    await logind.until_unlocked()
+
+    await logind.forge(True)
+    await logind.prepare(False)
+    await logind.until_asked(2)  # a new lock, after both were heard
+
+    assert heard.received_all == []
+
+
+async def test_shutdown_under_way_at_the_start_is_told(logind: FakeLogind, heard: Recorder) -> None:
+    logind.is_preparing = True
+
+    heard.watch(source(logind))
+
+    assert (await heard.the_notice()).kind is Kind.SHUTDOWN
+
+
+async def test_acknowledging_gives_up_the_lock_and_the_next_shutdown_finds_a_new_one(
+    logind: FakeLogind, heard: Recorder
+) -> None:
+    watching = source(logind)
+    heard.watch(watching)
+    await heard.more_answers(1)
+    await logind.prepare(True)
+    notice = await heard.the_notice()
+    assert logind.is_locked()
+
+    await watching.acknowledge(notice.id)
+    await logind.until_unlocked()
+
+    await logind.prepare(False)
+    await heard.until(lambda: heard.withdrawn_ids)
+    await logind.prepare(True)
+    await heard.until(lambda: len(heard.received_all) == 2)
+    assert len(logind.asked) == 2
+
+
+async def test_refused_lock_leaves_less_time_and_is_no_trouble(logind: FakeLogind, heard: Recorder) -> None:
+    logind.refuses = True
+    heard.watch(source(logind))
+    await heard.more_answers(1)
+
+    await logind.prepare(True)
+    notice = await heard.the_notice()
+
+    assert heard.errors == []
+    assert notice.deadline_at is not None
+    assert notice.deadline_at <= time.monotonic() + STOP_S
+
+
+async def test_bus_that_goes_away_is_trouble_until_it_is_back(logind: FakeLogind, heard: Recorder) -> None:
+    heard.watch(source(logind))
+    await heard.more_answers(1)
+
+    await logind.stop()
+    await heard.until(lambda: heard.trouble is not None)
+    await logind.start()
+    await heard.until(lambda: heard.trouble is None)
+    await logind.prepare(True)
+
+    assert (await heard.the_notice()).kind is Kind.SHUTDOWN
+    assert "cannot listen to logind" in heard.errors[0]
+
+
+async def test_missing_bus_is_trouble(tmp_path: Path, heard: Recorder) -> None:
+    heard.watch(Logind(address=f"unix:path={tmp_path}/nobody", retry_cap_s=0.1))
+    await heard.until(lambda: len(heard.errors) >= 2)
+
+    assert "take logind out of notices" in heard.errors[0]
+
+
+async def test_missing_package_is_said_once_and_ends_nothing(heard: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.startswith("dbus_fast")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "dbus_fast", None)  # as if it were not installed
+    monkeypatch.delitem(sys.modules, "supervisor.host.notices.logind.bus", raising=False)
+
+    heard.watch(Logind())
+    await heard.until(lambda: heard.trouble is not None)
+
+    assert "stepkeeper[logind]" in heard.errors[0]
+
+
+@pytest.mark.skipif(shutil.which("systemd-inhibit") is None, reason="systemd-inhibit, the foreign judge, is not here")
+async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None:
+    argv = ["systemd-inhibit", "--what=shutdown", "--mode=delay", "--who=judge", "--why=test", "true"]
+    environment = {**os.environ, "DBUS_SYSTEM_BUS_ADDRESS": logind.address}
+
+    judge = await asyncio.create_subprocess_exec(*argv, env=environment)
+
+    assert await asyncio.wait_for(judge.wait(), 30) == 0
+    assert logind.asked == [["shutdown", "judge", "test", "delay"]]
+
+
+@pytest.mark.parametrize(
+    ("usec", "main_pid", "shortest_s"),
+    [(60_000_000, os.getpid(), 65.0), ((1 << 64) - 1, os.getpid(), 1805.0), (None, 0, None), (60_000_000, 1, None)],
+    ids=["ours", "ours, without an end", "not asked", "another's"],
+)
+async def test_what_systemd_says_of_our_service_is_added_to_the_delay(
+    logind: FakeLogind, heard: Recorder, usec: int | None, main_pid: int, shortest_s: float | None
+) -> None:
+    logind.stop_usec, logind.main_pid = usec, main_pid
+    watched = source(logind)
+    heard.watch(watched)
+    await heard.more_answers(1)
+
+    assert watched.shortest_s == shortest_s

@@ -1,0 +1,219 @@
+"""What programs say by sd_notify(3), from real processes over real sockets."""
+
+import array
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.host.pipes.notify import (
+    MAX_BYTES,
+    MAX_STATUS,
+    NotifySocket,
+    NotUnderstood,
+    Said,
+    parse,
+)
+from supervisor.host.processes import marks
+from tests.fuzzing import cases
+from tests.reading import descriptors
+from tests.system.harness import let_others_in
+
+MARK = "/state:web:1"
+SEND = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), sys.argv[1])"
+WAIT = f"{SEND}\nimport time; time.sleep(1000)"
+
+
+class Heard:
+    """A socket for an attempt whose worker is `worker`, and what came in."""
+
+    def __init__(self, folder: Path, worker: int | None = None, owner: tuple[int, int] | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.said: list[Said] = []
+        self.refused: list[str] = []
+        self.socket = NotifySocket(folder, owner, MARK, self.said.append, self.refused.append)
+        self.socket.pid = worker
+        self.path = str(self.socket.path)
+
+    async def until(self, look: Callable[[], object]) -> None:
+        async with asyncio.timeout(20):
+            while not look():  # noqa: ASYNC110 - what it waits for comes by a callback
+                await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def sender() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(path: str, text: str, mark: str | None = MARK, program: str = WAIT) -> "subprocess.Popen[bytes]":
+        environment = {**os.environ, **({marks.VARIABLE: mark} if mark else {})}
+        command = [sys.executable, "-c", program, path, text]
+        started.append(subprocess.Popen(command, env=environment, start_new_session=True))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+        each.wait()
+
+
+def test_what_a_datagram_says():
+    assert parse(b"READY=1") == Said(ready=True)
+    assert parse(b"READY=1\nSTATUS=loading 3 of 7\nMAINPID=4\n") == Said(True, "loading 3 of 7")
+    assert parse("STATUS=bereit für alles".encode()) == Said(False, "bereit für alles")
+    assert parse(b"STATUS=") == Said(False, "")
+    assert parse(b"READY=0\nX_VENDOR=a=b") == Said()
+    assert parse(b"STATUS=red \x1b[31m\x07 alert") == Said(False, "red  [31m  alert")
+    assert parse(b"STATUS=" + b"x" * 3000) == Said(False, "x" * MAX_STATUS)
+
+
+@pytest.mark.parametrize(
+    "datagram", [b"", b"\n\n", b"READY", b"READY=1\nhello", b"\x00\xff", b"=1", b"X=" + b"x" * MAX_BYTES]
+)
+def test_nonsense_is_refused(datagram: bytes):
+    with pytest.raises(NotUnderstood):
+        parse(datagram)
+
+
+@pytest.mark.fuzz
+@cases(2000)
+@given(
+    st.binary(max_size=200)
+    | st.text(max_size=60).map(lambda text: f"STATUS={text}\nREADY=1".encode("utf-8", "replace"))
+)
+def test_any_bytes_are_read_or_refused(datagram: bytes):
+    try:
+        said = parse(datagram)
+    except NotUnderstood:
+        return
+    assert said.status is None or (len(said.status) <= MAX_STATUS and said.status.isprintable())
+
+
+async def test_the_worker_and_what_it_started_are_believed(
+    tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
+):
+    heard = Heard(tmp_path / "a1")
+    worker = sender(heard.path, "STATUS=by the worker", mark=None)
+    heard.socket.pid = worker.pid
+    await heard.until(lambda: len(heard.said) == 1)
+    sender(heard.path, "STATUS=by a child in a session of its own")
+    await heard.until(lambda: len(heard.said) == 2)
+
+    assert not heard.refused
+    heard.socket.close()
+
+
+async def test_others_are_not_believed_also_of_the_same_user(
+    tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
+):
+    heard = Heard(tmp_path / "a1", worker=os.getpid() + 1_000_000)
+
+    sender(heard.path, "READY=1", mark="/state:other:1")
+    await heard.until(lambda: heard.refused)
+
+    assert not heard.said and not heard.socket.was_ready
+    assert "no process of it" in heard.refused[0]
+    heard.socket.close()
+
+
+async def test_one_that_is_gone_already_is_believed_as_its_user(
+    tmp_path: Path, sender: Callable[..., "subprocess.Popen[bytes]"]
+):
+    heard = Heard(tmp_path / "a1", worker=os.getpid() + 1_000_000)
+
+    sender(heard.path, "READY=1", mark=None, program=SEND).wait()
+    heard.socket.drain()
+
+    assert heard.said == [Said(True)]
+    heard.socket.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_can_not_even_send(tmp_path: Path):
+    let_others_in(tmp_path)
+    heard = Heard(tmp_path / "a1")
+    (tmp_path / "a1").chmod(0o711)
+    child = os.fork()
+    if child == 0:
+        os.setuid(65534)
+        try:
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b"READY=1", heard.path)
+        except PermissionError:
+            os._exit(13)
+        os._exit(0)
+
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 13
+    heard.socket.close()
+
+
+async def test_nonsense_is_reported_once_in_a_while_and_the_rest_is_heard(tmp_path: Path):
+    heard = Heard(tmp_path / "a1", worker=os.getpid())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        for number in range(100):
+            way.sendto(b"nonsense %d" % number, heard.path)
+            await asyncio.sleep(0)
+        way.sendto(b"X" * (MAX_BYTES + 100), heard.path)
+        way.sendto(b"STATUS=sense", heard.path)
+    await heard.until(lambda: heard.said)
+
+    assert len(heard.refused) == 1
+    heard.socket.close()
+
+
+async def test_descriptors_that_come_along_are_closed(tmp_path: Path):
+    """As `systemd-notify` does, which waits until its barrier is closed."""
+    heard = Heard(tmp_path / "a1", worker=os.getpid())
+    before = descriptors()
+    ends = [os.pipe2(os.O_NONBLOCK) for _ in range(20)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        rights = array.array("i", [writing for _, writing in ends])
+        way.connect(heard.path)
+        way.sendmsg([b"BARRIER=1\nREADY=1"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+    for _, writing in ends:
+        os.close(writing)
+    await heard.until(lambda: heard.said)
+
+    assert all(os.read(reading, 1) == b"" for reading, _ in ends)
+    for reading, _ in ends:
+        os.close(reading)
+    assert len(os.listdir("/proc/self/fd")) == before
+    heard.socket.close()
+
+
+async def test_the_next_daemon_listens_at_the_same_path_and_knows_of_the_readiness(tmp_path: Path):
+    first = Heard(tmp_path / "a1", worker=os.getpid())
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as way:
+        way.sendto(b"READY=1", first.path)
+        await first.until(lambda: first.said)
+        first.socket.close()
+
+        second = Heard(tmp_path / "a1", worker=os.getpid())
+        way.sendto(b"STATUS=again", second.path)
+        await second.until(lambda: second.said)
+
+    assert second.socket.was_ready
+    second.socket.close()
+
+
+@pytest.mark.skipif(shutil.which("systemd-notify") is None, reason="needs systemd-notify")
+async def test_systemd_notify_itself_is_heard_and_does_not_wait(tmp_path: Path):
+    """It speaks in the name of the process that started it."""
+    heard = Heard(tmp_path / "a1")
+    told = subprocess.Popen(  # noqa: ASYNC220
+        ["/bin/sh", "-c", "systemd-notify --ready --status='by systemd-notify'; exit $?"],
+        env={**os.environ, "NOTIFY_SOCKET": heard.path, marks.VARIABLE: MARK},
+    )
+    await heard.until(lambda: heard.said)
+
+    assert Said(True, "by systemd-notify") in heard.said
+    assert await asyncio.to_thread(told.wait, 20) == 0
+    heard.socket.close()

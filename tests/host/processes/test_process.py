@@ -1,0 +1,344 @@
+"""Processes start as they should, their end is noticed at once, and a kill leaves nothing of them."""
+
+import asyncio
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.processes.process import (
+    Exit,
+    SpawnError,
+    SpawnErrorKind,
+    credentials,
+    identity,
+)
+from tests.host.conftest import Spawned, gone
+from tests.reading import descriptors
+
+Start = Callable[..., Spawned]
+KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
+HIDDEN = """
+import os
+from supervisor.host.processes import exit_status, tree
+
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+print(tree.identity(1), tree.is_zombie(1), exit_status.of_zombie(1, 1))
+"""
+"""What somebody who is nobody sees of process 1, a shell of root's."""
+TRACER = """
+import ctypes, sys, time
+
+PTRACE_SEIZE = 0x4206
+print(ctypes.CDLL(None).ptrace(PTRACE_SEIZE, int(sys.argv[1]), None, None), flush=True)
+time.sleep(1000)
+"""
+"""Traces a process and never asks what became of it, as gdb at its prompt."""
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+
+
+async def test_an_exit_code_is_noticed(start: Start) -> None:
+    assert await start("sh", "-c", "exit 3").exit() == Exit(3, None)
+
+
+async def test_a_death_by_signal_is_noticed(start: Start) -> None:
+    spawned = start("sleep", "100")
+
+    assert spawned.process.send(signal.SIGKILL, group=False)
+
+    assert await spawned.exit() == Exit(None, signal.SIGKILL)
+
+
+async def test_the_exit_is_told_once(start: Start) -> None:
+    first, second = start("true"), start("sh", "-c", "read line < /dev/null; exit 1")
+    await first.exit()
+    await second.exit()
+
+    assert (first.exits, second.exits) == ([Exit(0, None)], [Exit(1, None)])
+
+
+async def test_an_exit_status_that_somebody_else_took_is_asked_of_the_pidfd(start: Start) -> None:
+    spawned = start("sh", "-c", "exit 42")
+    os.waitpid(spawned.process.pid, 0)  # noqa: ASYNC222 - the loop must not see it first
+
+    assert await spawned.exit() == (Exit(42, None) if KERNEL >= (6, 15) else Exit(None, None))
+
+
+async def test_the_exit_status_is_known_while_a_debugger_holds_on_to_the_dead_process(start: Start) -> None:
+    spawned = start("sleep", "100")
+    tracer = start(sys.executable, "-c", TRACER, str(spawned.process.pid))
+    if await tracer.line() != "0":
+        pytest.skip("this host lets nobody trace")
+    try:
+        spawned.process.send(signal.SIGKILL, group=False)
+
+        assert await spawned.exit() == Exit(None, signal.SIGKILL)
+    finally:
+        tracer.process.send(signal.SIGKILL, group=False)
+        await tracer.exit()
+
+
+async def test_an_exit_is_noticed_while_nothing_else_happens_in_the_loop(start: Start) -> None:
+    took = []
+    for _ in range(5):
+        spawned = start("sleep", "100")
+        began = time.monotonic()
+        spawned.process.send(signal.SIGKILL, group=False)
+        await spawned.exit()
+        took.append(time.monotonic() - began)
+
+    # what polls once a second takes half a second on average; the best three of five leave room for a busy machine
+    assert sum(sorted(took)[:3]) < 0.3
+
+
+async def test_the_worker_leads_a_session_and_a_group_of_its_own(start: Start) -> None:
+    spawned = start("sleep", "100")
+    pid = spawned.process.pid
+
+    assert (os.getsid(pid), os.getpgid(pid)) == (pid, pid)
+
+
+async def test_nothing_of_the_daemon_is_inherited(start: Start) -> None:
+    inheritable = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(inheritable, True)
+    spawned = start("sh", "-c", "ls /proc/self/fd | tr '\\n' ' '; readlink /proc/self/fd/0", environment={"A": "1"})
+
+    line = await spawned.line()
+    os.close(inheritable)
+
+    assert line == "0 1 2 3 /dev/null"  # 3 is ls reading the folder
+
+
+async def test_environment_directory_and_umask_are_those_of_the_request(start: Start, tmp_path: Path) -> None:
+    spawned = start(
+        "sh",
+        "-c",
+        "pwd; umask; echo $GREETING $HOME",
+        directory=tmp_path,
+        environment={"GREETING": "hello", "PATH": os.environ["PATH"]},
+        umask=0o027,
+    )
+
+    lines = [await spawned.line() for _ in range(3)]
+
+    assert lines == [str(tmp_path), "0027", "hello"]
+
+
+async def test_the_command_is_found_in_the_programs_own_path(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "train").write_text("#!/bin/sh\necho trained\n")
+    (tmp_path / "train").chmod(0o755)
+
+    by_path = start("train", environment={"PATH": f"/nowhere:{tmp_path}"})
+    by_directory = start("./train", directory=tmp_path, environment={})
+
+    assert [await by_path.line(), await by_directory.line()] == ["trained", "trained"]
+
+
+@ROOT
+async def test_a_worker_of_another_user_has_that_users_groups_only(start: Start) -> None:
+    nobody = credentials("nobody")
+    spawned = start("sh", "-c", "echo $(id -u) $(id -g) $(id -G)", credentials=nobody)
+
+    assert await spawned.line() == f"{nobody.uid} {nobody.gid} {' '.join(map(str, nobody.groups))}"
+
+
+@ROOT
+def test_a_user_may_be_a_number() -> None:
+    assert credentials("0").uid == 0
+
+
+def test_a_user_that_does_not_exist_is_named() -> None:
+    for user in ("no-such-user", "4000000000", "99999999999999999999"):
+        with pytest.raises(SpawnError, match=f"cannot run as {user}: this host has no such user") as raised:
+            credentials(user)
+        assert raised.value.permanent
+
+
+def _script(path: Path, content: str, mode: int) -> str:
+    path.write_text(content)
+    path.chmod(mode)
+    return str(path)
+
+
+async def test_what_can_not_be_started_is_said_and_why(start: Start, tmp_path: Path) -> None:
+    plain = _script(tmp_path / "plain", "#!/bin/sh\n", 0o644)
+    no_line = _script(tmp_path / "no-line", "\0\1\2", 0o755)
+    no_interpreter = _script(tmp_path / "no-interpreter", "#!/no/such/python\n", 0o755)
+    cases: list[tuple[str, dict[str, object], SpawnErrorKind, str]] = [
+        ("no-such-command", {}, SpawnErrorKind.NO_FILE, "there is no command 'no-such-command' in PATH"),
+        ("/no/such/command", {}, SpawnErrorKind.NO_FILE, "there is no command '/no/such/command'"),
+        (str(tmp_path), {}, SpawnErrorKind.NO_FILE, "there is no command"),
+        (plain, {}, SpawnErrorKind.NOT_EXECUTABLE, f"{plain} is not executable; run chmod"),
+        (no_line, {}, SpawnErrorKind.NOT_EXECUTABLE, "has a #! line"),
+        (no_interpreter, {}, SpawnErrorKind.NO_FILE, "the interpreter in the first line of"),
+        ("true", {"directory": tmp_path / "missing"}, SpawnErrorKind.OTHER, "missing does not exist; create it"),
+        ("true", {"directory": Path(plain)}, SpawnErrorKind.OTHER, "plain is not a directory"),
+        ("true", {"environment": {"A=": "1", "PATH": "/bin"}}, SpawnErrorKind.OTHER, "illegal environment variable"),
+        ("", {}, SpawnErrorKind.NO_FILE, "there is no command ''"),
+    ]
+    for command, changes, kind, text in cases:
+        with pytest.raises(SpawnError) as raised:
+            start(command, **changes)
+
+        assert text in str(raised.value)
+        assert str(raised.value).startswith("cannot start test: ")
+        assert (raised.value.kind, raised.value.permanent) == (kind, True)
+
+
+async def test_a_lack_of_descriptors_passes(start: Start) -> None:
+    taken: list[int] = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        for _ in range(2):
+            os.close(taken.pop())
+        with pytest.raises(SpawnError, match=r"Too many open files.*ulimit -n") as raised:
+            start("true", stdout=1)
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+
+    assert not raised.value.permanent
+
+
+async def test_a_kill_takes_all_descendants_with_it(start_child: Start) -> None:
+    spawned = start_child("family.py")
+    descendants = [int(pid) for pid in (await spawned.line()).split()]
+
+    spawned.process.kill_tree()
+
+    assert await spawned.exit() == Exit(None, signal.SIGKILL)
+    for pid in descendants:
+        await gone(pid)
+
+
+async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Start) -> None:
+    spawned = start_child("family.py", "die")
+    in_group, in_own_session, orphan = (int(pid) for pid in (await spawned.line()).split())
+    await spawned.exit()
+    pids = sorted((in_group, in_own_session, orphan))
+
+    found = await asyncio.to_thread(spawned.process.kill_stragglers)
+
+    left_session = [pid for pid in pids if _session(pid) == pid and identity(pid) is not None]
+    for pid in set(pids) - set(left_session):
+        await gone(pid)
+    for pid in left_session:  # documented: only kill_tree, before the leader's death, finds it
+        os.kill(pid, signal.SIGKILL)
+    assert (found, len(left_session)) == (2, 1)
+
+
+async def test_a_group_that_ends_with_its_leader_is_dead_when_the_exit_is_told(start_child: Start) -> None:
+    spawned = start_child("family.py", "leave", group_ends_with_it=True)
+    pids = [int(pid) for pid in (await spawned.line()).split()]
+    own_session = next(pid for pid in pids if _session(pid) == pid)
+
+    assert await spawned.exit() == Exit(3, None)
+    for pid in set(pids) - {own_session}:
+        await gone(pid)
+    os.kill(own_session, signal.SIGKILL)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+async def test_a_signal_to_the_group_reaches_its_members(start: Start) -> None:
+    spawned = start("sh", "-c", "sleep 100 & echo $!; wait")
+    member = int(await spawned.line())
+
+    spawned.process.send(signal.SIGTERM, group=True)
+
+    await gone(member)
+    assert await spawned.exit() == Exit(None, signal.SIGTERM)
+
+
+async def test_a_signal_to_the_process_reaches_it_alone(start: Start) -> None:
+    spawned = start("sh", "-c", "sleep 100 & echo $!; wait")
+    member = int(await spawned.line())
+
+    spawned.process.send(signal.SIGKILL, group=False)
+    await spawned.exit()
+
+    assert identity(member) is not None
+    assert spawned.process.kill_stragglers() == 1
+
+
+async def test_nothing_is_sent_once_the_process_is_gone(start: Start) -> None:
+    spawned = start("true")
+    await spawned.exit()
+
+    assert not spawned.process.send(signal.SIGKILL, group=False)
+    assert not spawned.process.send(signal.SIGKILL, group=True)
+    spawned.process.kill_tree()
+    assert spawned.process.kill_stragglers() == 0
+
+
+async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
+    somebody = start("sleep", "100")
+    stranger = somebody.process
+    real = stranger.start_time
+
+    stranger.start_time = real - 1  # as if an earlier process of this number had been ours
+    killed = stranger.kill_stragglers()
+    stranger.start_time = real
+
+    assert killed == 0
+    assert identity(stranger.pid) == real
+
+
+async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
+    somebody = start("sleep", "100")
+    stranger = somebody.process
+    real = stranger.start_time
+
+    stranger.start_time = real - 1  # as if an earlier process of this number had been ours
+    stranger.kill_tree()
+    stranger.start_time = real
+    stranger.send(signal.SIGTERM, group=False)
+
+    assert await somebody.exit() == Exit(None, signal.SIGTERM)
+
+
+async def test_identity_is_none_where_no_process_is(start: Start) -> None:
+    spawned = start("true")
+    before = spawned.process.start_time
+    await spawned.exit()
+
+    assert before > 0
+    assert identity(spawned.process.pid) is None
+    assert identity(os.getpid()) is not None
+
+
+def test_a_process_that_may_not_be_looked_at_is_none_of_ours() -> None:
+    hide = ["unshare", "--pid", "--fork", "--mount", "sh", "-c", 'mount -t proc -o hidepid=1 proc /proc && "$@"', "sh"]
+    if os.geteuid() != 0 or subprocess.run([*hide, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("only root can make a /proc that hides processes")
+
+    seen = subprocess.run([*hide, sys.executable, "-c", HIDDEN], check=True, capture_output=True, text=True).stdout
+
+    assert seen == "0 False None\n"
+
+
+async def test_descriptors_do_not_grow(start: Start) -> None:
+    for _ in range(3):
+        await start("true").exit()
+    before = descriptors()
+
+    spawned = [start("true") for _ in range(50)]
+    for each in spawned:
+        await each.exit()
+
+    assert len(os.listdir("/proc/self/fd")) - before == 50  # the test's own pipes

@@ -1,0 +1,196 @@
+"""Processes that an earlier daemon started: watched, told apart from others, and how they ended."""
+
+import asyncio
+import os
+import platform
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from supervisor.host.pipes import control_pipes
+from supervisor.host.pipes.control_pipes import Channel
+from supervisor.host.processes import exit_status, leftovers, marks
+from supervisor.host.processes.process import (
+    Exit,
+    Process,
+    adopt,
+    identity,
+)
+from supervisor.protocol import layout
+from supervisor.protocol.codec import encode
+from supervisor.protocol.messages import Done, Flush, FromWorker, Identify, Progress, Then
+from tests.host.conftest import PATIENCE_S
+
+KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
+WAITS = "read line < {fifo}; exit 7"
+
+
+async def watched(pid: int) -> tuple[Process, "asyncio.Future[Exit]"]:
+    ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+    process = adopt(pid, identity(pid) or 0, False, ended.set_result)
+    assert process is not None
+    return process, ended
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    """A child that reads from it waits until `release`."""
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path / "fifo"
+
+
+def waiting(fifo: Path, leads: bool = False) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sh", "-c", WAITS.format(fifo=fifo)], start_new_session=leads)
+
+
+def orphan(fifo: Path) -> int:
+    """Pid of one that waits and is not our child."""
+    command = f'sh -c "{WAITS.format(fifo=fifo)}" > /dev/null & echo $!'
+    return int(subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=True).stdout)
+
+
+def release(fifo: Path) -> None:
+    fifo.write_text("go\n")
+
+
+async def test_a_child_that_was_started_before_the_daemon_executed_itself_is_reaped(fifo: Path) -> None:
+    child = waiting(fifo)
+    _, ended = await watched(child.pid)
+
+    release(fifo)
+
+    assert await asyncio.wait_for(ended, PATIENCE_S) == Exit(7, None)
+    assert identity(child.pid) is None
+    child.returncode = 7
+
+
+async def test_an_orphan_tells_its_exit_status(fifo: Path) -> None:
+    _, ended = await watched(orphan(fifo))
+
+    release(fifo)
+
+    told = await asyncio.wait_for(ended, PATIENCE_S)
+    assert told == Exit(7, None) or (KERNEL < (6, 15) and told == Exit(None, None))
+
+
+async def test_a_process_that_is_let_go_lives_and_is_watched_no_more(fifo: Path) -> None:
+    child = waiting(fifo)
+    process, ended = await watched(child.pid)
+
+    process.let_go()
+
+    assert child.poll() is None
+    release(fifo)
+    assert child.wait(PATIENCE_S) == 7
+    assert not ended.done()
+
+
+async def test_another_process_with_the_same_pid_is_not_taken_over() -> None:
+    ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+
+    assert adopt(os.getpid(), (identity(os.getpid()) or 0) - 1, False, ended.set_result) is None
+
+
+def test_a_zombie_tells_how_it_ended() -> None:
+    child = subprocess.Popen(["sh", "-c", "kill -KILL $$"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+    assert exit_status.of_zombie(child.pid, identity(child.pid) or 0) == Exit(None, 9)
+    assert exit_status.of_zombie(child.pid, 1) is None
+    child.wait()
+
+
+def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
+    child = subprocess.Popen(["sleep", "100"], env={marks.CONFIGURATION: "abc"})
+    until = time.monotonic() + PATIENCE_S
+    try:
+        # exec closes the pipe that Popen waits for before the kernel shows the new environment
+        while not Path(f"/proc/{child.pid}/environ").read_bytes() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert marks.configuration_of(child.pid) == "abc"
+        assert marks.configuration_of(os.getpid()) is None
+    finally:
+        child.kill()
+        child.wait()
+
+
+async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> None:
+    child = waiting(fifo)
+    start_time = identity(child.pid) or 0
+
+    assert not await leftovers.leaves(child.pid, start_time, 0.05)
+    release(fifo)
+    assert await leftovers.leaves(child.pid, start_time, PATIENCE_S)
+    assert identity(child.pid) is None  # after a reload it is our child, and nobody else asks how it ended
+    child.returncode = 7
+
+
+async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: Path) -> None:
+    child = waiting(fifo, leads=True)
+
+    await leftovers.end([psutil.Process(child.pid)], PATIENCE_S, signal.SIGTERM)
+
+    assert identity(child.pid) is None
+    child.returncode = -signal.SIGTERM
+
+
+# --- pipes that are there already -------------------------------------------------------------------------------------
+
+
+class Ends:
+    """The pipes of an attempt whose daemon is gone, held by its worker."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        for name in (layout.TO_WORKER, layout.FROM_WORKER):
+            os.mkfifo(folder / name)
+        self.hears = os.open(folder / layout.TO_WORKER, os.O_RDWR | os.O_NONBLOCK)
+        self.says = os.open(folder / layout.FROM_WORKER, os.O_RDWR)
+
+    def close(self) -> None:
+        os.close(self.hears)
+        os.close(self.says)
+
+
+async def test_what_was_said_while_no_daemon_was_there_is_heard(tmp_path: Path) -> None:
+    folder = tmp_path / "a1"
+    ends = Ends(folder)
+    os.write(ends.hears, b'{"type":"fl')  # the daemon died in the middle of a line
+    os.write(ends.says, b'ss","attempt":1,"step":3}\n' + encode(Progress(1, 4)))  # and had read half of this one
+    heard: asyncio.Queue[FromWorker] = asyncio.Queue()
+    found = Channel(folder, 1, None, heard.put_nowait, lambda error: None, found=True)
+
+    found.send(Identify(1))
+
+    assert await asyncio.wait_for(heard.get(), PATIENCE_S) == Progress(1, 4)
+    assert os.read(ends.hears, 4096) == b'{"type":"fl\n' + encode(Identify(1))
+    found.let_go()
+    assert folder.exists()
+    ends.close()
+
+
+async def test_what_is_no_pipe_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "a1"
+    folder.mkdir()
+    (folder / layout.TO_WORKER).touch()
+    (folder / layout.FROM_WORKER).touch()
+
+    with pytest.raises(OSError, match="not a named pipe"):
+        Channel(folder, 1, None, lambda message: None, lambda error: None, found=True)
+
+    assert not control_pipes.tell(folder, Flush(1, 1, "update", Then.STOP))
+
+
+def test_last_words_of_another_attempt_and_through_a_link_are_not_heard(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(encode(Done(1, 9)))
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / layout.LAST_WORDS).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / layout.LAST_WORDS).write_bytes(encode(Done(2, 9)) + b"garbage\n" + encode(Done(1, 9)))
+
+    assert control_pipes.last_words(tmp_path, 1) == [Done(1, 9)]
+    assert control_pipes.last_words(tmp_path / "linked", 1) == []
+    assert control_pipes.last_words(tmp_path / "nowhere", 1) == []

@@ -1,0 +1,60 @@
+"""A driver that hangs: it is told of, and nobody waits for it at the end."""
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import structlog
+
+from supervisor.host.resources import gpus
+from supervisor.host.resources.gpus import Gpus
+
+
+def test_a_driver_that_hangs_holds_up_neither_the_asker_nor_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "ANSWERS_WITHIN_S", 0.05)
+    release, answered = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        release.wait(20)
+        answered.set()
+
+    async def ask() -> None:
+        with pytest.raises(TimeoutError):
+            await Gpus().ask(hang)
+
+    asyncio.run(ask())  # its end waits for the loop's own threads
+    assert not answered.is_set()
+    release.set()
+
+
+def test_a_driver_is_reached_once_and_only_when_somebody_asks():
+    opened: list[str] = []
+
+    def load() -> Any:
+        return SimpleNamespace(NVMLError=RuntimeError, nvmlInit=lambda: opened.append("now"))
+
+    async def reach() -> bool:
+        found = Gpus(load)
+        assert not (opened or found.can_ask)
+        await asyncio.gather(found.reach(), found.reach())
+        return found.can_ask
+
+    assert asyncio.run(reach())
+    assert opened == ["now"]
+
+
+def test_a_driver_that_hangs_is_reported_and_no_start_waits_for_its_gpus(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(gpus, "ANSWERS_WITHIN_S", 0.05)
+    release = threading.Event()
+
+    async def reach() -> bool:
+        found = Gpus(lambda: SimpleNamespace(NVMLError=RuntimeError, nvmlInit=lambda: release.wait(20)))
+        await found.reach()
+        return found.can_ask
+
+    with structlog.testing.capture_logs() as logged:
+        assert not asyncio.run(reach())
+    release.set()
+    assert [each["event"] for each in logged] == ["gpu.silent"]

@@ -1,0 +1,73 @@
+"""What trees of processes use, by real ones."""
+
+import os
+import subprocess
+import sys
+import time
+
+from supervisor.host.resources import usage
+from supervisor.host.resources.gpu_memory import GpuMemory
+
+BUSY = "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '100'])"
+EATER = "x = bytearray(64 << 20); print('up', flush=True); input()"
+
+
+def started(*command: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    return process
+
+
+def ended(*processes: subprocess.Popen[str]) -> None:
+    for each in processes:
+        os.killpg(each.pid, 9)
+        each.communicate()
+
+
+def test_a_tree_is_the_process_and_what_it_started():
+    parent = started(sys.executable, "-c", BUSY)
+    try:
+        deadline = time.monotonic() + 20
+        while (found := usage.of_trees({parent.pid})[parent.pid]).processes < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+        assert found.processes == 2 and parent.pid in found.pids
+    finally:
+        ended(parent)
+
+
+def test_memory_is_that_of_each_tree():
+    small, large = started("sh", "-c", "echo up; read x"), started(sys.executable, "-c", EATER)
+    try:
+        found = usage.of_trees({small.pid, large.pid})
+
+        assert found[large.pid].memory_bytes > 64 << 20 > found[small.pid].memory_bytes > 0
+    finally:
+        ended(small, large)
+
+
+def test_processor_time_only_grows_by_what_was_used():
+    spinner = started(sys.executable, "-c", "print('up', flush=True)\nwhile True: pass")
+    try:
+        first = usage.of_trees({spinner.pid})[spinner.pid].cpu_s
+        deadline = time.monotonic() + 20
+        while usage.of_trees({spinner.pid})[spinner.pid].cpu_s < first + 0.1:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        ended(spinner)
+
+
+def test_who_is_gone_is_left_out():
+    gone = started("sh", "-c", "echo up")
+    gone.communicate()
+
+    assert usage.of_trees({gone.pid}) == {}
+
+
+def test_without_a_gpu_nobody_can_tell():
+    held = GpuMemory().by_pid()
+
+    assert held is None or all(size >= 0 for size in held.values())

@@ -1,0 +1,152 @@
+"""Checkpoint directories answer the event loop, and a dead one holds nobody but itself."""
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.storage.checkpoint_store import CheckpointStore, Listed
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from tests.host.conftest import PATIENCE_S
+
+
+def commit(directory: Path, step: int, attempt: int = 1) -> Path:
+    name = layout.CheckpointName(step, attempt)
+    partial = directory / name.partial
+    partial.mkdir(parents=True)
+    (partial / "ckpt.index").write_bytes(b"index" * 20)
+    whole = Manifest("digits", attempt, step, 1000.0 + step, manifest.record(partial, ("ckpt.index",)))
+    durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
+    durable.commit_folder(partial, directory / str(name), ["ckpt.index"])
+    return directory / str(name)
+
+
+async def test_the_newest_whole_checkpoint_is_selected(tmp_path: Path) -> None:
+    whole, damaged = commit(tmp_path, 100), commit(tmp_path, 200)
+    (damaged / "ckpt.index").write_bytes(b"garbage")
+
+    chosen = await CheckpointStore().select(tmp_path)
+
+    assert chosen.path == whole
+    assert [each.name for each in chosen.refused] == [damaged.name]
+
+
+async def test_errors_reach_who_asked(tmp_path: Path) -> None:
+    store = CheckpointStore()
+    (commit(tmp_path, 100) / "ckpt.index").unlink()
+
+    with pytest.raises(NoValidCheckpoint):
+        await store.select(tmp_path)
+    with pytest.raises(NotADirectoryError):
+        await store.select(tmp_path / layout.QUARANTINE / "step-0000000100.a1" / layout.MANIFEST)
+    assert await store.highest_attempt(tmp_path) == 1
+
+
+async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Path) -> None:
+    commit(tmp_path, 100)
+    (commit(tmp_path, 200, attempt=2) / "ckpt.index").write_bytes(b"garbage")
+    commit(tmp_path, 300, attempt=3)
+    selection.quarantine(tmp_path, layout.CheckpointName(300, 3), "a person said so")
+    (tmp_path / layout.QUARANTINE / "not ours").mkdir()
+    reason = "ckpt.index is 7 bytes, its manifest says 100"
+
+    proven = await CheckpointStore().listing(tmp_path, verify=True)
+    looked = await CheckpointStore().listing(tmp_path, verify=False)
+
+    assert proven == [
+        Listed("step-0000000200.a2", 200, 2, 1200.0, 100, False, reason, False),
+        Listed("step-0000000100.a1", 100, 1, 1100.0, 100, True, None, False),
+        Listed("step-0000000300.a3", 300, 3, 1300.0, 100, False, "a person said so", True),
+    ]
+    assert [each.valid for each in looked] == [None, None, False]
+
+
+async def test_a_list_says_why_a_manifest_can_not_be_read(tmp_path: Path) -> None:
+    (commit(tmp_path, 100) / layout.MANIFEST).write_bytes(b"garbage")
+
+    (listed,) = await CheckpointStore().listing(tmp_path, verify=False)
+
+    assert (listed.valid, listed.size_bytes, listed.created_wall_at) == (False, None, None)
+    assert listed.reason is not None and "is not JSON" in listed.reason
+
+
+async def test_a_directory_that_does_not_exist_is_empty(tmp_path: Path) -> None:
+    store = CheckpointStore()
+
+    assert await store.listing(tmp_path / "missing", verify=True) == []
+    assert (await store.select(tmp_path / "missing")).path is None
+    assert await store.highest_attempt(tmp_path / "missing") == 0
+
+
+async def test_the_disk_a_directory_is_on_is_told(tmp_path: Path) -> None:
+    here = os.lstat(tmp_path).st_dev
+
+    assert await CheckpointStore().disk(tmp_path) == here
+    assert await CheckpointStore().disk(Path("/proc")) != here
+    with pytest.raises(FileNotFoundError):
+        await CheckpointStore().disk(tmp_path / "missing")
+
+
+async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) -> None:
+    store, release = CheckpointStore(), asyncio.Event()
+    dead, alive = tmp_path / "dead", tmp_path / "alive"
+    whole = commit(alive, 100)
+    read, write = os.pipe()
+
+    def never_answers() -> bytes:
+        return os.read(read, 1)  # what a read from a lost file server does
+
+    held = asyncio.create_task(store._ask(dead, never_answers))
+    waiting = asyncio.create_task(store.highest_attempt(dead))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 0.05)
+
+    assert (await asyncio.wait_for(store.select(alive), PATIENCE_S)).path == whole
+    assert not waiting.done()
+    os.write(write, b"!")
+    assert await held == b"!"
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == 0
+    release.set()
+    os.close(read)
+    os.close(write)
+
+
+async def test_a_lack_of_threads_passes(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
+    store = CheckpointStore()
+    with pytest.raises(RuntimeError):
+        await store.highest_attempt(tmp_path)
+
+    no_threads.undo()
+
+    assert await asyncio.wait_for(store.highest_attempt(tmp_path), PATIENCE_S) == 0
+
+
+async def test_one_directory_answers_one_question_at_a_time(tmp_path: Path) -> None:
+    store, order = CheckpointStore(), list[int]()
+
+    await asyncio.gather(*(store._ask(tmp_path, lambda number=number: order.append(number)) for number in range(20)))
+
+    assert order == list(range(20))
+
+
+async def test_who_stops_waiting_is_not_answered_and_blocks_nobody(tmp_path: Path) -> None:
+    store, done = CheckpointStore(), list[int]()
+    read, write = os.pipe()
+    held = asyncio.create_task(store._ask(tmp_path, lambda: os.read(read, 1)))
+    impatient = asyncio.create_task(store._ask(tmp_path, lambda: done.append(1)))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await impatient  # it is gone before the disk answers
+    os.write(write, b"!")
+    await held
+
+    assert await store.highest_attempt(tmp_path) == 0
+    assert done == []
+    os.close(read)
+    os.close(write)

@@ -1,0 +1,51 @@
+"""A disk that hangs holds up nobody else, and not the end of the process."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from supervisor.host.storage.disk_threads import DiskThreads
+
+HANGS = """
+import asyncio, threading
+from pathlib import Path
+from supervisor.host.storage.disk_threads import DiskThreads
+
+async def main():
+    task = asyncio.create_task(DiskThreads().run(Path("/dead/log"), threading.Event().wait))
+    await asyncio.sleep(0.1)
+    task.cancel()
+
+asyncio.run(main())
+print("left")
+"""
+
+
+def test_a_call_that_never_returns_does_not_keep_the_process(tmp_path: Path):
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout == "left\n"
+
+
+async def test_a_folder_that_hangs_holds_up_no_other():
+    disks, released = DiskThreads(), threading.Event()
+    stuck = asyncio.create_task(disks.run(Path("/dead/log"), released.wait))
+
+    assert await asyncio.wait_for(disks.run(Path("/well/log"), lambda: 7), 20) == 7
+
+    assert not stuck.done()
+    released.set()
+    assert await asyncio.wait_for(stuck, 20)
+
+
+async def test_what_goes_wrong_is_raised_where_it_was_asked():
+    disks = DiskThreads()
+
+    with pytest.raises(FileNotFoundError):
+        await disks.run(Path("/x/y"), Path("/nonexistent/file").stat)
+
+    assert await disks.run(Path("/x/y"), str, 5) == "5"

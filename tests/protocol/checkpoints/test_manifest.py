@@ -1,0 +1,170 @@
+"""A manifest proves that a checkpoint is whole, whatever happened to its files."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.checkpoints.manifest import (
+    FileRecord,
+    Manifest,
+    ManifestError,
+    parse,
+)
+from tests.fuzzing import cases
+
+NAMES = st.text(st.characters(codec="ascii", exclude_characters="/\0"), min_size=1, max_size=20).filter(
+    lambda name: name not in {".", "..", layout.MANIFEST}
+)
+FILES = st.lists(
+    st.builds(FileRecord, NAMES, st.integers(0, 2**60), st.text(max_size=40)),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda file: file.name,
+).map(tuple)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+MANIFESTS = st.builds(
+    Manifest,
+    job=st.text(max_size=10),
+    attempt=st.integers(0, 10**9),
+    step=st.integers(0, 10**18),
+    created_wall_at=NUMBERS,
+    files=FILES,
+    versions=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
+    topology=st.dictionaries(st.text(max_size=5), st.text(max_size=5) | st.integers() | st.booleans(), max_size=3),
+    metrics=st.dictionaries(st.text(max_size=5), NUMBERS, max_size=3),
+)
+WHOLE = Manifest(
+    job="digits",
+    attempt=3,
+    step=1200,
+    created_wall_at=1.7e9,
+    files=(FileRecord("ckpt.index", 5, "xxh3_128:00"),),
+    metrics={"loss": 1e-07},
+    topology={"replicas": 2},
+)
+
+
+@given(MANIFESTS)
+def test_a_manifest_comes_back_as_it_was(whole: Manifest) -> None:
+    assert parse(whole.to_bytes()) == whole
+
+
+def test_no_flipped_bit_changes_what_a_manifest_says() -> None:
+    content = WHOLE.to_bytes()
+    for bit in range(len(content) * 8):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            found = parse(bytes(flipped))
+        except ManifestError:
+            continue
+        assert found == WHOLE, f"bit {bit}: 1e-07 may become 1E-07, and nothing else may become anything"
+
+
+@pytest.mark.fuzz
+@cases(100)
+@given(st.binary(max_size=100))
+def test_bytes_that_are_no_manifest_raise_manifest_error_only(content: bytes) -> None:
+    with pytest.raises(ManifestError):
+        parse(content)
+
+
+def _signed(**changes: Any) -> bytes:
+    """A manifest with other fields and a right hash of itself: what a hostile job could write."""
+    body = json.loads(WHOLE.to_bytes())
+    del body["self_hash"]
+    body |= changes
+    return json.dumps({**body, "self_hash": manifest._self_hash(body)}).encode()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.fuzz
+@cases(100)
+@given(st.sampled_from(["job", "attempt", "step", "created_wall_at", "files", "versions", "topology", "metrics"]), JSON)
+def test_a_signed_manifest_with_odd_fields_raises_manifest_error_only(key: str, value: object) -> None:
+    try:
+        found = parse(_signed(**{key: value}))
+    except ManifestError:
+        return
+    assert parse(found.to_bytes()) == found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "/etc/passwd", "a\0b", layout.MANIFEST, "x" * 256, "caf\ud800"],
+)
+def test_a_file_name_that_leaves_the_directory_or_can_not_exist_is_refused(name: str) -> None:
+    with pytest.raises(ManifestError):
+        parse(_signed(files=[{"name": name, "size": 0, "hash": "xxh3_128:00"}]))
+
+
+@pytest.mark.parametrize("key", ["created_wall_at", "step"])
+def test_a_number_too_large_for_its_field_is_refused(key: str) -> None:
+    with pytest.raises(ManifestError, match=key):
+        parse(_signed(**{key: 10**400}))
+
+
+def test_a_manifest_of_a_later_format_is_refused() -> None:
+    with pytest.raises(ManifestError, match="format 2; this version reads 1"):
+        parse(_signed(format=2))
+
+
+def test_verify_proves_a_whole_checkpoint(checkpoint: Callable[..., Path]) -> None:
+    folder = checkpoint(1200, attempt=3)
+
+    found = manifest.verify(folder)
+
+    assert (found.step, found.attempt, found.name) == (1200, 3, layout.CheckpointName(1200, 3))
+    assert found.size_bytes == sum((folder / file.name).stat().st_size for file in found.files)
+
+
+def test_a_manifest_in_a_directory_of_another_name_is_refused(checkpoint: Callable[..., Path]) -> None:
+    moved = checkpoint(1200).rename(checkpoint(1300).parent / "step-0000001400.a1")
+
+    with pytest.raises(ManifestError, match=r"says step-0000001200\.a1, the directory is called step-0000001400\.a1"):
+        manifest.verify(moved)
+
+
+@pytest.mark.timeout(10)  # a reader of the pipe would wait for ever
+@pytest.mark.parametrize("name", [layout.MANIFEST, "ckpt.index"])
+def test_a_pipe_or_a_link_in_the_place_of_a_file_is_damage_and_holds_nobody(
+    name: str, checkpoint: Callable[..., Path]
+) -> None:
+    piped, linked = checkpoint(1), checkpoint(2)
+    (piped / name).unlink()
+    os.mkfifo(piped / name)
+    (linked / name).rename(linked / "elsewhere")
+    (linked / name).symlink_to(linked / "elsewhere")
+
+    for folder in (piped, linked):
+        with pytest.raises(ManifestError):
+            manifest.verify(folder)
+
+
+def test_a_reason_that_says_nothing_about_the_checkpoint_is_not_damage(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(1)
+
+    def no_descriptors(*_: object, **__: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "open", no_descriptors)
+
+    with pytest.raises(OSError, match="Too many open files"):
+        manifest.verify(folder)

@@ -1,0 +1,37 @@
+"""Which checkpoints are given up after a divergence."""
+
+from pathlib import Path
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.rollback import roll_back
+
+
+def make(directory: Path, step: int) -> str:
+    name = layout.CheckpointName(step, 1)
+    partial = directory / name.partial
+    partial.mkdir(parents=True)
+    (partial / "count").write_text(f"{step}\n")
+    files = manifest.record(partial, ("count",))
+    whole = manifest.Manifest(job="digits", attempt=1, step=step, created_wall_at=1.0, files=files)
+    durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
+    durable.commit_folder(partial, directory / str(name), ("count",))
+    return str(name)
+
+
+def test_what_is_not_from_before_is_never_chosen_again(tmp_path: Path):
+    _, old, newer, newest = (make(tmp_path, step) for step in (5, 10, 11, 15))
+
+    given_up = roll_back(tmp_path, 11)
+
+    assert [each.name for each in given_up] == [newest, newer]
+    assert selection.select(tmp_path).path == tmp_path / old
+    assert "diverged" in selection.quarantined(tmp_path)[0].reason
+
+
+def test_nothing_is_given_up_where_nothing_older_is_whole(tmp_path: Path):
+    old, new = make(tmp_path, 5), make(tmp_path, 15)
+    (tmp_path / old / "count").write_text("6\n")
+
+    assert roll_back(tmp_path, 11) == ()
+    assert selection.select(tmp_path).path == tmp_path / new

@@ -1,0 +1,306 @@
+"""Whatever happens to a checkpoint directory: the newest whole checkpoint is chosen, or that there is none is said."""
+
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import selection as checkpoints
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
+from supervisor.protocol.layout import CheckpointName
+
+Commit = Callable[..., Path]
+DATA, INDEX = "ckpt.data-00000-of-00001", "ckpt.index"
+
+
+def flip_bit(path: Path, bit: int = 1234) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8 % len(content)] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def fill_with_garbage(path: Path) -> None:
+    path.write_bytes(os.urandom(300))
+
+
+def swap_content_at_the_same_size(path: Path) -> None:
+    path.write_bytes(b"x" * path.stat().st_size)
+
+
+DAMAGE = [
+    (flip_bit, DATA, "has hash"),
+    (flip_bit, INDEX, "has hash"),
+    (flip_bit, layout.STATE, "has hash"),
+    (flip_bit, layout.MANIFEST, layout.MANIFEST),
+    (cut, DATA, "is 4096 bytes, its manifest says 8192"),
+    (cut, INDEX, "is 250 bytes, its manifest says 500"),
+    (cut, layout.MANIFEST, "is not JSON"),
+    (empty, DATA, "is 0 bytes"),
+    (empty, INDEX, "is 0 bytes"),
+    (empty, layout.MANIFEST, "is not JSON"),
+    (Path.unlink, DATA, "is missing"),
+    (Path.unlink, INDEX, "is missing"),
+    (Path.unlink, layout.STATE, "is missing"),
+    (Path.unlink, layout.MANIFEST, "is missing"),
+    (fill_with_garbage, layout.MANIFEST, "is not JSON"),
+    (swap_content_at_the_same_size, DATA, "has hash"),
+]
+
+
+@pytest.mark.parametrize(("harm", "file", "reason"), DAMAGE)
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_chosen(
+    harm: Callable[[Path], None], file: str, reason: str, checkpoint: Commit, tmp_path: Path
+) -> None:
+    whole, damaged = checkpoint(100), checkpoint(200)
+    harm(damaged / file)
+
+    chosen = checkpoints.select(tmp_path)
+
+    assert chosen.path == whole
+    assert chosen.manifest is not None and chosen.manifest.step == 100
+    assert [each.name for each in chosen.refused] == [damaged.name]
+    assert reason in chosen.refused[0].reason
+    assert not damaged.exists()
+    assert checkpoints.quarantined(tmp_path) == list(chosen.refused)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(file=st.sampled_from([DATA, INDEX, layout.STATE]), bit=st.integers(0, 10**6))
+def test_every_single_flipped_bit_is_found(file: str, bit: int, checkpoint: Commit, tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    whole, damaged = checkpoint(100), checkpoint(200)
+    flip_bit(damaged / file, bit)
+
+    assert checkpoints.select(tmp_path).path == whole
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\x00garbage", b'model_checkpoint_path: "/nowhere/ckpt"\n'])
+def test_tensorflows_pointer_file_decides_nothing(content: bytes | None, checkpoint: Commit, tmp_path: Path) -> None:
+    newest = checkpoint(100)
+    if content is not None:
+        (tmp_path / layout.POINTER).write_bytes(content)
+
+    assert checkpoints.select(tmp_path).path == newest
+
+
+def test_a_save_that_was_killed_is_never_chosen(checkpoint: Commit, tmp_path: Path) -> None:
+    whole, interrupted = checkpoint(100), checkpoint(200)
+    interrupted.rename(tmp_path / f"{interrupted.name}.partial")
+
+    chosen = checkpoints.select(tmp_path)
+
+    assert (chosen.path, chosen.refused) == (whole, ())
+
+
+def test_the_newest_is_that_of_the_highest_step_then_of_the_later_attempt(checkpoint: Commit, tmp_path: Path) -> None:
+    checkpoint(100, attempt=9)
+    checkpoint(200, attempt=9)
+    newest = checkpoint(200, attempt=10)
+
+    assert checkpoints.select(tmp_path).path == newest
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
+def test_what_the_file_system_itself_calls_damaged_is_set_aside(
+    number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = checkpoint(step=100), checkpoint(step=200)
+    opened = os.open
+
+    def refuse(path: str | Path, *args: int, **more: int) -> int:
+        if path == newer / DATA:
+            raise OSError(number, os.strerror(number))
+        return opened(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+
+    selection = checkpoints.select(tmp_path)
+
+    assert selection.path == older
+    assert [(each.name, each.reason) for each in selection.refused] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
+def test_a_folder_that_the_file_system_calls_damaged_is_passed_over(
+    number: int, checkpoint: Commit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = checkpoint(step=100), checkpoint(step=200)
+
+    def refusing(call: Callable[..., object]) -> Callable[..., object]:
+        def refuse(path: str | Path, *args: object, **more: object) -> object:
+            if Path(path) in (newer, newer / layout.MANIFEST, Path(newer.name)):
+                raise OSError(number, os.strerror(number))
+            return call(path, *args, **more)
+
+        return refuse
+
+    for name in ("open", "stat", "rename"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+
+    selection = checkpoints.select(tmp_path)
+
+    assert selection.path == older
+    assert [each.name for each in selection.refused] == [newer.name]
+    assert f"could not be set aside: {os.strerror(number)}" in selection.refused[0].reason
+
+
+def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> None:
+    whole, *damaged = (checkpoint(step) for step in (100, 200, 300))
+    for folder in damaged:
+        flip_bit(folder / DATA)
+
+    chosen = checkpoints.select(tmp_path)
+
+    assert chosen.path == whole
+    assert [each.name for each in chosen.refused] == ["step-0000000300.a1", "step-0000000200.a1"]
+
+
+def test_if_none_is_whole_it_says_so_with_the_list(checkpoint: Commit, tmp_path: Path) -> None:
+    for step in (100, 200):
+        flip_bit(checkpoint(step) / DATA)
+
+    with pytest.raises(
+        NoValidCheckpoint, match=r"step-0000000200\.a1: ckpt\.data.* has hash.*step-0000000100"
+    ) as raised:
+        checkpoints.select(tmp_path)
+
+    assert len(raised.value.refused) == 2
+
+
+def test_what_was_set_aside_earlier_still_forbids_step_0(checkpoint: Commit, tmp_path: Path) -> None:
+    empty(checkpoint(100) / DATA)
+    for _ in range(2):  # the second time, only quarantine knows of it
+        with pytest.raises(NoValidCheckpoint, match="is 0 bytes"):
+            checkpoints.select(tmp_path)
+
+
+def test_where_there_never_was_a_checkpoint_training_begins_at_0(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not ours")
+    (tmp_path / "step-0000000100.a1").symlink_to(tmp_path)
+
+    assert checkpoints.select(tmp_path) == Selection(None, None)
+    assert checkpoints.select(tmp_path / "missing") == Selection(None, None)
+
+
+def test_a_bad_one_that_can_not_be_moved_is_passed_over(checkpoint: Commit, tmp_path: Path) -> None:
+    whole, damaged = checkpoint(100), checkpoint(200)
+    flip_bit(damaged / DATA)
+    (tmp_path / layout.QUARANTINE).write_text("a file where the folder should be")
+
+    chosen = checkpoints.select(tmp_path)
+
+    assert chosen.path == whole
+    assert "has hash" in chosen.refused[0].reason
+    assert "could not be set aside: Not a directory" in chosen.refused[0].reason
+
+
+def test_a_quarantine_that_leads_elsewhere_is_not_followed(checkpoint: Commit, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    damaged = checkpoint(100)
+    (tmp_path / layout.QUARANTINE).symlink_to(elsewhere)
+
+    with pytest.raises(OSError, match=r"quarantine"):
+        checkpoints.quarantine(tmp_path, CheckpointName(100, 1), "bad")
+
+    assert damaged.is_dir()
+    assert os.listdir(elsewhere) == []
+
+
+def test_a_second_one_of_the_same_name_is_kept_beside_the_first(checkpoint: Commit, tmp_path: Path) -> None:
+    for reason in ("first", "second", "third"):
+        (checkpoint(100) / checkpoints.REASON_FILE).write_text(
+            "of an earlier quarantine, before somebody moved it back"
+        )
+        checkpoints.quarantine(tmp_path, CheckpointName(100, 1), reason)
+
+    found = {each.name: each.reason for each in checkpoints.quarantined(tmp_path)}
+
+    assert found == {
+        "step-0000000100.a1": "first",
+        "step-0000000100.a1.2": "second",
+        "step-0000000100.a1.3": "third",
+    }
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
+def test_what_root_sets_aside_stays_the_jobs_users(checkpoint: Commit, tmp_path: Path) -> None:
+    damaged = checkpoint(100)
+    for path in (tmp_path, damaged):
+        os.chown(path, 12345, 12346)
+
+    moved = checkpoints.quarantine(tmp_path, CheckpointName(100, 1), "bad")
+
+    for path in (tmp_path / layout.QUARANTINE, moved, moved / checkpoints.REASON_FILE):
+        assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346)
+
+
+def test_a_deleted_checkpoint_is_gone(checkpoint: Commit, tmp_path: Path) -> None:
+    checkpoint(100)
+
+    checkpoints.delete(tmp_path, CheckpointName(100, 1))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_sweep_takes_what_interrupted_saves_left_and_nothing_else(checkpoint: Commit, tmp_path: Path) -> None:
+    kept = checkpoint(100)
+    checkpoint(200).rename(tmp_path / "step-0000000200.a1.partial")
+    (tmp_path / "step-0000000300.a1.partial").write_text("a file of that name")
+    (tmp_path / "step-0000000400.a1.partial").symlink_to(kept)
+    (tmp_path / ".checkpoint.0123abcd").write_text("a pointer file that was being written")
+    (tmp_path / ".batch.json.0123abcd").write_text("a description of batches that was being written")
+    (tmp_path / "mine.partial").mkdir()
+
+    swept = checkpoints.sweep_partials(tmp_path)
+
+    assert len(swept) == 5
+    assert sorted(os.listdir(tmp_path)) == ["mine.partial", kept.name]
+    assert checkpoints.select(tmp_path).path == kept
+
+
+def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, tmp_path: Path) -> None:
+    assert checkpoints.highest_attempt(tmp_path / "missing") == 0
+    checkpoint(100, attempt=2)
+
+    assert checkpoints.highest_attempt(tmp_path) == 2
+    (tmp_path / "step-0000000200.a5.partial").mkdir()
+    assert checkpoints.highest_attempt(tmp_path) == 5
+    for _ in range(2):
+        checkpoint(100, attempt=7)
+        checkpoints.quarantine(tmp_path, CheckpointName(100, 7), "bad")
+    shutil.rmtree(tmp_path / layout.QUARANTINE / "step-0000000100.a7")
+    assert checkpoints.highest_attempt(tmp_path) == 7
+
+
+def test_what_is_to_be_avoided_is_passed_over_and_stays_where_it_is(tmp_path: Path, checkpoint: Commit):
+    older, newer = checkpoint(100), checkpoint(200)
+
+    assert checkpoints.select(tmp_path, avoid={newer.name}).path == older
+    assert newer.is_dir()
+    assert checkpoints.select(tmp_path, avoid={newer.name, older.name}).path == newer
+
+
+def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: Path, checkpoint: Commit) -> None:
+    """The newest attempt began from an older checkpoint: what it saved has a lower step."""
+    for step, attempt in ((10, 1), (20, 3), (30, 1), (40, 2)):
+        checkpoint(step, attempt)
+    gone = [checkpoints.make_room(tmp_path) for _ in range(3)]
+
+    assert gone == [CheckpointName(10, 1), CheckpointName(30, 1), None]
+    assert checkpoints.committed(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]

@@ -1,0 +1,53 @@
+"""What is told of a program's configuration to its process."""
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import ProgramConfig, load
+from supervisor.core.program.standby import Kind
+from supervisor.runner.attempt.launching import digest_of, standby_of
+
+
+@pytest.fixture
+def program(tmp_path: Path):
+    def read(keys: str) -> ProgramConfig:
+        path = tmp_path / "test.conf"
+        path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\n{keys}\n")
+        return load(path, {}).programs["digits"]
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"),
+    [
+        ("checkpoint_dir=/c\nentrypoint=a:b", Kind.WARM),
+        ("checkpoint_dir=/c\ncommand=a", Kind.OFF),
+        ("checkpoint_dir=/c\ncommand=a\nstandby=warm", Kind.WARM),
+        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=off", Kind.OFF),
+        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=HOT", Kind.HOT),
+        ("command=a", Kind.OFF),
+    ],
+)
+def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: Kind):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\n[program:digits]\n{keys}\n")
+
+    assert standby_of(load(path, {}).programs["digits"]) is kind
+
+
+def test_the_same_configuration_has_the_same_digest_in_whatever_order_it_is_written(program):
+    one = program('environment=A="1",B="2"\nexitcodes=0,2,9\ncheckpoint_dir=/c\ncheckpoint_interval=5 steps')
+    other = program('checkpoint_interval=5 steps\ncheckpoint_dir=/c\nexitcodes=9,0,2\nenvironment=B="2",A="1"')
+
+    assert digest_of(one) == digest_of(other)
+
+
+@pytest.mark.parametrize("keys", ["startsecs=3", 'environment=A="2"', "checkpoint_dir=/c", "exitcodes=0,1"])
+def test_every_change_changes_the_digest(program, keys: str):
+    assert digest_of(program(keys)) != digest_of(program(""))
+
+
+def test_a_default_that_is_written_down_changes_nothing(program):
+    assert digest_of(program("startsecs=1")) == digest_of(program(""))

@@ -1,0 +1,155 @@
+"""Starts that fail in the middle: nobody is left behind, and the job goes on. Real processes, on a host that fails."""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from supervisor.config import load
+from supervisor.core.fleet.gpus import Gpu
+from supervisor.core.program.facts import State
+from supervisor.host.processes import marks
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.program.runner import Runner
+from tests.places import CHILDREN
+
+TRAINER = CHILDREN / "trainer.py"
+PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
+
+
+class BrokenCgroups:
+    """A host whose control groups fail in a way that nobody thought of, once `error` is set."""
+
+    controllers: frozenset[str] = frozenset()
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def sweep(self, program: str, below: int) -> None:
+        pass
+
+    def make(self, *about: object) -> None:
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+
+
+class BrokenGpus:
+    """A driver that fails the first time, in a way that nobody thought of."""
+
+    can_ask = True
+    known = frozenset({"GPU-a"})
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def reach(self) -> None:
+        pass
+
+    def look(self) -> list[Gpu]:
+        return [Gpu(0, "GPU-a")]
+
+    async def ask(self, question: Any) -> Any:
+        self.asked += 1
+        if self.asked == 1:
+            raise ZeroDivisionError("no GPU is that small")
+        return question()
+
+
+async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Programs, Runner]:
+    path = tmp_path / "test.conf"
+    path.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand={sys.executable} {TRAINER}\n"
+        f'checkpoint_dir={tmp_path}/c\nenvironment=STEPS="1000000",GRANDCHILD="1",STRAY="1"\nstopwaitsecs=5\n{keys}\n'
+    )
+    config = load(path, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: config, services)
+    await programs.begin()
+    return programs, programs.runners["digits"]
+
+
+async def until(runner: Runner, look: Any) -> Any:
+    """`look` is asked again and again, as not all it looks at tells of its changes."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := look()):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return found
+
+
+def trains(runner: Runner, attempt: int) -> bool:
+    return runner.state is State.RUNNING and runner.attempt >= attempt
+
+
+def strays(services: Services, standby: int) -> set[int]:
+    """What the standby started and nobody's descendant is any more."""
+    mark = marks.of_process(standby)
+    return {each.pid for each in marks.of_daemon(services.state_dir).get(mark or "", [])} - {standby}
+
+
+def left(services: Services) -> set[int]:
+    return {each.pid for found in marks.of_daemon(services.state_dir).values() for each in found}
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a cgroup of nobody")])
+async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process_trains(
+    tmp_path: Path, services: Services, error: Exception
+):
+    cgroups = BrokenCgroups()
+    services = replace(services, cgroups=cgroups)  # type: ignore[arg-type]
+    programs, runner = await begun(tmp_path, services, "standby=warm")
+    await until(runner, lambda: trains(runner, 1))
+    standby = await until(runner, lambda: "ready" in str(runner.acts.reserve.standing()) and runner.acts.reserve.pid)
+    others = await until(runner, lambda: strays(services, standby))
+
+    cgroups.error = error
+    os.kill(runner.acts.pid or 0, signal.SIGKILL)
+    await until(runner, lambda: trains(runner, 3))
+
+    assert runner.acts.pid != standby
+    await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
+    texts = [(each.cause, each.text) for each in await asyncio.to_thread(services.ledger.history, "digits", 9)]
+    assert texts[1][0] == "spawn" and str(error.args[-1]) in str(texts[1][1]), texts
+    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    await until(runner, lambda: not left(services))
+
+
+async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_is_the_attempt(
+    tmp_path: Path, services: Services
+):
+    programs, runner = await begun(tmp_path, services, "standby=warm")
+    await until(runner, lambda: trains(runner, 1))
+    standby = await until(runner, lambda: "ready" in str(runner.acts.reserve.standing()) and runner.acts.reserve.pid)
+    others = await until(runner, lambda: strays(services, standby))
+
+    folder = next(each for each in (services.runtime_dir / "digits").iterdir() if each.name.startswith("s"))
+    folder.rename(folder.with_name("elsewhere"))
+    os.kill(runner.acts.pid or 0, signal.SIGKILL)
+    assert await until(runner, lambda: runner.acts.pid not in (None, standby) and trains(runner, 2))
+
+    await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
+    assert standby not in runner.acts.reserve.pids
+    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    await until(runner, lambda: not left(services))
+
+
+async def test_a_driver_that_fails_unexpectedly_costs_an_attempt_and_not_the_whole_startup_timeout(
+    tmp_path: Path, services: Services
+):
+    gpus = BrokenGpus()
+    services = replace(services, gpus=gpus)  # type: ignore[arg-type]
+    programs, runner = await begun(tmp_path, services)
+
+    await until(runner, lambda: trains(runner, 2))
+
+    first = (await asyncio.to_thread(services.ledger.history, "digits", 9))[0]
+    assert first.cause == "spawn" and "no GPU is that small" in str(first.text)
+    assert not runner.acts.waits_for_gpus
+    await asyncio.wait_for(programs.leave(), PATIENCE_S)

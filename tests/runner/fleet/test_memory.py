@@ -1,0 +1,50 @@
+"""What a running program costs the daemon: there may be a thousand, each with objects of its own."""
+
+import asyncio
+import gc
+import os
+import tracemalloc
+from pathlib import Path
+
+from supervisor.config import load
+from supervisor.core.program.facts import State
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.programs import Programs
+
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+MANY = 50
+MOST_BYTES = 11_000  # some 8700; each Event, set or bound logger too many is 200 to 900
+
+
+async def test_a_running_program_takes_little_memory(tmp_path: Path, services: Services):
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{section('first', 5)}")  # what is made once is made
+    programs = Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+    await programs.begin()
+    path.write_text(path.read_text() + section("many", MANY))
+
+    gc.collect()
+    tracemalloc.start()
+    try:
+        await programs.reread()
+        await programs.update()
+        await asyncio.wait_for(all_run(programs), PATIENCE_S)
+        gc.collect()
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+        await asyncio.wait_for(programs.leave(), PATIENCE_S)
+
+    assert taken_bytes / MANY < MOST_BYTES
+
+
+def section(name: str, numprocs: int) -> str:
+    return (
+        f"[program:{name}]\ncommand=/bin/sleep 100000\nstartsecs=0\nstdout_logfile=NONE\nstderr_logfile=NONE\n"
+        f"numprocs={numprocs}\nprocess_name={name}_%(process_num)02d\n"
+    )
+
+
+async def all_run(programs: Programs) -> None:
+    for runner in programs.runners.values():
+        await runner.until(lambda runner=runner: True if runner.state is State.RUNNING else None)

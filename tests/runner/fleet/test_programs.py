@@ -1,0 +1,100 @@
+"""All programs together: what happens at once."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.config import load
+from supervisor.core.program.facts import State
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.fleet.programs import Programs
+from supervisor.runner.program.runner import Runner
+
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\ncommand=/bin/true\nautostart=false\n"
+
+
+@pytest.fixture
+async def programs(tmp_path: Path, services: Services) -> Programs:
+    path = tmp_path / "test.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+    return Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+
+
+async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: Programs, services: Services):
+    await programs.begin()
+    renewed = programs.runners["first"] = Runner(programs.runners["first"].config, services)  # not looked back yet
+    leaving = asyncio.create_task(programs.leave())
+    await asyncio.sleep(0)
+    assert not leaving.done()
+
+    del programs.runners["second"]
+    renewed.looked_back.set()
+
+    await asyncio.wait_for(leaving, PATIENCE_S)
+
+
+async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):
+    assert programs.has_worker(os.getpid())
+
+    await programs.begin()
+
+    assert not programs.has_worker(os.getpid())
+
+
+@pytest.mark.parametrize(("is_late", "host_leaves", "cause"), [
+    (False, True, "preemption"), (True, True, "preemption"), (False, False, "stopped"),
+])  # fmt: skip
+async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
+    tmp_path: Path, services: Services, is_late: bool, host_leaves: bool, cause: str
+):
+    conf = tmp_path / "long.conf"
+    conf.write_text(
+        f"[supervisord]\nstate_dir={tmp_path}/state\n[program:first]\n"
+        f"command=/bin/sh -c 'trap \"sleep 0.3; exit\" TERM; touch {tmp_path}/heeds; while :; do sleep 0.05; done'\n"
+        "startsecs=0\n"
+    )
+    config = load(conf, os.environ)
+    config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
+    programs = Programs(config, lambda: config, services)
+    await programs.begin()
+    runner = programs.runners["first"]
+    await asyncio.wait_for(runner.until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
+    async with asyncio.timeout(PATIENCE_S):
+        while not (tmp_path / "heeds").exists():  # noqa: ASYNC110 - else it ends before it is known that it stops
+            await asyncio.sleep(0.01)
+    if host_leaves and not is_late:
+        programs.host_leaves()
+
+    leaving = asyncio.create_task(programs.leave())
+    await asyncio.wait_for(runner.until(lambda: runner.state is State.STOPPING or None), PATIENCE_S)
+    if is_late:
+        programs.host_leaves()
+    await asyncio.wait_for(leaving, PATIENCE_S)
+
+    assert [each.cause for each in services.ledger.history("first")] == [cause]
+    assert services.ledger.wanted() in ({"first": True}, {}), "it runs again after the boot"
+
+
+async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_itself_to_be_started(
+    tmp_path: Path, services: Services
+):
+    path = tmp_path / "more.conf"
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
+    programs = Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+    await programs.begin()
+    path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
+    await programs.reread()
+
+    def refuse(runner: Runner) -> None:
+        if runner.name == "first":
+            raise OSError("the disk")
+
+    programs.on_new = refuse
+    with pytest.raises(OSError, match="the disk"):
+        await asyncio.wait_for(programs.update(), PATIENCE_S)
+
+    for name in ("first", "second"):
+        await asyncio.wait_for(programs.runners[name].taken_up.wait(), PATIENCE_S)

@@ -1,0 +1,69 @@
+"""What programs print comes from a thread to the event loop: in order, bounded, and without keeping others waiting."""
+
+import asyncio
+import threading
+
+import structlog.testing
+
+from supervisor.host.logs.handover import Output
+from supervisor.runner.listeners.output import (
+    AT_ONCE,
+    HELD_BYTES,
+    OVERHEAD_BYTES,
+    Printing,
+)
+
+
+def output(data: bytes) -> Output:
+    return Output("PROCESS_LOG_STDOUT", "p", 1, data)
+
+
+async def turns() -> None:
+    """As many as it needs, and more."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def test_all_of_a_thread_s_words_arrive_in_order_with_turns_for_others():
+    async def run() -> tuple[list[bytes], int]:
+        delivered: list[bytes] = []
+        taken = 0
+        printing = Printing()
+        words = [b"%d" % number for number in range(5 * AT_ONCE)]
+        thread = threading.Thread(target=lambda: [printing.heard(output(word)) for word in words])
+        thread.start()
+        thread.join()
+        await turns()
+        assert not delivered, "nobody is there yet"
+        printing.begin(lambda each: delivered.append(each.data))
+        while len(delivered) < len(words):
+            taken += 1
+            await asyncio.sleep(0)
+        assert delivered == words
+        return delivered, taken
+
+    _, taken = asyncio.run(run())
+
+    assert taken >= 5
+
+
+def test_what_does_not_fit_is_missed_and_said_once():
+    async def run() -> int:
+        delivered: list[bytes] = []
+        printing = Printing()
+        printing.begin(lambda each: delivered.append(each.data))
+        piece = bytes(HELD_BYTES // 10)
+        for _ in range(30):
+            printing.heard(output(piece))
+        printing.missed(5)
+        await turns()
+        printing.heard(output(b"after"))
+        await turns()
+        assert delivered[-1] == b"after"
+        assert (len(delivered) - 1) * (len(piece) + OVERHEAD_BYTES) <= HELD_BYTES
+        return len(delivered) - 1
+
+    with structlog.testing.capture_logs() as logged:
+        kept = asyncio.run(run())
+
+    assert [(each["event"], each["events"]) for each in logged] == [("listener.output_missed", 30 - kept + 5)]

@@ -1,0 +1,64 @@
+"""What happened lately, for watchers that read at their own pace."""
+
+import asyncio
+
+from supervisor.core.listeners.occurrences import daemon_running, remote
+from supervisor.runner.listeners import stream as stream_of
+from supervisor.runner.listeners.stream import Stream
+
+
+def serials(stream: Stream, after: int, most: int = 100) -> list[int]:
+    return [each.serial for each in stream.after(after, most)]
+
+
+def test_a_watcher_reads_from_where_it_stands():
+    stream = Stream()
+    for _ in range(5):
+        stream.add(daemon_running())
+
+    assert serials(stream, 0) == [0, 1, 2, 3, 4]
+    assert serials(stream, 3) == [3, 4]
+    assert serials(stream, 1, most=2) == [1, 2]
+    assert serials(stream, 5) == []
+
+
+def test_only_the_last_are_kept():
+    stream = Stream()
+    for _ in range(stream_of.KEPT + 3):
+        stream.add(daemon_running())
+
+    assert stream.first_serial == 3
+    assert serials(stream, 0, most=2) == [3, 4]
+    assert serials(stream, stream.next_serial - 1) == [stream_of.KEPT + 2]
+
+
+def test_what_clients_send_is_bounded_in_bytes():
+    stream = Stream()
+    for _ in range(3):
+        stream.add(remote("t", "x" * (stream_of.MAX_BYTES // 2)))
+
+    assert serials(stream, 0) == [2]
+
+
+def test_watchers_do_not_wait_for_what_will_not_come():
+    async def watch() -> bool:
+        stream = Stream()
+        waiting = asyncio.create_task(stream.more())
+        await asyncio.sleep(0)
+        stream.end()
+        await asyncio.wait_for(asyncio.gather(waiting, stream.more()), 5)
+        return stream.is_over
+
+    assert asyncio.run(watch())
+
+
+def test_who_waits_is_woken_by_the_next():
+    async def watch() -> list[int]:
+        stream = Stream()
+        waiting = asyncio.create_task(stream.more())
+        await asyncio.sleep(0)
+        stream.add(daemon_running())
+        await asyncio.wait_for(waiting, 5)
+        return serials(stream, 0)
+
+    assert asyncio.run(watch()) == [0]

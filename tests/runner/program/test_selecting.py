@@ -1,0 +1,37 @@
+"""The checkpoint that an attempt begins from."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import structlog
+
+from supervisor.config import load
+from supervisor.core.program.effects import SelectCheckpoint
+from supervisor.core.program.events import Event, SelectionFailed
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.program.executor import Acts
+
+PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
+
+
+async def test_a_host_without_a_thread_left_is_told_as_a_failure_that_may_pass(
+    tmp_path: Path, services: Services, monkeypatch: pytest.MonkeyPatch
+):
+    path, told = tmp_path / "test.conf", asyncio.Queue[Event]()
+    path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
+    acts = Acts(load(path, os.environ).programs["digits"], services, told.put_nowait, structlog.get_logger())
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        acts.perform(SelectCheckpoint(1))
+        failed = await asyncio.wait_for(told.get(), PATIENCE_S)
+
+    assert isinstance(failed, SelectionFailed)
+    assert (failed.attempt, failed.permanent) == (1, False)
+    assert "can't start new thread" in failed.error

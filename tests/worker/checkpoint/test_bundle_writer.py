@@ -1,0 +1,175 @@
+"""Checkpoints written from memory are TensorFlow's, byte for byte, and hold no second copy of the state."""
+
+import mmap
+import os
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from supervisor.protocol import durable
+from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.tensorbundle import verify
+from worker.checkpoint import bundle_writer, host_copy
+from worker.checkpoint.host_copy import ROOM_BYTES, Reserve
+
+pytestmark = pytest.mark.tensorflow
+SHAPES = ((), (0,), (3,), (2, 0, 5), (30, 7))
+PLAIN = [
+    kind
+    for kind in (tf.dtypes.as_dtype(number) for number in range(1, 29) if number not in (7, 20, 21))
+    if not kind.is_quantized
+]
+STATE_MB = 200
+
+
+def some(kind: tf.DType, shape: tuple[int, ...]) -> Any:
+    """Any bits; a bool has two values."""
+    count = int(np.prod(shape))
+    raw = np.random.default_rng(0).integers(0, 2 if kind == tf.bool else 256, count * kind.size, dtype=np.uint8)
+    return tf.constant(raw.view(kind.as_numpy_dtype).reshape(shape), dtype=kind)
+
+
+def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
+    """Writes them as TensorFlow does and in both of our ways, and compares; gives the hashes taken while writing."""
+    theirs, names = folder / "theirs", list(tensors)
+    tf.raw_ops.SaveV2(
+        prefix=str(theirs / "ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=[*tensors.values()]
+    )
+    with NewFolder(folder / "ours") as ours:
+        bundle_writer.write(ours, "ckpt", tensors.items())
+        hashes = ours.end()
+    reserve = Reserve()
+    bundle_writer.Copy((("other", tf.fill([10_000], 7)),), reserve).release()
+    with NewFolder(folder / "copied") as ours:
+        bundle_writer.Copy(tuple(tensors.items()), reserve).write(ours, "ckpt")
+        assert ours.end() == hashes
+
+    assert {each.name for each in theirs.iterdir()} == set(hashes)
+    for name, of_content in hashes.items():
+        assert (folder / "ours" / name).read_bytes() == (theirs / name).read_bytes()
+        assert (folder / "copied" / name).read_bytes() == (theirs / name).read_bytes()
+        assert of_content == durable.hash_file(theirs / name)
+    return hashes
+
+
+@pytest.mark.parametrize("kind", PLAIN, ids=lambda kind: str(kind.name))
+def test_numbers_of_every_type_and_shape_lie_as_tensorflow_lays_them(kind: tf.DType, tmp_path: Path) -> None:
+    same({f"{number}": some(kind, shape) for number, shape in enumerate(SHAPES)}, tmp_path)
+
+
+def test_quantized_numbers_too(tmp_path: Path) -> None:
+    bits = {1: tf.int8, 2: tf.int16, 4: tf.int32}
+    kinds = (tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32)
+    same({kind.name: tf.bitcast(tf.constant([1, 2, 3], bits[kind.size]), kind) for kind in kinds}, tmp_path)
+
+
+def test_texts_too(tmp_path: Path) -> None:
+    texts = {"one": "x" * 300, "none": [], "many": [["a", "", "b\0c"], ["é", "z" * (5 << 20), "y"]]}
+    same({name: tf.constant(text, tf.string) for name, text in texts.items()}, tmp_path)
+
+
+def test_a_text_that_ends_with_zeros_keeps_them(tmp_path: Path) -> None:
+    text = b"PK\x05\x06\x00\x00"  # as every archive does that np.savez writes, and so the state of a `fit`
+    same({"one": tf.constant(text), "two": tf.constant([text, b"\x00"])}, tmp_path)
+
+
+def test_an_index_of_many_blocks_and_tensors_larger_than_a_piece_too(tmp_path: Path) -> None:
+    order = [number * 7919 % 6000 for number in range(6000)]  # data lie in the order of writing, keys in their own
+    small = {f"layer\xff{number}/kernel/.OPTIMIZER_SLOT/{number}": tf.constant(float(number)) for number in order}
+    large = {"large": some(tf.float32, (3_000_000,)), "odd": some(tf.uint8, (5_000_001,))}
+    hashes = same({**large, **small}, tmp_path)
+
+    assert hashes["ckpt.index"][0] > 256 << 10, "one block would prove little"
+    assert verify.verify(tmp_path / "ours" / "ckpt").tensors == 6002
+
+
+def test_what_only_tensorflow_can_write_is_known() -> None:
+    assert bundle_writer.writable(tf.bfloat16) and bundle_writer.writable(tf.string)
+    assert (
+        not bundle_writer.writable(tf.variant)
+        and not bundle_writer.writable(tf.resource)
+        and not bundle_writer.writable(tf.dtypes.experimental.int4)
+    )
+
+
+MEASURE = """
+import sys
+from pathlib import Path
+import tensorflow as tf
+from supervisor.protocol.checkpoints.retention import RetentionPolicy
+from worker.checkpoint.save_parts import CheckpointWriter, Figures
+from worker.saving.save import Origin
+from worker.state.state_file import Position
+
+def memory(field):
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field)]
+    return int(line.split()[1]) / 1024
+
+variables = [tf.Variable(tf.ones([int(sys.argv[2]) * 25_000])) for _ in range(10)]
+tracked = tf.train.Checkpoint(variables=variables)
+writer = CheckpointWriter(tracked, Path(sys.argv[1]), Origin("job", 1, {}, {}), RetentionPolicy(newest=1), 1)
+before = memory("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+for step, copied in enumerate((False, False, True, True)):
+    writer.write(writer.take(Figures(step, Position(), {}, {}), copied))
+    print((memory("VmHWM") - before) / int(sys.argv[2]))
+"""
+
+
+def test_memory_of_a_copy_is_had_again_also_for_a_state_that_grows_a_little() -> None:
+    reserve, size = Reserve(), 4 * ROOM_BYTES
+    first = reserve.image(size)
+    first.write(b"old")
+    assert reserve.image(size) is not first, "it is in use"
+    reserve.give_back(first)
+
+    assert (again := reserve.image(size + 1000)) is first and again.content.size == 0
+    for other in (2 * size, size // 4):
+        reserve.give_back(first)
+        assert reserve.image(other) is not first
+
+
+def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Reserve()
+    first = reserve.image(1)
+    kept = weakref.ref(first)
+    reserve.give_back(first)
+    del first
+    mapped = host_copy.mmap.mmap
+
+    def mapping(*arguments: Any, **named: Any) -> mmap.mmap:
+        assert kept() is None
+        return mapped(*arguments, **named)
+
+    monkeypatch.setattr(host_copy.mmap, "mmap", mapping)
+    assert reserve.image(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
+
+
+def test_what_is_forked_does_not_hold_a_copy() -> None:
+    """Else a data loader's process doubles it at the next save."""
+    copy = Reserve().image(100_000)
+    copy.write(b"x" * 100_000)
+    child = os.fork()
+    if child == 0:
+        os._exit(int(copy.content.any()))
+
+    assert os.waitpid(child, 0)[1] == 0
+    assert bytes(copy.content) == b"x" * 100_000
+
+
+@pytest.mark.slow
+def test_a_save_holds_one_copy_of_the_state_beside_training_and_none_while_it_waits(tmp_path: Path) -> None:
+    """What the peak of memory rises by from its first save on, as a share of the state."""
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-c", MEASURE, tmp_path, str(STATE_MB)]
+    ran = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    _, waiting, _, beside = map(float, ran.stdout.split())
+
+    assert waiting < 0.15
+    assert 0.7 < beside < 1.15, "the copy, and nothing else of its size"

@@ -1,0 +1,550 @@
+"""What callbacks of `fit` hold comes back; what no checkpoint would hold is named."""
+
+import enum
+import random
+import threading
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import worker
+from supervisor.protocol.launch import Launch
+from tests.worker.keras.test_fit import StopsAt, same_weights
+from worker.keras import fit
+from worker.state.object_values import (
+    CannotGiveBack,
+    CannotKeep,
+    Kept,
+    Returned,
+    copies_of,
+    fill,
+)
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture(autouse=True)
+def _new_attempt(begin: Callable[[Launch], None]) -> None:
+    """An attempt says once why it fails."""
+    begin(Launch())
+
+
+def small(**options: Any) -> Any:
+    model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(1)])
+    model.compile(tf.keras.optimizers.Adam(1e-2), **{"loss": "mse", **options})
+    return model
+
+
+def data() -> worker.Examples:
+    numbers = np.random.default_rng(0)
+    return worker.Examples(numbers.normal(size=(24, 4)).astype("float32"), np.zeros(24, "float32"), batch_size=4)
+
+
+def fitted(directory: Path, *callbacks: Any, model: Any = None, epochs: int = 2, **options: Any) -> Any:
+    tf.keras.utils.set_random_seed(1)
+    model = model or small()
+    fit(model, data(), epochs=epochs, callbacks=callbacks, verbose=0, directory=directory, **options)
+    return model
+
+
+class Tracker:
+    """An object of the script's own in a callback."""
+
+    def __init__(self) -> None:
+        self.best = {"loss": float("inf")}
+
+
+class Keeps(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """State of every kind that is kept, changed in each step."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.losses: dict[str, list[Any]] = defaultdict(list)
+        self.last = deque(maxlen=3)
+        self.pair: tuple[Any, ...] = (None, "none")
+        self.names: set[str] = set()
+        self.sums = np.zeros(3)
+        self.small = np.float32(0)
+        self.path = Path("none")
+        self.numbers = np.random.default_rng(seed)
+        self.old = np.random.RandomState(seed)
+        self.python = random.Random(seed)
+        self.seeds = tf.keras.random.SeedGenerator(seed)
+        self.noise = tf.random.Generator.from_seed(seed)
+        self.count = tf.Variable(0.5)
+        self.mean = tf.keras.metrics.Mean()
+        self.tracker = Tracker()
+        self.alias = self.losses
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        drawn = [self.numbers.random(), self.old.rand(), self.python.random(), float(self.noise.uniform([]))]
+        drawn += [float(tf.keras.random.uniform([], seed=self.seeds))]
+        self.losses[f"step {batch % 2}"].append(drawn)
+        self.last.append(batch)
+        self.pair = (batch, logs["loss"])
+        self.names.add(f"batch {batch}")
+        self.sums[batch % 3] += drawn[0]
+        self.small = np.float32(self.small * np.float32(0.9) + drawn[1])
+        self.path = Path(f"batch-{batch}")
+        self.count.assign_add(drawn[2])
+        self.mean.update_state(drawn[3])
+        self.tracker.best["loss"] = min(self.tracker.best["loss"], logs["loss"])
+
+    def held(self) -> list[Any]:
+        return [
+            dict(self.losses), list(self.last), self.last.maxlen, self.pair, self.names, self.sums.tolist(), self.small,
+            self.path, self.numbers.random(), self.old.rand(), self.python.random(), self.seeds.next().numpy().tolist(),
+            float(self.noise.uniform([])), float(self.count.numpy()), float(self.mean.result()), self.tracker.best,
+        ]  # fmt: skip
+
+
+def test_all_that_a_callback_holds_is_as_if_nothing_had_happened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calm, rough, second = Keeps(1), Keeps(1), Keeps(2)
+    undisturbed = fitted(tmp_path / "calm", calm, interval="4 steps", strict=True)
+    with pytest.raises(LookupError):
+        fitted(tmp_path / "rough", rough, StopsAt(10), interval="4 steps")
+    disturbed = fitted(tmp_path / "rough", second, StopsAt(-1), interval="4 steps")
+
+    assert second.held() == calm.held()
+    assert type(second.small) is np.float32
+    assert isinstance(second.losses, defaultdict)
+    assert second.alias is second.losses
+    assert same_weights(disturbed, undisturbed)
+    assert "don't hold" not in capsys.readouterr().err
+
+
+def test_setting_of_a_callback_that_training_did_not_change_is_what_the_script_says_now(tmp_path: Path) -> None:
+    class Patient(Keeps):
+        def __init__(self, patience: dict[str, int]) -> None:
+            super().__init__(1)
+            self.patience = patience
+
+    fitted(tmp_path, Patient({"epochs": 3}), epochs=1)
+    second = Patient({"epochs": 9})
+    fitted(tmp_path, second, epochs=1)
+
+    assert second.patience == {"epochs": 9}
+    assert second.path == Path("batch-5")
+
+
+class Holds(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """A callback with something in an attribute."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+
+def test_metric_with_a_figure_for_each_class_is_in_the_history_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(0)
+    examples = numbers.normal(size=(24, 4)).astype("float32"), np.eye(2, dtype="float32")[numbers.integers(0, 2, 24)]
+
+    def history(folder: str, *stops_at: int) -> Any:
+        tf.keras.utils.set_random_seed(1)
+        model = tf.keras.Sequential([tf.keras.Input((4,)), tf.keras.layers.Dense(2)])
+        model.compile(tf.keras.optimizers.Adam(1e-2), "mse", metrics=[tf.keras.metrics.F1Score()])
+        fit(model, worker.Examples(*examples, batch_size=4), epochs=3, callbacks=[*map(StopsAt, stops_at)], verbose=0,
+            directory=tmp_path / folder, interval="4 steps")  # fmt: skip
+        return model.history.history
+
+    calm = history("calm")
+    with pytest.raises(LookupError):
+        history("rough", 10)
+    rough = history("rough")
+
+    assert [figures.shape for figures in calm["f1_score"]] == [(2,)] * 3
+    assert repr(rough) == repr(calm)
+
+
+def test_what_of_a_callback_can_not_be_kept_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fitted(tmp_path, Holds({"jobs": [iter([1])]}), interval="1 steps")
+
+    assert capsys.readouterr().err.count("don't hold Holds.held['jobs'][0] (a list_iterator)") == 1
+
+
+def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small()
+    with pytest.raises(SystemExit) as leaving:
+        fitted(tmp_path, Holds(iter([1])), model=model, strict=True)
+
+    assert leaving.value.code == 70
+    assert int(model.optimizer.iterations.numpy()) == 1
+    assert (
+        "cannot train on (strict): the checkpoints don't hold Holds.held (a list_iterator)" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    "held",
+    [threading.Lock(), print, Path, lambda: None, SimpleNamespace],
+    ids=["lock", "function", "class", "lambda", "class of values"],
+)
+def test_what_is_no_state_is_not_named(held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fitted(tmp_path, Holds(held), epochs=1, strict=True)
+
+    assert "don't hold" not in capsys.readouterr().err
+
+
+def test_state_that_finds_no_callback_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fitted(tmp_path, Keeps(1), epochs=1)
+    fitted(tmp_path, Holds(0), epochs=1)
+
+    assert "state of callbacks is lost: callback 0, which was a Keeps and is a Holds" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Best:
+    """A value of the script's own."""
+
+    loss: float
+
+
+class Phase(enum.Enum):
+    """As the script has them at its first start."""
+
+    WARM = 1
+    COLD = 2
+
+
+class OtherPhase(enum.Enum):
+    """As it has them at its second."""
+
+    WARM = 1
+
+
+OtherPhase.__name__ = OtherPhase.__qualname__ = "Phase"
+
+
+class Changes(Holds):
+    """A callback whose attribute is another one from the first batch on."""
+
+    def __init__(self, held: Any, later: Any = None) -> None:
+        super().__init__(held)
+        self.batches = 0
+        self._later = lambda: later
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches += 1
+        if self._later() is not None:
+            self.held = self._later()
+
+
+def test_frozen_object_of_the_script_comes_back(tmp_path: Path) -> None:
+    fitted(tmp_path, Changes(Best(9.0), Best(1.0)), epochs=1)
+    second = Changes(Best(9.0))
+    fitted(tmp_path, second, epochs=1)
+
+    assert second.held == Best(1.0)
+
+
+def test_array_comes_back_in_the_place_of_one_that_can_not_be_written(tmp_path: Path) -> None:
+    fixed = np.zeros(3)
+    fixed.flags.writeable = False
+    fitted(tmp_path, Changes(fixed, np.ones(3)), epochs=1)
+    second = Changes(fixed)
+    fitted(tmp_path, second, epochs=1)
+
+    assert second.held.tolist() == [1.0, 1.0, 1.0]
+    assert fixed.tolist() == [0.0, 0.0, 0.0]
+
+
+LOST: dict[str, tuple[Any, Any, Any, str]] = {
+    "a member that is gone": (Phase.WARM, Phase.COLD, OtherPhase.WARM, "no longer fits (KeyError: 'COLD')"),
+    "another generator": (
+        None, np.random.Generator(np.random.PCG64(1)), np.random.Generator(np.random.MT19937(1)), "ValueError"
+    ),
+    "a counter": (None, Counter("aab"), None, "a Counter, where now is nothing"),
+    "a dict with a default": (None, defaultdict(int, a=1), {}, "a defaultdict, where now is a dict"),
+    "a function": (None, [print], None, "a builtin_function_or_method, which this process has to make"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "later", "now", "words"), LOST.values(), ids=LOST.keys())
+def test_state_that_no_longer_fits_is_said_and_training_goes_on(
+    before: Any, later: Any, now: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted(tmp_path, Changes(before, later), epochs=1)
+    second = Changes(now)
+    fitted(tmp_path, second, epochs=2)
+
+    said = capsys.readouterr().err
+    assert "state of callbacks is lost: Changes.held: " in said
+    assert words in said
+    assert second.batches == 12
+    assert second.held is now
+
+
+class Unseen:
+    """As libraries make them: an object that fails when it is looked at outside of some context."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("working outside of a context")
+
+
+def test_attribute_that_can_not_be_looked_at_is_named_and_does_not_end_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = fitted(tmp_path, Holds(Unseen()), epochs=1, interval="2 steps")
+
+    assert int(model.optimizer.iterations.numpy()) == 6
+    said = capsys.readouterr().err
+    assert said.count("don't hold Holds.held (RuntimeError: working outside of a context)") == 1
+
+
+# --- what no checkpoint would hold ----------------------------------------------------------------------------------
+
+GLOBAL = None
+
+
+class Scaled(tf.keras.losses.Loss):  # type: ignore[misc]
+    """A loss of the script's own with a variable that Keras knows nothing of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = SimpleNamespace(held=tf.Variable(1.0, name="forgotten"))
+
+    def call(self, labels: Any, found: Any) -> Any:
+        return self.scale.held * tf.reduce_mean(tf.square(labels - found))
+
+
+class UsesGlobal(tf.keras.layers.Layer):  # type: ignore[misc]
+    """A layer that uses a variable of its module."""
+
+    def call(self, inputs: Any) -> Any:
+        return inputs * GLOBAL
+
+
+def with_layer() -> Any:
+    global GLOBAL
+    GLOBAL = tf.Variable(1.0, name="forgotten")
+    model = tf.keras.Sequential([tf.keras.Input((4,)), UsesGlobal(), tf.keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    return model
+
+
+def closing() -> Any:
+    forgotten = tf.Variable(1.0, name="forgotten")
+    return tf.keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: forgotten.assign_add(1.0))
+
+
+def loading(index: tf.Tensor, forgotten: Any = None) -> Any:
+    return tf.fill([4], tf.cast(index, tf.float32)), tf.constant(0.0)
+
+
+def loads() -> worker.Examples:
+    forgotten = tf.Variable(1.0, name="forgotten")
+    return worker.Examples(count=24, load=lambda index: (loading(index)[0], forgotten.value()), batch_size=4)
+
+
+def flips() -> Any:
+    noise = tf.keras.layers.GaussianNoise(0.1, name="forgotten")
+    single = tf.data.Dataset.from_tensor_slices((np.ones((24, 4), "float32"), np.zeros(24, "float32")))
+    return single.batch(4).map(lambda inputs, labels: (noise(inputs, training=True), labels)).prefetch(1)
+
+
+PLACES: dict[str, Callable[[], dict[str, Any]]] = {
+    "a loss": lambda: {"model": small(loss=Scaled())},
+    "a layer that uses its module": lambda: {"model": with_layer()},
+    "a function in a callback of Keras": lambda: {"callbacks": [closing()]},
+    "what loads the examples": lambda: {"data": loads()},
+    "a random layer in Dataset.map": lambda: {"data": flips()},
+}
+
+
+@pytest.mark.parametrize("make", PLACES.values(), ids=PLACES.keys())
+def test_what_fit_reaches_and_no_checkpoint_holds_is_named_and_ends_a_strict_training(
+    make: Callable[[], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"model": small(), "data": data(), **make()}
+    with pytest.raises(SystemExit) as leaving:
+        fit(given.pop("model"), given.pop("data"), epochs=1, verbose=0, directory=tmp_path, strict=True, **given)
+
+    text = capsys.readouterr().err
+    assert leaving.value.code == 70
+    assert "don't hold" in text
+    assert "forgotten" in text or "seed_generator" in text
+    assert "fit(leave_out=)" in text
+
+
+def test_what_is_left_out_on_purpose_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    loss = Scaled()
+    fitted(tmp_path, model=small(loss=loss), strict=True, leave_out=[loss.scale.held])
+
+    assert "don't hold" not in capsys.readouterr().err
+
+
+def test_usual_fit_has_nothing_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callbacks = [
+        tf.keras.callbacks.ReduceLROnPlateau("loss"),
+        tf.keras.callbacks.EarlyStopping("loss", restore_best_weights=True),
+        tf.keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+        tf.keras.callbacks.ModelCheckpoint(tmp_path / "best.keras", monitor="loss", save_best_only=True),
+        tf.keras.callbacks.LearningRateScheduler(lambda epoch: 0.01),
+    ]
+    model = small(metrics=["mae", tf.keras.metrics.RootMeanSquaredError()])
+    dataset = tf.data.Dataset.from_tensor_slices((np.ones((8, 4), "float32"), np.zeros(8, "float32"))).batch(4)
+    fit(model, dataset, epochs=2, callbacks=callbacks, verbose=2, directory=tmp_path / "c", strict=True)
+
+    assert "don't hold" not in capsys.readouterr().err
+
+
+def test_generators_given_to_fit_go_on(tmp_path: Path) -> None:
+    mine = np.random.default_rng(1)
+    fitted(tmp_path, epochs=1, generators=[mine])
+    expected = mine.random()
+    other = np.random.default_rng(2)
+    fitted(tmp_path, epochs=1, generators=[other])
+
+    assert other.random() == expected
+
+
+@pytest.mark.parametrize(("on_nan", "code"), [("stop", 80), ("off", None)])
+def test_figures_that_are_not_finite_end_training_as_it_says(on_nan: str, code: int | None, tmp_path: Path) -> None:
+    nan = worker.Examples(np.full((8, 4), np.nan, "float32"), np.zeros(8, "float32"), batch_size=4)
+    ended = None
+    try:
+        fit(small(), nan, epochs=1, verbose=0, directory=tmp_path, on_nan=on_nan)
+    except SystemExit as leaving:
+        ended = leaving.code
+
+    assert ended == code
+
+
+# --- values apart and back ------------------------------------------------------------------------------------------
+
+VALUES = [
+    None, True, 3, 2**70, 0.1, float("inf"), "text", b"\0\1", [], {}, (), set(), [1, [2, {"a": (3,)}]],
+    {1: "one", (2, 3): None, "b": {4.5}}, frozenset({"a"}), deque([1, 2], 5), np.arange(6).reshape(2, 3),
+    np.zeros((0, 2)), np.array("text"), np.float16(1.5), np.datetime64("2020-01-01"), np.array(3, "int8"), Path("a/b"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_value_comes_back_into_nothing_as_it_was(value: Any) -> None:
+    kept = Kept(value)
+    found = Returned(kept.arrays).value(kept.json, None)
+
+    assert type(found) is type(value)
+    assert repr(found) == repr(value)
+
+
+def test_bfloat16_comes_back() -> None:
+    value = tf.constant([1.5, 2.5], tf.bfloat16).numpy()
+    kept = Kept([value])
+    (found,) = Returned(kept.arrays).value(kept.json, None)
+
+    assert (found.dtype, found.tolist()) == (value.dtype, value.tolist())
+
+
+REFUSED = {
+    "object": object(),
+    "iterator": iter([]),
+    "array": np.array([object()]),
+    "nested": [[iter([])]],
+    "array of fields": np.zeros(2, [("a", "f4"), ("b", "i8")]),
+    "one of its entries": np.zeros(2, [("a", "f4")])[0],
+    "array of raw bytes": np.zeros(2, "V3"),
+}
+
+
+@pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED.keys())
+def test_value_of_another_kind_is_refused(value: Any) -> None:
+    with pytest.raises(CannotKeep):
+        Kept(value)
+
+
+class Lists(list[int]):
+    """A list of the script's own."""
+
+
+WITHOUT_PLACE: dict[str, Callable[[], Any]] = {
+    "function": lambda: print,
+    "counter": lambda: Counter("aab"),
+    "ordered": lambda: OrderedDict(a=1),
+    "dict with a default": lambda: defaultdict(list, a=[1]),
+    "own list": lambda: Lists([1]),
+    "layer with nothing": tf.keras.layers.Flatten,
+    "nested": lambda: {"a": [Counter("a")]},
+}
+
+
+@pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
+def test_what_only_the_script_can_make_is_refused_where_nothing_is(make: Callable[[], Any]) -> None:
+    kept = Kept(make())
+
+    with pytest.raises(CannotGiveBack):
+        Returned(kept.arrays).value(kept.json, None)
+
+
+def test_dict_with_functions_as_keys_is_refused() -> None:
+    kept = Kept({print: 1})
+
+    with pytest.raises(CannotGiveBack):
+        Returned(kept.arrays).value(kept.json, {print: 0})
+
+
+@pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
+def test_what_only_the_script_can_make_is_filled_where_it_is(make: Callable[[], Any]) -> None:
+    kept, present = Kept(make()), make()
+    found = Returned(kept.arrays).value(kept.json, present)
+
+    assert found is present
+
+
+def test_containers_that_a_thread_changes_meanwhile_are_taken_apart() -> None:
+    """Each as it was at some moment: taking a value apart takes longer than a thread needs to add another."""
+
+    class Adds:
+        """Looking at it changes what holds it."""
+
+        def __init__(self, add: Callable[[], None]) -> None:
+            self.add = add
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "__dict__":
+                object.__getattribute__(self, "add")()
+            return object.__getattribute__(self, name)
+
+    table: dict[str, Any] = {}
+    table["first"] = Adds(lambda: table.update(second=2))
+    last: deque[Any] = deque()
+    last.append(Adds(lambda: last.append(2)))
+    group: set[Any] = set()
+    group.add(Adds(lambda: group.add(2)))
+
+    for value in (table, last, group):
+        Kept(value)
+
+
+def test_value_that_holds_itself_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+
+    with pytest.raises(CannotKeep, match="holds itself"):
+        Kept(value)
+
+
+def test_sums_of_other_replicas_are_added_up_and_means_are_the_first_ones(two_replicas: Any) -> None:
+    """As metrics and moving averages are kept by replicas."""
+    stored = [np.float32(1), np.float32(2)]
+    one = tf.distribute.get_strategy()
+    for strategy, aggregation, expected in ((one, "sum", [3]), (one, "none", [1]), (two_replicas, "sum", [1, 2])):
+        with strategy.scope():
+            variable = tf.keras.Variable(0.0, trainable=False, aggregation=aggregation, synchronization="on_read")
+        fill(variable, stored)
+
+        assert [copy.numpy() for copy in copies_of(variable)] == expected
+    fill(variable, stored[1:])
+    assert [copy.numpy() for copy in copies_of(variable)] == [2, 0]

@@ -1,0 +1,156 @@
+"""The processes of one host that train together: they begin with the first and end with any of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from supervisor.protocol.launch import Launch, LaunchError, Member, from_environment, without_launch
+from supervisor.protocol.messages import Failed
+from tests.places import ROOT
+from tests.reading import alive
+from tests.worker.daemon_end import DaemonEnd
+
+SCRIPT = ROOT / "tests" / "worker" / "children" / "member.py"
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    started = []
+
+    def start(*acts: str, workers: int = 3, **launch: Any) -> subprocess.Popen[str]:
+        told = Launch(strategy="multiworker", workers=workers, **launch).to_environment()
+        environment = {**without_launch(os.environ), **told, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPT), *acts],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def introduced(process: subprocess.Popen[str], count: int) -> dict[int, dict[str, Any]]:
+    """What each said of itself, by rank."""
+    assert process.stdout is not None
+    said = [json.loads(process.stdout.readline()) for _ in range(count)]
+    return {each["task"]["index"]: each for each in said}
+
+
+def until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while any(map(alive, pids)):
+        assert time.monotonic() < deadline, "still there"
+        time.sleep(0.01)
+
+
+def test_each_has_a_rank_and_all_the_same_addresses(start: Start) -> None:
+    found = introduced(start("0:end", "1:end", "2:end"), 3)
+
+    assert sorted(found) == [0, 1, 2]
+    (addresses,) = {tuple(each["cluster"]["worker"]) for each in found.values()}
+    assert len(set(addresses)) == 3
+    assert {each["task"]["type"] for each in found.values()} == {"worker"}
+
+
+def test_when_the_first_is_killed_the_others_end_at_once(start: Start) -> None:
+    process = start()
+    found = introduced(process, 3)
+    os.kill(found[0]["pid"], signal.SIGKILL)
+
+    until_gone([each["pid"] for each in found.values()][1:])
+
+
+def test_when_another_is_killed_all_end_and_the_first_says_who(start: Start) -> None:
+    process = start()
+    found = introduced(process, 3)
+    os.kill(found[2]["pid"], signal.SIGKILL)
+    _, errors = process.communicate(timeout=100)
+
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "worker 2 of 3 was terminated by SIGKILL" in errors
+    until_gone([each["pid"] for each in found.values()])
+
+
+def test_what_another_says_at_its_end_the_first_tells_the_daemon(start: Start, daemon: DaemonEnd) -> None:
+    process = start("1:unfit", control=daemon.control())
+    process.communicate(timeout=100)
+    failed = daemon.wait_for(Failed)
+
+    assert process.returncode == 65, "the code says that another attempt can't help"
+    assert failed.error == "worker 1 of 3 ended with exit status 65: the checkpoint does not fit"
+
+
+def test_an_exception_of_another_arrives_with_its_traceback_and_kind(start: Start, daemon: DaemonEnd) -> None:
+    process = start("2:raise", control=daemon.control())
+    process.communicate(timeout=100)
+    failed = daemon.wait_for(Failed)
+
+    assert process.returncode == 1
+    assert failed.error == "worker 2 of 3 ended with exit status 1: MemoryError: no room for the batch"
+    assert failed.out_of_memory
+    assert "member.py" in failed.traceback
+
+
+def test_they_may_end_one_after_the_other_once_training_is_over(start: Start) -> None:
+    process = start("0:end", "1:die", workers=2)  # whichever is first: it is no failure any more, or it is one
+    process.communicate(timeout=100)
+
+    calm = start("0:end", "1:end", workers=2)
+    _, errors = calm.communicate(timeout=100)
+
+    assert process.returncode in (0, 128 + signal.SIGKILL)
+    assert (calm.returncode, errors) == (0, "")
+
+
+def test_one_that_does_not_end_with_training_is_ended(start: Start) -> None:
+    process = start("0:end", "1:wait", workers=2)
+    found = introduced(process, 2)
+    process.communicate(timeout=100)
+
+    assert process.returncode == 0
+    until_gone([found[1]["pid"]])
+
+
+def test_the_variable_of_a_member_is_read_back_or_refused() -> None:
+    told = Launch(member=Member(3, 7), workers=4)
+
+    assert from_environment(told.to_environment()) == told
+    for text in ("", "0 1", "1", "1 -1", "a b", "1 2 3", "1  2"):
+        with pytest.raises(LaunchError, match="STEPKEEPER_MEMBER"):
+            from_environment({"STEPKEEPER_MEMBER": text})
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("worker.strategy('tpu')", "cannot train on TPU 'local': "),
+        ("worker.strategy('multiworker')", "set workers=2 or more"),
+        ("worker.strategy('mirrored', workers=2)", "they go with multiworker"),
+        ("worker.strategy('parameter-server')", "it can be mirrored, one-device, multiworker, tpu"),
+    ],
+)
+def test_a_strategy_that_can_not_be_had_says_what_to_do(call: str, text: str) -> None:
+    environment = {**without_launch(os.environ), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", f"import worker; {call}"]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+    assert said.returncode == 1
+    assert text in said.stderr.splitlines()[-1]

@@ -1,0 +1,86 @@
+"""Several processes share out the data, and others in number go on where they stopped: every example once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.protocol.launch import Launch, without_launch
+from tests.places import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CHILDREN = ROOT / "tests" / "worker" / "children"
+COUNT = 38
+ANY = ("examples", "dataset", "uneven batches", "files")
+FIXED = "files of its own"
+
+
+def shared(folder: Path, workers: int, batch: int, stop: int, *kinds: str) -> str:
+    """Goes on with so many processes; what they printed."""
+    return ran("sharing.py", workers, str(folder), str(batch), str(stop), *kinds)
+
+
+def ran(script: str, workers: int, *arguments: str) -> str:
+    told = Launch(strategy="multiworker", workers=workers) if workers > 1 else Launch(strategy="one-device")
+    environment = {**without_launch(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(CHILDREN / script), *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def given(folder: Path, kind: str) -> dict[int, list[int]]:
+    """By epoch, all examples that any process was given."""
+    epochs: dict[int, list[int]] = {}
+    for path in folder.glob(f"{kind}-?.jsonl"):
+        for epoch, rows in map(json.loads, path.read_text().splitlines()):
+            epochs.setdefault(epoch, []).extend(rows)
+    return epochs
+
+
+@pytest.fixture(scope="module")
+def two_one_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Two processes up to step 3, one up to step 5 with smaller batches, two to the end of the second epoch."""
+    folder = tmp_path_factory.mktemp("shared")
+    for name, rows in (("one.txt", range(25)), ("two.txt", range(25, COUNT))):
+        (folder / name).write_text("".join(f"{row}\n" for row in rows))
+    shared(folder, 2, 6, 3, *ANY)
+    shared(folder, 2, 4, 2, FIXED)
+    refused = shared(folder, 1, 4, 5, *ANY, FIXED)
+    shared(folder, 2, 6, 0, *ANY)
+    shared(folder, 2, 4, 0, FIXED)
+    return folder, refused
+
+
+@pytest.mark.parametrize("kind", ANY)
+def test_no_example_is_lost_or_seen_twice_whoever_goes_on(kind: str, two_one_two: tuple[Path, str]) -> None:
+    epochs = given(two_one_two[0], kind)
+
+    assert sorted(epochs[0]) == list(range(COUNT))
+    assert len(set(epochs[1])) == len(epochs[1]) == (36 if kind == "examples" else COUNT)
+
+
+def test_files_of_each_process_go_on_with_as_many_processes(two_one_two: tuple[Path, str]) -> None:
+    epochs = given(two_one_two[0], FIXED)
+
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(COUNT))
+
+
+def test_other_processes_can_not_go_on_amid_files_of_each_process(two_one_two: tuple[Path, str]) -> None:
+    assert two_one_two[1].startswith(f"{FIXED}: cannot go on in the middle of epoch 0 with 1 process: 2 shared it out")
+
+
+@pytest.mark.parametrize("policy", ["FILE", "OFF"])
+def test_fit_refuses_data_of_each_process_before_a_step_is_made(policy: str) -> None:
+    """Where they would go on in the middle of an epoch, nobody could say."""
+    said = ran("fit_sharing.py", 2, policy)
+
+    assert said.startswith(f"refused after 0 steps: cannot fit on 2 workers with auto_shard_policy {policy}")
+
+
+def test_fit_of_one_process_takes_any_policy() -> None:
+    assert ran("fit_sharing.py", 1, "OFF") == "trained 2 steps\n"

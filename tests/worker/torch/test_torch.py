@@ -1,0 +1,223 @@
+"""PyTorch as a job: killed anywhere it ends with the same bits, and nothing is unpickled but tensors."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench import peer
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.launch import Launch, without_launch
+from tests.worker.run.test_multiworker import CHILDREN, ROOT, read_until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+Start = Callable[..., subprocess.Popen[str]]
+STEPS = 40
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    try:
+        return peer.binaries(peer.TORCH) / "python"
+    except peer.NotInstalled as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def start(python: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: object, launch: Launch | None = None) -> subprocess.Popen[str]:
+        told = launch.to_environment() if launch is not None else {}
+        environment = {**without_launch(os.environ), **told, "PYTHONPATH": str(ROOT)}
+        command = [str(python), *map(str, arguments)]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_killed_at_random_steps_it_ends_with_the_same_bits(start: Start, tmp_path: Path) -> None:
+    def training(folder: str, *hold_at: int) -> subprocess.Popen[str]:
+        return start(CHILDREN / "torching.py", tmp_path / folder, STEPS, *hold_at, launch=Launch(deterministic=True))
+
+    undisturbed = read_until(training("a"), "hash")
+
+    lost_at = [random.randint(6, 14), random.randint(16, 24)]
+    for step in lost_at:
+        process = training("b", step)
+        read_until(process, f"step {step}")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    newest = selection.committed(tmp_path / "b")[0]
+    (tmp_path / "b" / str(newest) / "torch.pt").write_bytes(b"damaged")
+    disturbed = read_until(training("b"), "hash")
+
+    assert disturbed == undisturbed, f"killed at {lost_at}"
+    assert undisturbed.endswith("False")  # TensorFlow was never imported
+    assert [each.name for each in selection.quarantined(tmp_path / "b")] == [str(newest)]
+
+
+def test_sigterm_saves_and_leaves_with_143(start: Start, tmp_path: Path) -> None:
+    process = start(CHILDREN / "torching.py", tmp_path, 1_000_000)
+    read_until(process, "step 3")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+    assert process.returncode == 143
+    assert selection.committed(tmp_path)[0].step >= 3
+
+
+def test_objects_in_a_checkpoint_are_refused_and_never_run(start: Start, python: Path, tmp_path: Path) -> None:
+    """The manifest is right: this is what only somebody who may write there can make."""
+    read_until(start(CHILDREN / "torching.py", tmp_path / "c", 5), "hash")
+    folder = tmp_path / "c" / str(selection.committed(tmp_path / "c")[0])
+    forge = (
+        "import os, sys, torch\n"
+        "class Evil:\n"
+        "    def __reduce__(self): return os.mkdir, (sys.argv[2],)\n"
+        "torch.save({'parts': Evil()}, sys.argv[1])"
+    )
+    command = [str(python), "-c", forge, str(folder / "torch.pt"), str(tmp_path / "evil")]
+    subprocess.run(command, check=True, timeout=100)
+    names = ("state.json", "torch.pt")
+    whole = Manifest("job", 1, 5, 1.7e9, manifest.record(folder, names))
+    durable.write_file(folder / layout.MANIFEST, whole.to_bytes())
+
+    process = start(CHILDREN / "torching.py", tmp_path / "c", 5)
+    _, errors = process.communicate(timeout=100)
+
+    assert process.returncode == 65
+    assert "Weights only load failed" in errors
+    assert not (tmp_path / "evil").exists()
+
+
+# --- pieces --------------------------------------------------------------------------------------------------------
+
+Found = Callable[..., tuple[Any, str]]
+
+
+@pytest.fixture
+def found(start: Start, tmp_path: Path) -> Found:
+    """What a piece found in a process of its own, and what that said on standard error."""
+
+    def found(piece: str, *arguments: object, folder: Path = tmp_path, launch: Launch | None = None) -> Any:
+        process = start(CHILDREN / "torch_pieces.py", folder, piece, *arguments, launch=launch)
+        output, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+        return json.loads(output.splitlines()[-1]), errors
+
+    return found
+
+
+def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(found: Found) -> None:
+    runs, _ = found("batches")
+
+    first, second = runs["undisturbed"][:24], runs["undisturbed"][24:48]
+    assert runs["seen"] == first[:20] + second, "two of 4, two of 6; 8 do not fit into that epoch's rest; four of 4"
+    assert runs["left"] == [[3, 0, 12], [3, 1, 0]], "no whole batch of 16 was left: the epoch is over"
+
+
+def test_what_processes_of_a_loader_draw_is_the_same_after_a_resume_and_another_in_each_epoch(found: Found) -> None:
+    both, _ = found("loaders")
+
+    drawn = both["each"]
+    assert drawn["disturbed"] == drawn["undisturbed"]
+    assert both["together"] == drawn, "also where a dataset takes a batch of indices at once"
+    numbers = [number for batch in drawn["undisturbed"] for example in batch for number in example]
+    assert len(set(numbers)) == len(numbers) == 2 * 16 * 3
+
+
+def test_relaunch_under_other_conditions_says_so_and_threads_are_kept(found: Found) -> None:
+    first, _ = found("conditions", 2)
+    kept, said = found("conditions")
+    other, complained = found("conditions", 1)
+
+    assert first["torch"].startswith("2.")
+    assert first.keys() >= {"numpy", "python", "device", "processor", "inter_op_threads", "tf32", "kernels"}
+    assert (first["intra_op_threads"], kept["intra_op_threads"], other["intra_op_threads"]) == (2, 2, 1)
+    assert kept["deterministic"] is True
+    assert "under other conditions" not in said
+    assert "under other conditions, so not to the same bits: intra_op_threads is 1, was 2" in complained
+
+
+def test_copy_for_a_save_beside_training_is_what_a_save_would_have_written(found: Found) -> None:
+    copies, _ = found("copies")
+
+    assert copies["same"]
+    assert copies["trained_on"], "else the comparison would prove nothing"
+    assert copies["tied"]
+    assert copies["metadata"]
+    assert copies["sizes"][0] == copies["sizes"][1]
+
+
+def test_copies_of_odd_states(found: Found) -> None:
+    odd, _ = found("odd")
+
+    assert (odd["few"], odd["all"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [float(each) for each in range(10)])
+    assert odd["without_memory"], "written in place"
+    assert odd["failed"] == {"CUDA error": ["RuntimeError"] * 2, "DefaultCPUAllocator": ["MemoryError"] * 2}
+
+
+def test_numbers_and_arrays_of_numpy_in_a_state_come_back_as_they_were(found: Found) -> None:
+    plain, _ = found("plain")
+
+    assert plain == {"same": True, "rate": "np.float64(0.01)", "allowed": True}, "what the script allows stays allowed"
+
+
+def test_state_that_could_not_be_restored_is_named_with_the_first_checkpoint(found: Found) -> None:
+    _, said = found("refused")
+
+    assert said.count("could not be restored") == 1
+    assert "collections.defaultdict, collections.deque;" in said
+
+
+def test_a_nan_is_seen_in_tensors_of_every_type_that_can_hold_one(found: Found) -> None:
+    finite, _ = found("finite")
+
+    assert finite["unseen"] == []
+    assert finite["seen"] >= 8
+
+
+def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> None:
+    was_set, said = found("fewer")
+
+    assert was_set == [[], [0], [0, 1, 2]]
+    assert "the random state of 3 GPUs, this host has 0" in said
+    assert "the random state of 3 GPUs, this host has 1" in said
+
+
+def test_full_disk_has_its_number(found: Found, small_disk: Path) -> None:
+    number, _ = found("full", folder=small_disk)
+
+    assert number == errno.ENOSPC
+
+
+def test_lack_of_memory_and_device_errors_say_nothing_of_the_checkpoint_and_a_nan_is_never_saved(
+    start: Start, tmp_path: Path
+) -> None:
+    said, errors = start(CHILDREN / "torch_failing.py", tmp_path).communicate(timeout=200)
+
+    assert said.splitlines() == [
+        "device-memory: OutOfMemoryError True",
+        "host-memory: MemoryError True",
+        "in-a-module: MemoryError True",
+        "device: RuntimeError False",
+        "misfit: Leaving 65 False",
+        "nan: Leaving 80 False",
+        "saved [2, 1]",
+    ], errors
+    assert "model.weight, optimizer.state.0.momentum_buffer not finite" in errors

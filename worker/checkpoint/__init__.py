@@ -1,0 +1,1 @@
+"""A TensorFlow checkpoint onto the disk and back, bit for bit."""

@@ -1,0 +1,166 @@
+"""A TensorFlow checkpoint, byte for byte as TensorFlow writes it, straight from tensors in memory or from a copy.
+
+One pass over all bytes: their checksum, the file's hash and the write, while the disk is at work on what came before.
+TensorFlow's own writer copies every byte through a buffer, begins with the disk at the end, and gives no hash.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from supervisor.protocol.checkpoints.appending import PIECE_BYTES
+from supervisor.protocol.checkpoints.filling import NewFile, NewFolder
+from supervisor.protocol.tensorbundle import (
+    crc32c,
+    entry,
+    sstable,
+    verify,
+)
+from supervisor.protocol.tensorbundle.protowire import encoded
+from worker.checkpoint.host_copy import Bytes, Reserve
+
+DATA = ".data-00000-of-00001"
+
+
+def writable(dtype: tf.DType) -> bool:
+    """Whether it is known here how tensors of this type lie in the file; else TensorFlow alone knows (variants)."""
+    return dtype == tf.string or dtype.as_datatype_enum in entry.WIDTHS
+
+
+def elements_of(tensor: tf.Tensor) -> np.ndarray:
+    """A tensor's elements in host memory: its own memory if it lies there, which `numpy()` would copy."""
+    return np.asarray(tensor.__array__())
+
+
+def write(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor]]) -> None:
+    """Makes PREFIX.data-00000-of-00001 and PREFIX.index. Holds no copy of a tensor; raises OSError."""
+    data, records = folder.create(f"{prefix}{DATA}"), _Records()
+    for name, tensor in tensors:
+        offset = data.size
+        if tensor.dtype == tf.string:
+            parts, crc = _texts(tensor)
+            for part in parts:
+                data.write(part)
+        else:
+            crc = 0
+            for piece in _pieces(_plain(tensor)):
+                crc = crc32c.extend(crc, piece)  # type: ignore[arg-type]  # a buffer: NumPy says so from Python 3.12 on
+                data.write(piece.data)
+        records.add(_Place(name, tensor.dtype, tuple(tensor.shape), offset, data.size - offset), crc)
+    folder.add(f"{prefix}{verify.INDEX}", records.table())
+
+
+class Copy:
+    """Tensors in memory of its own, as they will lie in the file."""
+
+    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], reserve: Reserve) -> None:
+        """Raises MemoryError."""
+        self._reserve = reserve
+        texts = {name: _texts(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
+        size = sum(len(part) for parts, _ in texts.values() for part in parts)
+        size += sum(_plain_size(tensor) for name, tensor in tensors if name not in texts)
+        self._image = reserve.image(size)
+        self._places: list[tuple[_Place, int | None]] = []  # and the checksum, if it is not that of all bytes
+        for name, tensor in tensors:
+            offset = self._image.size
+            parts, crc = texts[name] if name in texts else ([_plain(tensor)], None)
+            for part in parts:
+                self._image.write(part)
+            place = _Place(name, tensor.dtype, tuple(tensor.shape), offset, self._image.size - offset)
+            self._places.append((place, crc))
+
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        """Makes the same files as the function does. On any thread; raises OSError."""
+        data, records = folder.create(f"{prefix}{DATA}"), _Records()
+        for place, crc in self._checked(data):
+            records.add(place, crc)
+        folder.add(f"{prefix}{verify.INDEX}", records.table())
+
+    def release(self) -> None:
+        """Lets the next copy have the memory; this one is gone."""
+        self._places = []
+        self._reserve.give_back(self._image)
+
+    def elements(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Names and elements of all tensors but texts."""
+        for place, crc in self._places:
+            if crc is None:
+                content = self._image.content[place.offset : place.end]
+                yield place.name, content.view(place.dtype.as_numpy_dtype).reshape(place.shape)
+
+    def _checked(self, data: NewFile) -> Iterator[tuple["_Place", int]]:
+        """Writes all; gives places and checksums on the way, so that a piece comes from memory once."""
+        content, written = self._image.content, 0
+        fixed = content.view()
+        fixed.flags.writeable = False  # what the checksum's library asks for
+        for place, known in self._places:
+            crc = 0
+            for at in range(place.offset, place.end, PIECE_BYTES):
+                end = min(at + PIECE_BYTES, place.end)
+                crc = crc32c.extend(crc, fixed[at:end])  # type: ignore[arg-type]
+                if end - written >= PIECE_BYTES:
+                    data.write(content[written : written + PIECE_BYTES].data)
+                    written += PIECE_BYTES
+            yield place, crc if known is None else known
+        data.write(content[written:].data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor lies in the file."""
+
+    name: str
+    dtype: tf.DType
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.size
+
+
+class _Records:
+    """What the index says of the tensors."""
+
+    def __init__(self) -> None:
+        self._records = {b"": entry.HEADER}
+
+    def add(self, place: _Place, crc: int) -> None:
+        kind = place.dtype.as_datatype_enum
+        record = entry.record(kind, place.shape, place.offset, place.size, sstable.mask(crc))
+        self._records[place.name.encode()] = record
+
+    def table(self) -> bytes:
+        """The file."""
+        return sstable.table(sorted(self._records.items()))
+
+
+def _plain_size(tensor: tf.Tensor) -> int:
+    return int(tensor.shape.num_elements()) * entry.WIDTHS[tensor.dtype.as_datatype_enum]
+
+
+def _plain(tensor: tf.Tensor) -> Bytes:
+    """The elements as they lie in memory."""
+    return np.ascontiguousarray(elements_of(tensor)).reshape(-1).view(np.uint8)
+
+
+def _pieces(content: Bytes) -> Iterator[Bytes]:
+    content.flags.writeable = False  # what the checksum's library asks for
+    return (content[at : at + PIECE_BYTES] for at in range(0, content.size, PIECE_BYTES))
+
+
+def _texts(tensor: tf.Tensor) -> tuple[list[bytes], int]:
+    """The lengths, their checksum, the texts; and the checksum of all, which covers lengths in a fixed width."""
+    # as objects: NumPy's own type for bytes drops zeros at the end of a text
+    texts: list[bytes] = np.asarray(tensor.numpy(), dtype=object).reshape(-1).tolist()
+    fixed = b"".join(struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text)) for text in texts)
+    crc = crc32c.value(fixed)
+    of_lengths = struct.pack("<I", sstable.mask(crc))
+    crc = crc32c.extend(crc, of_lengths)
+    for text in texts:
+        crc = crc32c.extend(crc, text)
+    return [b"".join(encoded(len(text)) for text in texts), of_lengths, *texts], crc

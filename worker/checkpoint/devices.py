@@ -1,0 +1,137 @@
+"""The distribution strategy, and the settings that must come before TensorFlow starts its devices."""
+
+import os
+from pathlib import Path
+
+import tensorflow as tf
+
+from supervisor.protocol.launch import STRATEGIES, Launch
+from supervisor.protocol.wording import counted
+from worker.checkpoint import tensorflow_conditions, tpu
+from worker.process import attempt, local_processes
+from worker.process.user_messages import remark
+from worker.saving import conditions
+
+SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
+
+
+def strategy(
+    name: str | None = None,
+    replicas: int | None = None,
+    *,
+    workers: int | None = None,
+    deterministic: bool = False,
+    directory: str | Path | None = None,
+) -> tf.distribute.Strategy:
+    """Where training runs: `mirrored` (the default), `one-device`, `multiworker` or `tpu`. The job's configuration
+    overrides the script.
+
+    mirrored: over the GPUs of this host (at most `replicas` of them); where there is none, over `replicas` logical
+    CPU devices (1 if not said). one-device: the first GPU, or the CPU. multiworker: over `workers` processes of this
+    host, each with its share of the GPUs, of which this call starts all but the first; or over the hosts that TF_CONFIG
+    names. tpu: the one that TPU_NAME names, else this host's. Call it before anything else makes TensorFlow start its
+    devices, and before the model is built.
+    deterministic: it also seeds all generators, makes TensorFlow's operations deterministic and fixes the number of
+    intra-op threads, on which sums depend: to what the script or TF_NUM_INTRAOP_THREADS says, else to what the job
+    trained with before, else to the cores this process may use. `directory`: where the job's checkpoints are, as for
+    `worker.Run`, to know what it trained with.
+    Raises ValueError for another name or a number that doesn't go with it, RuntimeError if TensorFlow's devices are
+    already started or there is no TPU.
+    """
+    told = attempt.this().launch
+    return strategy_of(told, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
+
+
+def strategy_of(
+    told: Launch,
+    name: str | None = None,
+    replicas: int | None = None,
+    *,
+    workers: int | None = None,
+    deterministic: bool = False,
+    directory: str | Path | None = None,
+) -> tf.distribute.Strategy:
+    """The same, for who is told so."""
+    name, replicas = told.strategy or name or "mirrored", told.replicas or replicas
+    if told.deterministic or deterministic:
+        make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None))
+    workers = told.workers or workers
+    if workers is not None and name != "multiworker":
+        raise ValueError(f"cannot use {counted(workers, 'worker')} with strategy {name!r}; they go with multiworker")
+    if name == "multiworker":
+        return _multiworker(workers)
+    if name == "tpu":
+        return tpu.strategy()
+    gpus = tf.config.list_physical_devices("GPU")
+    if name == "one-device":
+        return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
+    if name != "mirrored":
+        raise ValueError(f"cannot use strategy {name!r}; it can be {', '.join(STRATEGIES)}")
+    return tf.distribute.MirroredStrategy(_gpu_names(len(gpus), replicas) if gpus else _cpu_names(replicas or 1))
+
+
+def _multiworker(workers: int | None) -> tf.distribute.Strategy:
+    """This process's end of it. The first process of a host starts the others."""
+    member = attempt.this().launch.member
+    rank = 0 if member is None else member.rank
+    if workers is not None and workers > 1:
+        if member is None and local_processes.started() is None and local_processes.CLUSTER in os.environ:
+            raise ValueError(
+                f"cannot start {workers} workers: {local_processes.CLUSTER} names some already; take one of them out"
+            )
+        gpus = tf.config.list_physical_devices("GPU")
+        if gpus and len(gpus) < workers:
+            raise ValueError(
+                f"cannot train with {workers} workers on {counted(len(gpus), 'GPU')}; use as many as there are, at most"
+            )
+        tf.config.set_visible_devices(gpus[rank::workers], "GPU")
+        if member is None:
+            local_processes.start(workers)
+    elif local_processes.CLUSTER not in os.environ:
+        raise ValueError(
+            "cannot train with strategy multiworker: nothing says who trains together; set workers=2 or more for "
+            "processes of this host, or TF_CONFIG for several hosts"
+        )
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def _gpu_names(there: int, wanted: int | None) -> list[str]:
+    if wanted is not None and wanted > there:
+        remark(f"mirrors over {counted(there, 'GPU')}, not {wanted}: there are no more on this host")
+    return [f"/gpu:{number}" for number in range(min(there, wanted or there))]
+
+
+def _cpu_names(count: int) -> list[str]:
+    if count > 1:
+        device = tf.config.list_physical_devices("CPU")[0]
+        wanted = [tf.config.LogicalDeviceConfiguration() for _ in range(count)]
+        try:
+            tf.config.set_logical_device_configuration(device, wanted)
+        except RuntimeError as error:
+            if len(tf.config.list_logical_devices("CPU")) < count:
+                raise RuntimeError(
+                    f"cannot make {count} logical CPU devices: TensorFlow's devices are already started; call "
+                    f"worker.strategy() before anything else that uses TensorFlow"
+                ) from error
+    return [f"/cpu:{number}" for number in range(count)]
+
+
+def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
+    """Seeds all generators, makes operations deterministic, and fixes what they were computed with before, of which
+    `directory` has the record."""
+    tf.keras.utils.set_random_seed(seed)
+    tf.config.experimental.enable_op_determinism()
+    before = conditions.recorded(directory) if directory is not None else None
+    threads = (
+        tf.config.threading.get_intra_op_parallelism_threads()
+        or conditions.threads_of_environment()
+        or conditions.threads(before)
+        or conditions.cores()
+    )
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    onednn = (before or {}).get(conditions.ONEDNN)
+    if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.says_onednn():
+        attempt.present().reporter.remark(
+            f"cannot {'use' if onednn else 'leave out'} oneDNN as before: TensorFlow was imported first; import worker "
+            f"before it, or set {conditions.ONEDNN_VARIABLE}={int(onednn)}"
+        )

@@ -1,0 +1,140 @@
+"""A checkpoint of another program as the start of this one: CheckpointManager's by objects, TF1's Saver's by names.
+
+The weights of the models must all be in it: a model that is half random looks like progress. What else the program has
+(moments of an optimizer, counters) keeps its first value where the checkpoint doesn't hold it, and is reported.
+The data begin at the start of an epoch, and random state at its seed: no such checkpoint holds them.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from supervisor.protocol.checkpoints import foreign
+from supervisor.protocol.damage import BundleError
+from supervisor.protocol.tensorbundle import verify
+from worker.checkpoint.restore import (
+    MAX_NAMED,
+    Found,
+    Unfit,
+    differences,
+)
+from worker.checkpoint.tpu import on_host
+from worker.state import hidden_state
+from worker.state.state_file import Position, State
+
+SURE = ("global_step", "step", "iter")  # a step counter in the checkpoint itself, not a guess from its name
+SLOTS = (("momentum", "Adam"), ("velocity", "Adam_1"), ("momentum", "Momentum"))  # of Keras optimizers, of TF1's
+BOOKKEEPING = ("beta1_power", "beta2_power", "global_step")  # in TF1's Adam; Keras computes them from the step
+
+
+def restore(tracked: tf.train.Checkpoint, prefix: Path) -> Found:
+    """Puts the checkpoint at `prefix`, proven whole, into the tracked objects.
+
+    Raises Unfit if it can't fill the models' weights; OSError or tf.errors.OpError if it can't be read.
+    """
+    started = time.monotonic()
+    try:
+        bundle = verify.look(prefix)
+    except BundleError as error:  # it was whole a moment ago
+        raise Unfit(f"cannot restore {prefix}: {error}") from error
+    step, source = foreign.step_of(bundle)
+    unmatched = _by_objects(tracked, prefix) if bundle.object_based else _by_names(tracked, prefix, step)
+    if not any(word in source for word in SURE):
+        unmatched.append(f"the step, which is taken to be {step}, from {source}")
+    state = State(step=step, position=Position())
+    return Found(prefix.name, state, tuple(unmatched[:MAX_NAMED]), bundle.size_bytes, time.monotonic() - started)
+
+
+def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
+    """What the models of a program are; random state and statistics are not."""
+    found = {
+        id(each): each for model in hidden_state.tracked(tracked, tf.keras.Model) for each in model.trainable_variables
+    }
+    return list(found.values())
+
+
+def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
+    try:
+        tracked.restore(str(prefix), options=on_host())
+    except ValueError as error:  # another shape
+        cause = differences(tracked, str(prefix)).in_words() or " ".join(str(error).split())[:500]
+        raise _unfit(prefix, cause) from error
+    _, _, missing = tf.train.CheckpointView(str(prefix)).diff(tracked)
+    without = {id(each) for each in missing}
+    found = differences(tracked, str(prefix))
+    bare = [each.path for each in _weights(tracked) if id(each) in without]
+    if bare or found.reshaped:
+        theirs = f"; what it holds and the program doesn't track: {', '.join(found.only_stored[:MAX_NAMED])}"
+        raise _unfit(prefix, found.in_words() + (theirs if found.only_stored else ""))
+    here = [f"{name} (not in the checkpoint)" for name in found.only_tracked if name != "save_counter"]
+    return [*here, *(f"{name} (only in the checkpoint)" for name in found.only_stored if name != "save_counter")]
+
+
+def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str]:
+    """The names of TF1's variables are paths, as Keras' are; the first part may be the model's own name."""
+    reader = tf.train.load_checkpoint(str(prefix))
+    shapes = reader.get_variable_to_shape_map()
+    placed: list[tuple[Any, str]] = []
+    bare, here = [], []
+    weights = {id(each) for each in _weights(tracked)}
+    for variable in _model_variables(tracked):
+        name = next((name for name in _names_of(variable) if shapes.get(name) == list(variable.shape)), None)
+        if name is not None:
+            placed.append((variable, name))
+        elif id(variable) in weights:
+            bare.append(f"{variable.path} {list(variable.shape)}")
+        else:
+            here.append(f"{variable.path} (not in the checkpoint)")
+    if bare:
+        held = ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items())[:MAX_NAMED])
+        raise _unfit(prefix, f"it does not hold {', '.join(bare[:MAX_NAMED])}; it holds {held}")
+    for optimizer in hidden_state.tracked(tracked, tf.keras.optimizers.Optimizer):
+        optimizer.iterations.assign(step)
+        slots, without = _slots(optimizer, placed, shapes)
+        placed, here = [*placed, *slots], [*here, *without]
+    for variable, name in placed:
+        variable.assign(reader.get_tensor(name))
+    used = {name for _, name in placed}
+    left = [name for name in sorted(shapes) if name not in used and name.rpartition("/")[2] not in BOOKKEEPING]
+    return [*here, *(f"{name} (only in the checkpoint)" for name in left)]
+
+
+def _model_variables(tracked: tf.train.Checkpoint) -> Iterator[Any]:
+    """Every variable of the models that a checkpoint can hold, once."""
+    seen: set[int] = set()
+    for model in hidden_state.tracked(tracked, tf.keras.Model):
+        for variable in model.weights:
+            if id(variable) not in seen:
+                seen.add(id(variable))
+                yield variable
+
+
+def _names_of(variable: Any) -> list[str]:
+    """What a variable may be called: its path, and the ends of it; the longest first."""
+    parts = variable.path.split("/")
+    return ["/".join(parts[first:]) for first in range(len(parts))]
+
+
+def _slots(
+    optimizer: Any, placed: list[tuple[Any, str]], shapes: dict[str, list[int]]
+) -> tuple[list[tuple[Any, str]], list[str]]:
+    """An optimizer's moments with their names in the checkpoint, and those that have none."""
+    own = {variable.path: variable for variable in optimizer.variables}
+    found: dict[str, str] = {}
+    for weight, name in placed:
+        for ours, theirs in SLOTS:
+            path = f"{optimizer.name}/{weight.path.replace('/', '_')}_{ours}"
+            if path in own and f"{name}/{theirs}" in shapes:
+                found.setdefault(path, f"{name}/{theirs}")
+    rest = [path for path in own if path not in found and path.rpartition("/")[2] not in ("iteration", "learning_rate")]
+    return [(own[path], name) for path, name in found.items()], [f"{path} (not in the checkpoint)" for path in rest]
+
+
+def _unfit(prefix: Path, cause: str) -> Unfit:
+    return Unfit(
+        f"cannot begin from {prefix}: it does not fit this program: {cause}; track the same objects under the same "
+        f"names as the program that wrote it"
+    )

@@ -1,0 +1,192 @@
+"""One checkpoint back into the program, with everything on both sides accounted for."""
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints import manifest
+from supervisor.protocol.wording import counted
+from worker.checkpoint.save_parts import COPIES
+from worker.checkpoint.tpu import on_host
+from worker.state import hidden_state
+from worker.state import state_file as state
+from worker.state.state_file import State
+
+MAX_NAMED = 50  # names listed in a message; more help nobody
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Unfit(Exception):
+    """A whole checkpoint does not fit this program; the text names what differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
+
+    name: str
+    state: State
+    unmatched: tuple[str, ...]
+    size_bytes: int
+    took_s: float
+
+
+def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
+    """Creates what Keras would create at the first step, so that a restore finds its place.
+
+    Raises ValueError, saying what to call, where a model or an optimizer can't be built from here.
+    """
+    models = hidden_state.tracked(tracked, tf.keras.Model)
+    for model in models:
+        if not model.built:
+            raise ValueError(
+                f"cannot restore into model {model.name!r}: it has no variables yet; give it an Input, or call "
+                f"model.build(input_shape) before worker.Run"
+            )
+    optimizers = outermost(
+        hidden_state.tracked(tracked, tf.keras.optimizers.Optimizer)
+    )  # loss scaling wraps another one
+    waiting = [found for found in optimizers if not found.built]
+    outer = outermost(models)
+    if waiting and (len(outer) != 1 or len(waiting) != 1):
+        raise ValueError(
+            f"cannot tell which of {len(outer)} models optimizer {waiting[0].name!r} trains; call "
+            f"optimizer.build(model.trainable_variables) before worker.Run"
+        )
+    scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
+    for optimizer in waiting:
+        _be_in_scope(outer[0], strategy)
+        with scope:
+            optimizer.build(outer[0].trainable_variables)
+    hidden_state.make_global_seed(strategy)
+
+
+def _be_in_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
+    if strategy is None or strategy.num_replicas_in_sync == 1:
+        return
+    for variable in model.trainable_variables:
+        if not strategy.extended.variable_created_in_scope(variable.value):
+            raise ValueError(
+                f"cannot train model {model.name!r} on {strategy.num_replicas_in_sync} replicas: {variable.path} was "
+                f"made outside of strategy.scope(); build model and optimizer inside of it (the tf.train.Checkpoint "
+                f"may be made anywhere)"
+            )
+
+
+def outermost(found: list[Any]) -> list[Any]:
+    """Those that are part of no other (a Sequential model holds a functional one)."""
+    parts = {id(part) for whole in found for part in tf.train.TrackableView(whole).descendants() if part is not whole}
+    return [each for each in found if id(each) not in parts]
+
+
+def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[hidden_state.Own] = ()) -> Found:
+    """Puts the checkpoint in `folder`, proven whole, into the tracked objects and the random generators.
+
+    `own`: the script's own generators, in the order in which they were saved.
+
+    Raises Unfit if the program has a variable that the checkpoint can't fill: training on from a half-restored
+    state would look like progress. OSError or tf.errors.OpError if it can't be read.
+    """
+    started = time.monotonic()
+    unmatched = _restore_tracked(tracked, folder)
+    try:
+        host = state.parse((folder / layout.STATE).read_bytes())
+        hidden = hidden_state.hidden_variables(tracked)
+        hidden_state.write_seeds(hidden, host.seeds)
+        hidden_state.write_generators(host.generators, own)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
+    unmatched += _restore_copies(hidden, host, folder, replicas)
+    size_bytes = manifest.read(folder).size_bytes
+    return Found(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
+
+
+_REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
+
+
+def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
+    prefix = str(folder / layout.PREFIX)
+    try:
+        status = tracked.read(prefix, options=on_host())
+        status.assert_existing_objects_matched()
+    except (ValueError, AssertionError) as error:
+        cause = differences(tracked, prefix).in_words() or " ".join(str(error).split())[:500]
+        raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {_REMEDY}") from error
+    try:
+        status.assert_consumed()
+    except AssertionError:
+        extra = differences(tracked, prefix).only_stored
+        return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
+    return []
+
+
+def _restore_copies(hidden: hidden_state.Hidden, host: State, folder: Path, replicas: int) -> list[str]:
+    if host.replicas != replicas:
+        written = counted(host.replicas, "replica")
+        return [f"per-replica values (written by {written}, now {replicas}: all get the first one's)"]
+    if host.copies != len(hidden.copies):
+        return [f"per-replica values ({host.copies} in the checkpoint, {len(hidden.copies)} in the program)"]
+    if hidden.copies:
+        tf.train.Checkpoint(copies=list(hidden.copies)).read(str(folder / COPIES), options=on_host()).assert_consumed()
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """Names of variables that only one side has, and of those with another shape, in words."""
+
+    only_tracked: tuple[str, ...]
+    only_stored: tuple[str, ...]
+    reshaped: tuple[str, ...]
+
+    def in_words(self) -> str:
+        """What keeps the checkpoint from filling the program; empty if nothing does."""
+        missing = f"it does not hold {_list(self.only_tracked)}" if self.only_tracked else ""
+        return "; ".join(filter(None, [missing, _list(self.reshaped)]))
+
+
+def differences(tracked: tf.train.Checkpoint, prefix: str) -> Differences:
+    """What differs between a program's variables and those of the checkpoint at `prefix`."""
+    stored = tf.train.CheckpointView(prefix)
+    matched, only_stored, only_tracked = stored.diff(tracked)
+    keys = {node: path + _VALUE for node, path in _paths(0, stored.children).items()}
+    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    pairs = [(variable, shapes[keys[node]]) for node, variable in matched.items() if keys.get(node) in shapes]
+    return Differences(
+        only_tracked=tuple(sorted(_name(found) for found in only_tracked if isinstance(found, _VARIABLES))),
+        only_stored=tuple(sorted(keys[node].removesuffix(_VALUE) for node in only_stored if keys.get(node) in shapes)),
+        reshaped=tuple(
+            f"{_name(variable)} is {list(shape)} in the checkpoint and {list(variable.shape)} in the program"
+            for variable, shape in pairs
+            if list(shape) != list(variable.shape)
+        ),
+    )
+
+
+def _name(variable: Any) -> str:
+    return str(getattr(variable, "path", None) or variable.name)
+
+
+_VARIABLES = (tf.Variable, tf.keras.Variable)
+
+
+def _paths(root: int, children: Any) -> dict[int, str]:
+    """The shortest path to each node, as TensorFlow names keys in a checkpoint."""
+    paths, waiting = {root: ""}, [root]
+    for node in waiting:
+        for name, child in children(node).items():
+            if child not in paths:
+                paths[child] = f"{paths[node]}/{name}".lstrip("/")
+                waiting.append(child)
+    return paths
+
+
+def _list(names: tuple[str, ...]) -> str:
+    rest = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,126 @@
+"""The tensors that a `tf.train.Checkpoint` would write, taken between two steps and written whenever.
+
+Which tensors, under which keys, and the description of the objects that a restore needs, come from TensorFlow's own
+saver; the files are then those that `Checkpoint.write` makes, byte for byte.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.tensorbundle import entry as bundle_entry
+from worker.checkpoint import bundle_writer
+from worker.checkpoint.host_copy import Reserve
+from worker.checkpoint.tpu import host_memory
+
+
+class CannotSnapshot(Exception):
+    """These objects can only be written while nothing changes them; the text says what stands in the way."""
+
+
+class Snapshot(Protocol):
+    """What one bundle of files is to hold."""
+
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises OSError or tf.errors.OpError."""
+
+    def elements(self) -> Iterable[tuple[str, np.ndarray]]:
+        """Names and elements of the tensors that have numbers."""
+
+    def release(self) -> None:
+        """It is not needed any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """`slices`: which part of a larger tensor each is; mostly empty."""
+
+    names: tuple[str, ...]
+    slices: tuple[str, ...]
+    tensors: tuple[tf.Tensor, ...]
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether their files can be written without TensorFlow."""
+        return not any(self.slices) and all(bundle_writer.writable(tensor.dtype) for tensor in self.tensors)
+
+    def write(self, folder: NewFolder, prefix: str) -> None:
+        if self.are_plain:
+            bundle_writer.write(folder, prefix, zip(self.names, self.tensors, strict=True))
+            return
+        with tf.device(host_memory()):
+            tf.raw_ops.SaveV2(
+                prefix=str(folder.path / prefix),
+                tensor_names=self.names,
+                shape_and_slices=self.slices,
+                tensors=self.tensors,
+            )
+        adopt(folder, prefix)
+
+    def elements(self) -> Iterator[tuple[str, np.ndarray]]:
+        for name, tensor in zip(self.names, self.tensors, strict=True):
+            if tensor.dtype.as_datatype_enum in bundle_entry.WIDTHS:
+                yield name, bundle_writer.elements_of(tensor)
+
+    def release(self) -> None:
+        pass
+
+
+def adopt(folder: NewFolder, prefix: str) -> None:
+    """Takes over what TensorFlow wrote: one bundle, in however many data files."""
+    for path in sorted(folder.path.glob(f"{prefix}.*")):
+        folder.adopt(path.name)
+
+
+def take(tracked: tf.train.Checkpoint, copied: bool, reserve: Reserve) -> Snapshot:
+    """What `tracked` holds now. Call it between steps, on the thread that trains.
+
+    `copied`: into memory of its own, as much as the tensors and no more, so that training may go on; from `reserve`,
+    which has it back with the release. Otherwise the tensors may share the variables' memory, and have to be written
+    before the next step.
+    Raises CannotSnapshot; MemoryError or tf.errors.OpError if there is no memory.
+    """
+    names, slices, tensors = zip(*_serialized(tracked), strict=True)
+    taken = Tensors(names, slices, tensors)
+    if not copied:
+        return taken
+    if taken.are_plain:
+        return bundle_writer.Copy(tuple(zip(names, tensors, strict=True)), reserve)
+    return Tensors(names, slices, tuple(map(_apart, names, tensors)))
+
+
+def _apart(name: str, tensor: tf.Tensor) -> tf.Tensor:
+    """A copy that no variable shares: what a read gives may be the variable's own buffer."""
+    try:
+        with tf.device(host_memory()):
+            return tf.raw_ops.DeepCopy(x=tensor)
+    except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
+        raise CannotSnapshot(f"{name} is of type {tensor.dtype.name}, which TensorFlow can't copy") from error
+
+
+def _serialized(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, str, tf.Tensor]]:
+    """Key, slice and tensor of each entry. TensorFlow has no public way to ask for them."""
+    try:
+        gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
+    except (AttributeError, TypeError) as error:
+        raise CannotSnapshot(f"TensorFlow {tf.__version__} has no saver that stepkeeper knows: {error}") from error
+    if registered:
+        raise CannotSnapshot(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
+    for entries in gathered.values():
+        for key, entry in entries.items():
+            for part, one in entry.items() if isinstance(entry, dict) else [("", entry)]:
+                name, place, tensor = _resolved(key, part, one)
+                if tensor is not None:  # None: in the description of the objects, without a value
+                    yield name, place, tensor
+
+
+def _resolved(key: str, part: str, entry: Any) -> tuple[str, str, tf.Tensor | None]:
+    """An entry is a tensor, or a specification that reads one when asked."""
+    if not hasattr(entry, "slice_spec"):
+        return key, part, entry
+    with tf.device(entry.device):
+        return entry.name or key, (entry.slice_spec or part).strip(), entry.tensor

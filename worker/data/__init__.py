@@ -1,0 +1,1 @@
+"""Batches from any position on, for one process or for several that train together."""

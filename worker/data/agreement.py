@@ -1,0 +1,105 @@
+"""The processes that train together under MultiWorkerMirroredStrategy, and how they agree on what all must do alike.
+
+All of it is one collective: a sum of whole numbers over the workers. It travels as TensorFlow's own do, between
+processes of a host or of several, and fails as they do when a worker is gone. Every worker has to call in the same
+order, on the thread that trains.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from worker.state.state_file import Position
+
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """`rank`: which worker this process is, from 0, the chief; `size`: how many there are."""
+
+    rank: int
+    size: int
+    _sum: Any
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this worker is the one that decides, writes, and speaks."""
+        return self.rank == 0
+
+    def sum(self, numbers: Sequence[int]) -> list[int]:
+        """The sum over all workers of each number. All give equally many."""
+        return [int(each) for each in self._summed(np.array(numbers, np.int64))]
+
+    def from_chief(self, numbers: Sequence[int]) -> list[int]:
+        """The chief's numbers; those of the others only say how many."""
+        return self.sum(numbers if self.is_chief else [0] * len(numbers))
+
+    def text_from_chief(self, text: str) -> str:
+        """The chief's text; that of the others doesn't matter."""
+        return self.gather(text.encode() if self.is_chief else b"")[0].decode()
+
+    def of_all(self, position: Position) -> Position:
+        """The same place in the data, with the examples that each worker was given counted together."""
+        shares = self.sum([position.share])[0]
+        examples = None if position.examples is None else position.examples + shares
+        return replace(position, examples=examples, share=0)
+
+    def gather(self, part: bytes) -> list[bytes]:
+        """Each worker's part, in the order of their ranks, at every worker. For some megabytes at most."""
+        lengths = self.sum([len(part) if rank == self.rank else 0 for rank in range(self.size)])
+        words = max(1, math.ceil(max(lengths) / _WORD_BYTES))
+        table = np.zeros((self.size, words), np.int64)
+        table[self.rank] = np.frombuffer(part.ljust(words * _WORD_BYTES, b"\0"), np.int64)
+        table = self._summed(table.reshape(-1)).reshape(self.size, words)
+        return [table[rank].tobytes()[:length] for rank, length in enumerate(lengths)]
+
+    def _summed(self, numbers: Any) -> Any:
+        return self._sum(tf.constant(numbers, tf.int64))
+
+
+def size_of(strategy: tf.distribute.Strategy | None) -> int:
+    """How many processes train together under a strategy; 1 for those that know no others."""
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 1
+    return len(_tasks(strategy.cluster_resolver)) or 1
+
+
+def of(strategy: tf.distribute.Strategy | None) -> Gang | None:
+    """Those of a strategy; None if this process trains alone. Raises ValueError for a task that doesn't train."""
+    if strategy is None or size_of(strategy) == 1:
+        return None
+    resolver = strategy.cluster_resolver
+    tasks = _tasks(resolver)
+    mine = resolver.task_type, resolver.task_id
+    if mine not in tasks:
+        raise ValueError(f"cannot train as {mine[0]} {mine[1]} of TF_CONFIG; a task of a job is a worker or the chief")
+    return Gang(tasks.index(mine), len(tasks), _sum_over(strategy))
+
+
+def _tasks(resolver: Any) -> list[tuple[str, int]]:
+    """All that train, the chief first: TensorFlow takes the first worker where none is called so."""
+    cluster = resolver.cluster_spec().as_dict()
+    return [(kind, number) for kind in ("chief", "worker") for number in range(len(cluster.get(kind, ())))]
+
+
+def _sum_over(strategy: tf.distribute.Strategy) -> Any:
+    local = strategy.extended._local_devices if hasattr(strategy.extended, "_local_devices") else ("",)
+
+    def on_replica(numbers: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        first = tf.equal(context.replica_id_in_sync_group % len(local), 0)  # one replica speaks for its worker
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, numbers, tf.zeros_like(numbers)))
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])  # type: ignore[untyped-decorator]
+    def on_all(numbers: tf.Tensor) -> Any:
+        return strategy.run(on_replica, args=(numbers,))
+
+    def summed(numbers: tf.Tensor) -> Any:
+        return strategy.experimental_local_results(on_all(numbers))[0].numpy()
+
+    return summed

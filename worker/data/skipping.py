@@ -1,0 +1,140 @@
+"""What is left of a dataset behind the examples that were consumed, whatever size its batches have now."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops.distribute import compute_batch_size  # as strategies ask for it
+
+from supervisor.protocol.wording import counted
+from worker.data import agreement
+from worker.state.state_file import Position
+
+Batch = Any
+"""What a dataset yields; under a strategy with several replicas, a per-replica value of it."""
+
+END = object()
+_UNCUTTABLE = "cannot go on in the middle of a batch"
+
+
+def skipped(dataset: tf.data.Dataset, position: Position) -> tf.data.Dataset:
+    """What follows the examples consumed, also where the batches have another size than before.
+
+    Where a batch would have to be cut that can't be, taking it raises an error that `explained` knows.
+    """
+    if position.examples is None or position.examples == position.batch * (_batch_size(dataset) or 0):
+        return dataset.skip(position.batch)  # batches as large as before
+    first = next(iter(tf.nest.flatten(dataset.element_spec)), None)
+    if isinstance(first, tf.TensorSpec) and first.shape.rank == 0:
+        return dataset.skip(position.examples)  # single examples
+    return _cut(dataset, position.examples)
+
+
+def _batch_size(dataset: tf.data.Dataset) -> int | None:
+    """How many examples each batch has but for a last one; None where TensorFlow can't tell."""
+    specs = tf.nest.flatten(dataset.element_spec)
+    if specs and isinstance(specs[0], tf.TensorSpec) and specs[0].shape.rank == 0:
+        return 1
+    try:
+        size = int(compute_batch_size(dataset))
+    except (ValueError, TypeError, IndexError, AttributeError, tf.errors.OpError):
+        return None
+    return size if size > 0 else None
+
+
+def _cut(dataset: tf.data.Dataset, examples: int) -> tf.data.Dataset:
+    can_cut = _can_be_cut(dataset)
+    text = (
+        f"{_UNCUTTABLE}: {counted(examples, 'example')} into the epoch, its batches have another size than "
+        f"when the checkpoint was written, and a part of them that holds no row for each example can't be cut; use a "
+        f"batch size of which a batch ends there, batches whose parts all have one row for each example, or "
+        f"worker.Examples"
+    )
+
+    def cut(ahead: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
+        rows = rows_in(batch)
+        drop = tf.minimum(ahead, rows)
+        if can_cut:
+            batch = tf.nest.map_structure(lambda part: _behind(part, drop), batch)
+        else:
+            tf.debugging.Assert(tf.logical_or(tf.equal(drop, 0), tf.equal(drop, rows)), [text])
+        return ahead - drop, (rows > drop, batch)
+
+    rest = dataset.scan(tf.constant(examples, tf.int64), cut)
+    rest = rest.filter(lambda some, batch: some)
+    return rest.map(lambda some, batch: batch)
+
+
+def _can_be_cut(dataset: tf.data.Dataset) -> bool:
+    """Whether every part of a batch has a row for each example."""
+    sizes = set()
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0:
+            return False
+        if isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
+            sizes.add(spec.shape[0] if spec.shape.rank else None)
+        elif not is_none(spec):
+            return False
+    return len(sizes - {None}) <= 1
+
+
+def is_none(spec: Any) -> bool:
+    """Whether it stands for a part that is None, whose type has no public name."""
+    return type(spec).__name__ == "NoneTensorSpec"
+
+
+def _behind(part: Any, drop: tf.Tensor) -> Any:
+    """A part of a batch without its first rows."""
+    if part is None:
+        return None
+    if isinstance(part, tf.SparseTensor):
+        start = tf.concat([[drop], tf.zeros_like(part.dense_shape[1:])], axis=0)
+        return tf.sparse.slice(part, start, part.dense_shape - start)
+    return part[drop:]
+
+
+def rows_in(batch: Any) -> tf.Tensor:
+    """How many examples a batch holds, int64, in a graph: the rows of its first part; 1 for what has no dimension."""
+    first = next((part for part in tf.nest.flatten(batch) if part is not None), None)
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows(out_type=tf.int64)
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if first is None or first.shape.rank == 0:
+        return tf.constant(1, tf.int64)
+    return tf.shape(first, out_type=tf.int64)[0]
+
+
+def rows_of(batch: Batch) -> int:
+    """How many examples a batch holds, over all replicas: the rows of its first part that is not None; 1 for what has
+    no dimension."""
+    of_replicas: list[tuple[Any, ...]] = [
+        part.values if isinstance(part, tf.distribute.DistributedValues) else (part,) for part in tf.nest.flatten(batch)
+    ]
+    first: tuple[Any, ...] = next((parts for parts in of_replicas if any(part is not None for part in parts)), (None,))
+    return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in first)
+
+
+def taken_off(dataset: Any, position: Position, together: agreement.Gang | None) -> Iterator[Batch]:
+    """A distributed dataset can't be told to skip: its batches are taken and dropped, by all processes `together`."""
+    iterator: Iterator[Batch] = iter(dataset)
+    if position.examples is None:
+        for _ in range(position.batch):
+            next(iterator, None)
+        return iterator
+    ahead = position.examples
+    while ahead > 0 and (batch := next(iterator, END)) is not END:
+        rows = rows_of(batch)
+        ahead -= rows if together is None else together.sum([rows])[0]
+    if ahead < 0:
+        raise ValueError(
+            f"{_UNCUTTABLE} of a distributed dataset: its batches have another size than when "
+            f"the checkpoint was written; give run.batches the tf.data.Dataset itself"
+        )
+    return iterator
+
+
+def explained(error: tf.errors.OpError) -> ValueError | None:
+    """The error of a batch that can't be cut, in plain words; None for any other."""
+    _, found, rest = str(error.message).partition(_UNCUTTABLE)
+    return ValueError(found + rest.partition("worker.Examples")[0] + "worker.Examples") if found else None

@@ -1,0 +1,180 @@
+"""One checkpoint of files that the program itself writes, onto the disk."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from supervisor.protocol import layout
+from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.layout import CheckpointName
+from worker.process.attempt import one_line
+from worker.process.user_messages import remark
+from worker.saving.commit import Committing, cause_of, refusal
+from worker.saving.retention import Shelf, is_full
+from worker.saving.save import (
+    NotFinite,
+    Origin,
+    SaveError,
+    StandsStill,
+)
+from worker.state import random_generators
+
+FORMAT = 1
+PROBE_BYTES = 1 << 20  # what a disk that just refused a write has room for, if that was for another reason
+
+
+class Unfit(Exception):
+    """A whole checkpoint does not fit this program; the text says how."""
+
+
+class Files(Protocol):
+    """How a program's state becomes files and comes back."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """Names of libraries and their versions, for the manifest."""
+
+    @property
+    def topology(self) -> Mapping[str, str | int | bool]:
+        """What else the bits depend on. `deterministic`, if it is there: whether the program's sums repeat."""
+
+    def write(self, folder: Path) -> None:
+        """Writes the present state into files of an empty folder. Called between two steps.
+
+        Raises OSError; NotFinite, naming what is not, if it looks for that: then training diverged (docs/failures.md).
+        """
+
+    def read(self, folder: Path) -> None:
+        """Takes the state back. Raises Unfit if it is another program's; OSError, and what a device or a lack of memory
+        raises, may pass, and the next attempt tries again.
+        """
+
+    def read_foreign(self, prefix: Path) -> int:
+        """Takes another program's TensorFlow checkpoint as a start, gives its step. Raises Unfit if it can't."""
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """`Files` that can be written while training goes on."""
+
+    def copied(self) -> Callable[[Path], None] | None:
+        """A copy of the present state, as what writes it: given an empty folder, on another thread, as `write` does.
+
+        None where that can't be. Called between two steps. Raises MemoryError, upon which the state is written by
+        `write`, while training waits; OSError, which ends this save; NotFinite.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """What the loop knows at a step boundary. The data go on with `batch` of `epoch`, both from 0; `examples`: how many
+    of that epoch are consumed, None: not known."""
+
+    step: int
+    epoch: int
+    batch: int
+    examples: int | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesTaken:
+    """The state of one step boundary. `host`: the content of `state.json`; `write`: makes the program's files."""
+
+    name: CheckpointName
+    host: bytes
+    metrics: Mapping[str, float]
+    write: Callable[[Path], None]
+    is_apart: bool
+
+
+class FilesWriter:
+    """Writes the checkpoints of one attempt into one directory. Not for two threads at once."""
+
+    def __init__(
+        self, files: Files, directory: Path, origin: Origin, shelf: Shelf, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` is called before each commit; what it raises passes through `write`."""
+        self._files = files
+        self._directory = directory
+        self._attempt = origin.attempt
+        self._shelf = shelf
+        self._committing = Committing(directory, origin, shelf, check, _cause)
+        self._stands_still = StandsStill()
+
+    def take(self, figures: Boundary, copied: bool) -> FilesTaken:
+        """The present state. `copied`: training is to go on while it is written, which not every program can.
+
+        Where there is no memory for a copy, training waits. Raises SaveError; NotFinite.
+        """
+        name = CheckpointName(figures.step, self._attempt)
+        state = {
+            "format": FORMAT, "kind": type(self._files).__name__, "step": figures.step, "epoch": figures.epoch,
+            "batch": figures.batch, "examples": figures.examples, "metrics": dict(figures.metrics),
+            "generators": random_generators.read(),
+        }  # fmt: skip
+        host = (json.dumps(state, allow_nan=False) + "\n").encode()
+        try:
+            write = self._copied() if copied else None
+        except OSError as error:
+            raise SaveError(refusal(name, cause_of(error))) from error
+        except NotFinite as error:
+            raise NotFinite(refusal(name, str(error))) from error
+        return FilesTaken(name, host, figures.metrics, write or self._files.write, is_apart=write is not None)
+
+    def _copied(self) -> Callable[[Path], None] | None:
+        if not isinstance(self._files, Copying):
+            return None
+        try:
+            return self._files.copied()
+        except MemoryError as error:
+            self._stands_still.for_memory(error)
+            return None
+
+    def write(self, taken: FilesTaken) -> Manifest:
+        """Commits it; where the disk is full, older checkpoints give way if they may. Raises SaveError; Overtaken."""
+        return self._committing.commit(taken.name, taken.metrics, lambda folder: self._fill(folder, taken))
+
+    def _fill(self, folder: NewFolder, taken: FilesTaken) -> None:
+        """The program's own files, and ours. Raises OSError, with a number where the disk is full: NumPy's has none."""
+        try:
+            taken.write(folder.path)
+        except OSError as error:
+            if error.errno is None and not _has_room(folder.path):
+                raise OSError(errno.ENOSPC, f"No space left on device ({one_line(error)})") from error
+            raise
+        for each in sorted(folder.path.iterdir()):
+            folder.adopt(each.name)
+        folder.add(layout.STATE, taken.host)
+
+    def tidy(self, newest: CheckpointName) -> None:
+        """Retention. The checkpoint exists: nothing here may undo that."""
+        try:
+            self._shelf.retain(newest)
+        except OSError as error:
+            remark(f"cannot delete old checkpoints in {self._directory}: {error}")
+
+
+def _cause(error: BaseException) -> str | None:
+    """An error of a save in a few words; None if it is no such, but a defect of the program's."""
+    if isinstance(error, OSError):
+        return cause_of(error)
+    return one_line(error) if isinstance(error, MemoryError) else None
+
+
+def _has_room(folder: Path) -> bool:
+    """Whether a little more could be written there."""
+    try:
+        descriptor = os.open(folder / ".probe", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, PROBE_BYTES)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return not is_full(error)
+    return True

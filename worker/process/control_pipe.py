@@ -1,0 +1,309 @@
+"""The worker's end of the control pipe: a thread that hears orders at once and never makes the training loop wait.
+
+The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
+mixes the variables of several steps. Progress comes from the loop only, so that it proves that training moves.
+Nothing but the thread writes, and threads don't survive a fork: a data loader forked from here can't speak for it.
+"""
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from supervisor import __version__
+from supervisor.protocol import codec, layout
+from supervisor.protocol.exit_codes import WorkerExit
+from supervisor.protocol.launch import Control
+from supervisor.protocol.messages import (
+    PROTOCOL,
+    STANDBY,
+    Committed,
+    Done,
+    Export,
+    Exported,
+    Failed,
+    Flush,
+    Flushing,
+    FromWorker,
+    Go,
+    Hello,
+    Identify,
+    Message,
+    Phase,
+    Progress,
+    Promote,
+    Restored,
+    SaveFailed,
+    Standing,
+    Then,
+)
+from worker.process import truncation
+from worker.process.requests import Asked, Requests
+from worker.process.user_messages import remark
+
+MAX_WAITING = 1000  # lines kept while the daemon is away; the oldest go first: a newer commit says more
+READ_BYTES = 64 * 1024  # what a pipe holds
+_OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # read-write: neither side's death closes the pipe
+
+
+class Channel:
+    """Both control pipes of this attempt. `say` and `progress` return at once; a thread does the rest."""
+
+    def __init__(self, control: Control, requests: Requests, daemon: int | None = None) -> None:
+        """Opens the pipes; `serve` begins. Raises OSError if they can't be opened.
+
+        `daemon`: of a standby, a pidfd of the daemon, with which it ends until it is an attempt.
+        """
+        self.attempt = control.attempt
+        self.on_promoted: Callable[[Promote], None] = lambda message: None
+        """Called, from the thread, when the standby becomes an attempt."""
+        self._daemon = daemon
+        self._promoted = threading.Event()
+        self._orders: list[Go | Flush] = []  # heard by this attempt, for whoever is executed in its place
+        self._requests = requests
+        self._incoming = os.open(control.pipes / layout.TO_WORKER, _OPEN_FLAGS)
+        self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waiting: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
+        self._taking = threading.Lock()
+        self._latest: Progress | None = None  # not sent yet; a newer one takes its place
+        self._unsent = b""  # rest of a line that did not fit into the pipe
+        self.pipes = control.pipes
+        self._restored: Restored | None = None  # what `identify` asks for, this and the next three
+        self._committed: tuple[Committed, float] | None = None  # the newest, and when (monotonic)
+        self._progress: Progress | None = None
+        self._done: Done | None = None
+        self._go: Go | None = None
+        self._go_heard = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="stepkeeper-control", daemon=True)
+
+    def serve(self) -> None:
+        """Says hello, and hears what comes from now on."""
+        self.say(self._hello())
+        self._thread.start()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def say(self, message: FromWorker) -> None:
+        """Queues what must arrive; kept in memory while the daemon is away."""
+        if self._closed:
+            return
+        self._note(message)
+        if isinstance(message, Done | Failed) and (latest := self._take_latest()) is not None:
+            self._waiting.append(truncation.line(latest))  # nothing is heard of it after these
+        self._waiting.append(truncation.line(message))
+        self._rouse()
+
+    def progress(self, message: Progress) -> None:
+        """Offers what is worth knowing only while it is new: dropped for a newer one if the pipe is full."""
+        if self._closed:
+            return
+        with self._taking:
+            unsent = self._latest
+            if unsent is not None and unsent.data_s is not None:  # that time is gone, whether or not it is told alone
+                message = replace(message, data_s=unsent.data_s + (message.data_s or 0.0))
+            self._progress = self._latest = message
+        self._rouse()
+
+    def remark(self, text: str) -> None:
+        """One line on stderr, which the daemon keeps in the job's log."""
+        remark(text)
+
+    def wait_for_go(self) -> Go:
+        """Blocks until the daemon says where to begin."""
+        while self._go is None:
+            self._go_heard.wait()
+        return self._go
+
+    def wait_for_promotion(self) -> None:
+        """Blocks until the daemon says which attempt this process is."""
+        self._promoted.wait()
+
+    def hand_back(self) -> None:
+        """Ends the thread, and puts what it heard back into the pipe, for who is executed in this process' place."""
+        self._closed = True
+        self._rouse()
+        self._thread.join()
+        for message in self._orders:
+            os.write(self._incoming, codec.encode(message))
+
+    def drain(self, timeout: float) -> bool:
+        """Waits until all that was said is in the pipe, for at most `timeout` seconds; whether it is."""
+        if self._closed or not self._thread.is_alive():
+            return False
+        reached = threading.Event()
+        self._waiting.append(reached)
+        self._rouse()
+        return reached.wait(timeout)
+
+    def close(self) -> None:
+        """Ends the thread and closes the pipes; what was not drained is lost."""
+        if self._closed:
+            return
+        self._closed = True
+        self._rouse()
+        self._thread.join()
+        for descriptor in (self._incoming, self._outgoing, self._wake):
+            os.close(descriptor)
+
+    def _forked(self) -> None:
+        """A forked process is not the worker: nothing that it says counts, its last words neither."""
+        self._closed = True
+
+    def _note(self, message: FromWorker) -> None:
+        """Keeps what a daemon that comes later has to know."""
+        match message:
+            case Restored():
+                self._restored = message
+            case Committed():
+                self._committed = message, time.monotonic()
+                self._requests.answered(message.flushes)
+            case SaveFailed():
+                self._requests.answered(message.flushes)
+            case Done() | Failed():
+                self._done = message if isinstance(message, Done) else self._done
+                self._leave_behind(message)
+
+    def _leave_behind(self, message: Done | Failed) -> None:
+        """Beside the pipes, for a daemon that comes when this process is gone: what is in a pipe goes with us."""
+        try:
+            with (self.pipes / layout.LAST_WORDS).open("ab") as file:
+                file.write(truncation.line(message))
+        except OSError as error:  # the pipe has it too, for the daemon that lives
+            self.remark(f"cannot leave a note in {self.pipes}: {error}")
+
+    def _rouse(self) -> None:
+        os.eventfd_write(self._wake, 1)
+
+    def _hello(self) -> Hello:
+        return Hello(self.attempt, PROTOCOL, os.getpid(), __version__)
+
+    # --- the thread ----------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._incoming, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        if self._daemon is not None:
+            poll.register(self._daemon, select.POLLIN)
+        decoder = codec.Decoder()
+        while not self._closed:
+            full = not self._empty_out()
+            poll.register(self._outgoing, select.POLLOUT if full else 0)
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            if self._incoming in ready:
+                for message in decoder.feed(os.read(self._incoming, READ_BYTES)):
+                    self._hear(message)
+            if self._daemon is not None and (self._promoted.is_set() or self._daemon in ready):
+                self._leave_daemon(poll)
+
+    def _leave_daemon(self, poll: select.poll) -> None:
+        """An attempt trains on without a daemon; a standby must not, as the next daemon would start another one."""
+        if not self._promoted.is_set():
+            os._exit(int(WorkerExit.STOPPED))
+        if self._daemon is not None:
+            poll.unregister(self._daemon)
+            os.close(self._daemon)
+            self._daemon = None
+
+    def _empty_out(self) -> bool:
+        """Writes until nothing is left or the pipe is full; whether nothing is left."""
+        while self._unsent or self._take_next():
+            try:
+                written = os.write(self._outgoing, self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = self._unsent[written:]
+        return True
+
+    def _take_next(self) -> bool:
+        """Makes the next line the one to send: what must arrive first, then the latest progress."""
+        while self._waiting:
+            following = self._waiting.popleft()
+            if isinstance(following, bytes):
+                self._unsent = following
+                return True
+            following.set()
+        if (latest := self._take_latest()) is not None:
+            self._unsent = truncation.line(latest)
+        return latest is not None
+
+    def _take_latest(self) -> Progress | None:
+        with self._taking:
+            latest, self._latest = self._latest, None
+        return latest
+
+    def _hear(self, message: Message | codec.ProtocolError) -> None:
+        if isinstance(message, codec.ProtocolError):
+            self.remark(f"cannot understand the daemon: {message}")
+        elif message.attempt == self.attempt:
+            self._obey(message)
+        elif self.attempt == STANDBY and isinstance(message, Promote):
+            self._become(message)
+
+    def _become(self, message: Promote) -> None:
+        self.attempt, self.pipes = message.attempt, Path(message.pipes)
+        self.on_promoted(message)
+        self.say(self._hello())
+        self._promoted.set()
+
+    def _obey(self, message: Message) -> None:
+        match message:
+            case Go():
+                self._orders.append(message)
+                self._go = self._go or message
+                self._go_heard.set()
+            case Flush():
+                if self._restored is None:
+                    self._orders.append(message)
+                self.say(Flushing(self.attempt, message.id, self._requests.step))
+                self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
+            case Export():
+                self._take_export(message)
+            case Identify():
+                self._identify()
+
+    def _take_export(self, message: Export) -> None:
+        if self._requests.can_export:
+            self._requests.exports.append(message.id)
+        else:
+            error = "cannot export: this program trains without worker.Run, or is not that far yet"
+            self.say(Exported(self.attempt, message.id, self._requests.step, error=error))
+
+    def _identify(self) -> None:
+        """All that a daemon which has just begun needs to know; the newest of each kind stands for those before."""
+        self.say(self._hello())
+        if self._restored is not None:
+            self.say(self._restored)
+        if (last := self._committed) is not None:
+            self._waiting.append(truncation.line(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
+        if self._progress is not None:
+            self._waiting.append(truncation.line(replace(self._progress, data_s=None)))
+        if self._done is not None:
+            self._waiting.append(truncation.line(self._done))
+        self.say(self._standing())
+
+    def _standing(self) -> Standing:
+        requests, restored = self._requests, self._restored
+        if self._done is not None:
+            phase = Phase.DONE
+        elif restored is not None:
+            phase = Phase.TRAINING
+        else:
+            phase = Phase.WAITING if self._go is None else Phase.RESTORING
+        return Standing(
+            self.attempt,
+            os.getpid(),
+            phase,
+            None if restored is None else max(restored.step, requests.step),
+            None if restored is None else restored.checkpoint,
+            tuple(sorted(requests.unanswered.copy())),
+            requests.last_flush,
+            Then.STOP if requests.stops else Then.GO_ON,
+        )

@@ -1,0 +1,119 @@
+"""A process that has loaded all it may and waits to become the next attempt of its job."""
+
+import os
+import site
+import sys
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from supervisor.protocol import launch
+from supervisor.protocol.exit_codes import WorkerExit
+from supervisor.protocol.launch import DaemonIdentity
+from supervisor.protocol.messages import STANDBY, Ready
+
+if TYPE_CHECKING:
+    from worker.process.attempt import Attempt
+
+WARM, HOT = launch.STANDBYS
+DRAIN_TIMEOUT_S = 1.0  # a daemon that doesn't read must not keep a relaunch
+
+Sources = dict[str, tuple[int, int, int] | None]
+"""By path: time of the last change (ns), size and inode; None: it isn't there."""
+
+_began_ns = time.time_ns()
+_folder = Path.cwd()
+
+
+def watch(daemon: DaemonIdentity) -> int:
+    """A pidfd of the daemon that started this process. Leaves the process if it is gone."""
+    try:
+        descriptor = os.pidfd_open(daemon.pid)
+        stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
+    except (ProcessLookupError, FileNotFoundError):
+        raise SystemExit(int(WorkerExit.STOPPED)) from None
+    if int(stat[stat.rindex(b")") + 2 :].split()[19]) != daemon.start_time:
+        raise SystemExit(int(WorkerExit.STOPPED))
+    return descriptor
+
+
+def wait(present: "Attempt", kind: str = WARM) -> None:
+    """Blocks until the daemon makes this process an attempt.
+
+    If a source that was loaded has changed meanwhile, the process executes itself anew, as that attempt.
+    """
+    channel = present.channel
+    if channel is None:
+        return
+    before = sources()
+    channel.say(Ready(STANDBY, kind, os.getpid(), (time.time_ns() - _began_ns) / 1e9))
+    channel.wait_for_promotion()
+    changed = differences(before, sources(), _began_ns)
+    if changed:
+        start_anew(present, f"{changed[0]} has changed since the standby loaded it")
+
+
+def start_anew(present: "Attempt", why: str) -> NoReturn:
+    """Executes the same command in this process' place, as an attempt that was never a standby."""
+    channel = present.channel
+    present.reporter.remark(f"{why}; loads everything again")
+    present.reporter.drain(DRAIN_TIMEOUT_S)
+    if channel is not None:
+        channel.hand_back()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.chdir(_folder)
+    environment = {**os.environ, **present.launch.to_environment()}
+    os.execve(  # noqa: S606 - no shell is wanted
+        sys.executable, [sys.executable, *sys.orig_argv[1:]], environment
+    )
+
+
+def sources() -> Sources:
+    """The job's own files among the modules that are loaded, and the folders that packages are installed in."""
+    return {path: _look(path) for path in (*_own_files(), *_installed())}
+
+
+def differences(before: Sources, now: Sources, since_ns: int) -> list[str]:
+    """Those that changed after they were loaded. `since_ns`: when loading began (Unix time).
+
+    A file that changed while others were being loaded counts too: nobody knows which half was read.
+    """
+    fresh = {path for path, found in before.items() if found is not None and found[0] >= since_ns}
+    installed = set(_installed())  # bytecode may be written there while it is loaded
+    return sorted({path for path in before if before[path] != now.get(path)} | (fresh - installed))
+
+
+def _look(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _own_files() -> Iterator[str]:
+    """Of modules that came with neither Python nor an installed package."""
+    foreign = tuple(
+        f"{folder}{os.sep}" for folder in {*_installed(), *(sysconfig.get_paths().get(key) for key in _LIBRARIES)}
+        if folder is not None
+    )  # fmt: skip
+    for name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if name.startswith(_GENERATED):
+            continue
+        if isinstance(path, str) and path and not path.startswith(foreign):
+            yield path
+
+
+_LIBRARIES = ("stdlib", "platstdlib")
+_GENERATED = "__autograph_generated_file"  # TensorFlow's, in the folder for temporary files, while it traces
+
+
+def _installed() -> list[str]:
+    """Where packages are installed: a folder changes when one comes, goes, or is another version."""
+    paths = sysconfig.get_paths()
+    found = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    return sorted(found)

@@ -1,0 +1,124 @@
+"""What every run has in common, whatever writes its checkpoints: steps counted and told, and the end."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from supervisor.protocol.messages import Progress
+from worker.process import attempt
+from worker.process.attempt import DRAIN_TIMEOUT_S, Leaving
+from worker.process.signals import PoliteStop
+from worker.progress.tensorboard import Board
+
+PROGRESS_S = 0.1  # between two progress messages; each costs a wait for the step's figures
+
+
+class Steps:
+    """The base of the runs. `step` optimizer steps are done, of `total_steps` (None: the loop's own affair)."""
+
+    def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
+        self.step = 0
+        self.total_steps = None if total_steps is None else math.ceil(total_steps)  # NumPy's and 1e5 too
+        self._attempt = attempt.this()
+        self._stop = PoliteStop(self._attempt.requests)
+        self._board: Board | None = None
+        if summaries is not None:
+            self._board = Board(Path(summaries), self._attempt.reporter, summary_every)
+            self._attempt.reporter = self._board
+        self._told_at: float | None = None  # monotonic, less the time that saves took
+        self._told_step = 0
+        self._told: Progress | None = None  # the last
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+            elif not isinstance(error, Leaving):
+                self._failed(error)
+        except BaseException as later:
+            self._let_go(later)
+            raise
+        self._let_go(error)
+
+    def _let_go(self, why: BaseException | None) -> None:
+        """`why`: what ends the run, which nothing that fails here may hide."""
+        try:
+            self._stop.remove()
+            self._release()
+        except (Exception, Leaving) as error:
+            if why is None:
+                raise
+            self._attempt.reporter.remark(f"besides, the end of the run failed: {attempt.one_line(error)}")
+        finally:
+            self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
+            self._close_board()
+
+    @property
+    def reached(self) -> bool:
+        """Whether all steps are done."""
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    @property
+    def _saving_s(self) -> float | None:
+        """For how long a save has been written beside training; None if none is."""
+        return None
+
+    def _take_waited(self) -> float | None:
+        """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
+        return None
+
+    def _finish(self) -> None:
+        """Training is complete."""
+        raise NotImplementedError
+
+    def _release(self) -> None:
+        """Lets go of what the run held, however it ended."""
+        raise NotImplementedError
+
+    def _failed(self, error: BaseException) -> None:
+        self._attempt.excepted(error, self.step)
+
+    def _close_board(self) -> None:
+        if self._board is not None:
+            self._attempt.reporter, self._board = self._board.close(), None
+
+    def _tell_progress(
+        self,
+        epoch: int,
+        metrics: Callable[[], Mapping[str, float]],
+        interval_s: float | None,
+        stalled_s: float,
+    ) -> bool:
+        """Tells the daemon, at most ten times a second; whether it did. `stalled_s`: what saves cost so far, which is
+        no step's time."""
+        now = time.monotonic() - stalled_s
+        since = None if self._told_at is None else now - self._told_at
+        if since is not None and since < PROGRESS_S and not self.reached:
+            return False
+        step_s = None if since is None else since / (self.step - self._told_step)
+        self._told_at, self._told_step = now, self.step
+        self._told = Progress(
+            self._attempt.number,
+            self.step,
+            epoch,
+            self.total_steps,
+            step_s,
+            metrics(),
+            interval_s,
+            data_s=self._take_waited(),
+            saving_s=self._saving_s,
+        )
+        self._attempt.reporter.progress(self._told)
+        return True
+
+    def _tell_section(self, section: str | None) -> None:
+        """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
+        if self._told is not None:
+            saving_s = self._saving_s
+            self._told = replace(self._told, section=section, data_s=self._take_waited(), saving_s=saving_s)
+            self._attempt.reporter.progress(self._told)

@@ -1,0 +1,163 @@
+"""Keeps the checkpoints of one run of TensorFlow's: restores at its start, and answers for it."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from supervisor.protocol.exit_codes import WorkerExit
+from supervisor.protocol.launch import Interval
+from supervisor.protocol.messages import Restored
+from worker.checkpoint import foreign, tensorflow_conditions
+from worker.checkpoint.restore import (
+    Found,
+    Unfit,
+    build,
+    restore,
+)
+from worker.checkpoint.save_parts import CheckpointWriter, Figures, Taken
+from worker.process.attempt import Attempt, one_line
+from worker.saving import conditions
+from worker.saving.cadence import Cadence, auto_of
+from worker.saving.directory import Opened, open_directory
+from worker.saving.save import (
+    Last,
+    NotFinite,
+    Origin,
+    SaveError,
+)
+from worker.saving.scheduler import Saves
+from worker.state import completeness, hidden_state
+from worker.state.state_file import State
+
+
+class Keeper(Saves[Figures, Taken]):
+    """Between a run of TensorFlow's and its checkpoint directory."""
+
+    def __init__(
+        self,
+        tracked: tf.train.Checkpoint,
+        strategy: tf.distribute.Strategy | None,
+        attempt: Attempt,
+        directory: Path | None,
+        interval: Interval | None,
+        own: Sequence[hidden_state.Own] = (),
+        diverged: Callable[[int, str, int], NoReturn] | None = None,
+    ) -> None:
+        """`own`: generators of the script's own, whose state is kept too. `diverged`: called, between two steps, once
+        the state of a step was refused because it is not finite, with the last step that was; None: nobody looks."""
+        super().__init__(attempt, Cadence(interval, 0, time.monotonic(), auto_of(attempt.launch)))
+        self._tracked = tracked
+        self._strategy = strategy
+        self._own = own
+        self._diverged = diverged
+        self._directory = directory
+        self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
+
+    def begin(self, total_steps: int | None) -> State | None:
+        """Restores and says so; None at a fresh start.
+
+        Leaves the process (`WorkerExit`) where the directory can't be used or its checkpoint doesn't fit.
+        """
+        build(self._tracked, self._strategy)
+        found = None
+        if self._directory is not None:
+            found = self._open_and_restore(self._directory)
+        else:
+            self._go_without()
+        state = found.state if found is not None else None
+        step = state.step if state is not None else 0
+        self._cadence.begun(step, time.monotonic())
+        restored = Restored(
+            self._attempt.number,
+            step,
+            checkpoint=found.name if found is not None else None,
+            restore_s=found.took_s if found is not None else 0.0,
+            total_steps=total_steps,
+            unmatched=found.unmatched if found is not None else (),
+            changed=self._changed,
+        )
+        self._attempt.reporter.say(restored)
+        return state
+
+    def check(
+        self, roots: Iterable[completeness.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
+    ) -> None:
+        """Looks for what training reaches from `roots` and no checkpoint would hold; `remedy` says what to do.
+
+        It is named on stderr and with the first checkpoint; with `strict`, training ends here (INCOMPLETE).
+        """
+        if self._writer is None:
+            return
+        try:
+            self._left_out = completeness.left_out(self._tracked, self._own, roots, exempt)
+        except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
+            self._left_out = (f"perhaps more than is known: looking failed with {one_line(error)}",)
+        if not self._left_out:
+            return
+        text = f"the checkpoints don't hold {', '.join(self._left_out)}; {remedy}"
+        if strict:
+            self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
+        self._attempt.reporter.remark(text)
+
+    def release(self) -> None:
+        self._diverged = None  # it is over, one way or another
+        super().release()
+
+    def _failed(self, step: int, error: SaveError) -> None:
+        if isinstance(error, NotFinite) and self._diverged is not None:
+            self._diverged(step, str(error), self._last.step if self._last is not None else 0)
+
+    def _go_without(self) -> None:
+        if self._attempt.channel is not None:
+            self._attempt.channel.wait_for_go()
+        self._attempt.reporter.remark(
+            "trains without checkpoints; give worker.Run a directory=, or the job a checkpoint_dir"
+        )
+
+    def _open_and_restore(self, directory: Path) -> Found | None:
+        opened = self._opened = self._open(directory)
+        _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
+        found = self._restore(opened.restore) if opened.restore is not None else None
+        versions = tensorflow_conditions.versions()
+        topology = tensorflow_conditions.topology(self._strategy)
+        remark = self._attempt.reporter.remark
+        present = {**versions, **topology}
+        self._changed = conditions.compare(present, opened.directory, opened.restore, remark, self._record)
+        self._writer = CheckpointWriter(
+            self._tracked,
+            opened.directory,
+            Origin(self._attempt.launch.job, self._attempt.number, versions, topology),
+            self._attempt.launch.retention,
+            tensorflow_conditions.replica_count(self._strategy),
+            self._own,
+            self._attempt.launch.make_room,
+            opened.lock.check,
+            must_be_finite=self._diverged is not None,
+            parts=self._parts,
+        )
+        return found
+
+    def _open(self, directory: Path) -> Opened:
+        return open_directory(self._attempt, directory)
+
+    def _parts(self) -> Mapping[str, bytes]:
+        """More files for the checkpoint that is being taken: by name, their contents."""
+        return {}
+
+    def _record(self, present: conditions.Conditions, directory: Path) -> None:
+        conditions.record(present, directory)
+
+    def _restore(self, path: Path) -> Found:
+        """One of ours from its folder, or another program's from its prefix."""
+        try:
+            if not path.is_dir():
+                return foreign.restore(self._tracked, path)
+            found = restore(self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self._own)
+        except Unfit as error:
+            self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
+        if path.parent == self._directory:  # another job's has to be saved here too
+            self._last = Last(found.state.step, path.name, found.size_bytes)
+        return found

@@ -1,0 +1,286 @@
+"""Between a run and its checkpoint directory, where several processes train together.
+
+The chief alone decides, writes and answers; the others restore what it says and give it what only they hold. When to
+save or leave is agreed upon between two steps, by all for the same step: a stop that reaches any of them stops all.
+Between two agreements lie as many steps as take a fifth of a second, so that agreeing costs training next to nothing.
+"""
+
+import io
+import json
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from supervisor.protocol import layout
+from supervisor.protocol.exit_codes import WorkerExit
+from supervisor.protocol.messages import Committed, SaveFailed
+from worker.checkpoint.restore import Found
+from worker.checkpoint.save_parts import Figures
+from worker.data.agreement import Gang
+from worker.process import local_processes
+from worker.process.attempt import Leaving
+from worker.run.checkpoint_keeper import Keeper
+from worker.saving.directory import Opened
+from worker.saving.scheduler import LAST_SAVE_PAUSES_S
+from worker.state import hidden_state
+
+AGREE_S = 0.2  # between agreements: what a flush may wait for more than its step
+PART = "worker-{}.npz"  # what only that worker holds, inside a checkpoint
+
+
+class NoLock:
+    """The others hold no lock on the directory: they write nothing there."""
+
+    def check(self) -> None:
+        """Nothing overtakes who doesn't write."""
+
+    def release(self) -> None:
+        """There is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreed:
+    """What all do after this step. `held`: a checkpoint holds it already. `newest`: the last step known to be saved."""
+
+    saves: bool
+    stops: bool
+    held: bool
+    next_in: int
+    newest: int
+    newest_attempt: int
+    newest_bytes: int
+
+
+class GangKeeper(Keeper):
+    """The keeper of one of several workers. Every worker calls the same, between the same steps."""
+
+    def __init__(self, gang: Gang, *given: Any) -> None:
+        super().__init__(*given)
+        self._gang = gang
+        self._next = 0  # the step at which the next agreement is due
+        self._stepped_at: tuple[int, float] | None = None
+        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: the step, their ids
+        self._heard = -1  # the newest saved step that this worker's daemon knows of
+
+    # --- the beginning ---
+
+    def _open(self, directory: Path) -> Opened:
+        """The chief's choice of a checkpoint, which it has proven, is the choice of all."""
+        gang, attempt = self._gang, self._attempt
+        if gang.is_chief:
+            opened = super()._open(directory)
+            if (started := local_processes.started()) is not None:
+                started.must_stay()  # also where the script trains a second time
+            gang.text_from_chief(json.dumps([attempt.number, str(opened.restore) if opened.restore else None]))
+            return opened
+        if attempt.channel is not None:
+            attempt.channel.wait_for_go()  # a daemon of its own host chose too, and perhaps before the chief's
+        number, path = json.loads(gang.text_from_chief(""))
+        if attempt.channel is None:
+            attempt.number = number
+        return Opened(directory, NoLock(), Path(path) if path is not None else None)
+
+    def _restore(self, path: Path) -> Found:
+        found = super()._restore(path)
+        missing = self._fill_own(path, found)
+        self._agree_on(path, found)
+        return Found(found.name, found.state, (*found.unmatched, *missing), found.size_bytes, found.took_s)
+
+    def _fill_own(self, path: Path, found: Found) -> tuple[str, ...]:
+        """What only this worker held; what could not be given back, in words."""
+        file = path / PART.format(self._gang.rank)
+        if self._gang.is_chief or not path.is_dir():
+            return ()
+        if not file.exists():
+            return (f"what worker {self._gang.rank} held for itself (written by fewer workers: it gets the chief's)",)
+        with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as part:
+            hidden_state.write_generators(json.loads(part["state"].tobytes()), self._own)
+            copies = _copies(self._tracked)
+            if int(part["copies"]) != len(copies):
+                return (f"values of worker {self._gang.rank} ({int(part['copies'])} stored, {len(copies)} here)",)
+            for number, copy in enumerate(copies):
+                copy.assign(part[f"copy-{number}"])
+        return ()
+
+    def _agree_on(self, path: Path, found: Found) -> None:
+        """All must have read the same; what a file system shows to another host may be older."""
+        proof = (path / layout.MANIFEST).read_bytes() if path.is_dir() else path.name.encode()
+        mine = [found.state.step, zlib.crc32(proof)]
+        theirs = self._gang.from_chief(mine)
+        differ = self._gang.sum([int(theirs != mine)])[0]
+        if differ:
+            raise RuntimeError(
+                f"cannot train: {differ} of {self._gang.size} workers restored another state than the chief, which has "
+                f"step {theirs[0]} (this worker has step {mine[0]}); they have to share one checkpoint_dir"
+            )
+
+    def _record(self, present: Any, directory: Path) -> None:
+        if self._gang.is_chief:
+            super()._record(present, directory)
+
+    def check(self, *given: Any) -> None:
+        """The chief looks for all: they run the same program."""
+        if self._gang.is_chief:
+            super().check(*given)
+
+    # --- between two steps ---
+
+    def may_save(self, step: int) -> bool:
+        """Said for the daemon's sake, which listens to the chief."""
+        return self._gang.is_chief and super().may_save(step)
+
+    def serve(self, step: int, figures: Callable[[], Figures]) -> None:
+        """At a step boundary: does what the workers agree on, where an agreement is due."""
+        if step < self._next:
+            return
+        agreed = self._agree(step, last=False)
+        self._next = step + agreed.next_in
+        if not agreed.saves:
+            return
+        error = self._save_together(agreed, figures(), beside=not agreed.stops)
+        if not agreed.stops:
+            return
+        failed = bool(self._gang.from_chief([int(error is not None)])[0])  # nobody leaves before the commit
+        self._part()
+        self._answer_stop(step, failed)
+        if error is not None and self._writer is not None:
+            self._attempt.give_up(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
+        raise Leaving(int(WorkerExit.STOPPED))
+
+    def save_last(self, figures: Figures) -> None:
+        """Commits the end of training, together; the chief tries again for a while."""
+        for pause_s in (*LAST_SAVE_PAUSES_S, None):
+            agreed = self._agree(figures.step, last=True)
+            error = self._save_together(agreed, figures, beside=False)
+            if not self._gang.from_chief([int(error is not None and self._writer is not None)])[0]:
+                self._part()
+                self._answer_stop(figures.step, failed=False)
+                return
+            if pause_s is not None:
+                time.sleep(pause_s)
+        self._part()
+        if not self._gang.is_chief:
+            raise Leaving(int(WorkerExit.SAVE_FAILED))
+        self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", figures.step)
+
+    def _agree(self, step: int, last: bool) -> _Agreed:
+        gang, requests = self._gang, self._attempt.requests
+        asked = requests.take()
+        if asked is not None and asked.flushes:
+            self._waiting.append((step, asked.flushes))
+        wants, stops = asked is not None or last, asked is not None and asked.stop
+        chiefs = [0] * 5
+        if gang.is_chief:
+            if self._in_flight is not None and self._in_flight[1].done():
+                self._settle()
+            wants = wants or (self._writer is not None and self._is_due(step))
+            chiefs = [int(self._holds(step)), self._steps_until_next(step), *self._newest()]
+        summed = gang.sum([int(wants), int(stops), *chiefs])
+        agreed = _Agreed(summed[0] > 0, summed[1] > 0, summed[2] > 0, *summed[3:])
+        self._pass_on(agreed)
+        return agreed
+
+    def _holds(self, step: int) -> bool:
+        in_flight = self._in_flight is not None and self._in_flight[0].step == step
+        return in_flight or (self._last is not None and self._last.step == step)
+
+    def _steps_until_next(self, step: int) -> int:
+        """As many as take AGREE_S, and not past a step at which a save is due."""
+        now, before = time.monotonic(), self._stepped_at
+        self._stepped_at = step, now
+        if before is None or step <= before[0] or now <= before[1]:
+            return 1
+        steps = max(1, int(AGREE_S * (step - before[0]) / (now - before[1])))
+        every = self._cadence.interval.steps
+        return steps if every is None else min(steps, every - step % every)
+
+    def _newest(self) -> tuple[int, int, int]:
+        """Step, attempt and size of the newest checkpoint."""
+        name = layout.parse_name(self._last.name) if self._last is not None else None
+        return (0, 0, 0) if self._last is None or name is None else (name.step, name.attempt, self._last.size_bytes)
+
+    def _save_together(self, agreed: _Agreed, figures: Figures, beside: bool) -> str | None:
+        """The chief saves, with every worker's part; the error if there is one yet."""
+        flushes = tuple(each for _, ids in self._waiting for each in ids) if self._gang.is_chief else ()
+        if self._gang.is_chief:
+            self._waiting.clear()
+        if agreed.held:
+            return self._answer_of_held(figures.step, flushes)
+        figures = replace(figures, position=self._gang.of_all(figures.position))
+        if self._gang.is_chief:
+            return self._save(figures, flushes, beside)
+        if self._writer is not None:
+            self._writer.take(figures, copied=False)  # its collectives need every worker
+        return None
+
+    def _answer_of_held(self, step: int, flushes: tuple[int, ...]) -> str | None:
+        """No worker takes anything now, so a save that failed is not made up for here."""
+        if not self._gang.is_chief:
+            return None
+        started = time.monotonic()
+        self._settle()
+        if self._last is not None and self._last.step == step:
+            self._answer_held(self._last, flushes, started)
+            return None
+        return self._refuse(step, flushes, f"cannot save step {step}: the save in flight failed")
+
+    def _parts(self) -> Mapping[str, bytes]:
+        """By file name, what the workers hold for themselves; called for each save, at the same step by all."""
+        mine = b"" if self._gang.is_chief else _part(self._tracked, self._own)
+        return {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
+
+    # --- the other workers' daemons ---
+
+    def _pass_on(self, agreed: _Agreed) -> None:
+        """Tells this worker's daemon of a commit of the chief's, and which of its flushes that answers."""
+        if self._gang.is_chief or agreed.newest <= max(self._heard, 0):
+            return
+        answered = tuple(each for step, ids in self._waiting if step <= agreed.newest for each in ids)
+        self._waiting = [each for each in self._waiting if each[0] > agreed.newest]
+        self._heard = agreed.newest
+        name = layout.CheckpointName(agreed.newest, agreed.newest_attempt)
+        said = Committed(
+            self._attempt.number, agreed.newest, str(name), agreed.newest_bytes, 0.0, stall_s=0.0, flushes=answered
+        )
+        self._attempt.reporter.say(said)
+
+    def _answer_stop(self, step: int, failed: bool) -> None:
+        """At the end there is no later agreement to hear of the commit from."""
+        if self._gang.is_chief:
+            self._gang.from_chief(self._newest())
+            return
+        newest = self._gang.from_chief([0, 0, 0])
+        if failed:
+            waiting = tuple(each for _, ids in self._waiting for each in ids)
+            self._attempt.reporter.say(SaveFailed(self._attempt.number, step, "the chief could not save", waiting))
+            return
+        self._pass_on(_Agreed(False, False, False, 1, *newest))
+
+    def _part(self) -> None:
+        started = local_processes.started()
+        if started is not None:
+            started.may_end()
+
+
+def _copies(tracked: tf.train.Checkpoint) -> list[Any]:
+    """This worker's own values of variables that each replica updates for itself."""
+    found: list[Any] = []
+    for variable in hidden_state.own_variables(tracked):
+        if variable.name != "seed_generator_state" and not variable.trainable:
+            found.extend(getattr(variable.value, "values", ()))
+    return found
+
+
+def _part(tracked: tf.train.Checkpoint, own: Sequence[hidden_state.Own]) -> bytes:
+    copies = _copies(tracked)
+    state = np.frombuffer(json.dumps(hidden_state.read_generators(own)).encode(), np.uint8)
+    buffer = io.BytesIO()
+    arrays = {f"copy-{number}": copy.numpy() for number, copy in enumerate(copies)}
+    np.savez(buffer, allow_pickle=False, state=state, copies=np.array(len(copies)), **arrays)
+    return buffer.getvalue()

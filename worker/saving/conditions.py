@@ -1,0 +1,144 @@
+"""What the bits of a run depend on besides its program, its data and its state: recorded, pinned, compared.
+
+Recorded twice: in every manifest, and, before the very first step, in a file of the checkpoint directory, so that a job
+killed before its first checkpoint begins again under the same conditions. What they are is for each library to say:
+tensorflow_conditions.py, torch.py. Nothing of this needs one of them.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from supervisor import __version__
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
+
+Conditions = Mapping[str, str | int | bool]
+
+THREADS = "intra_op_threads"
+ONEDNN = "onednn"
+ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
+MAX_BYTES = 1 << 16  # of the file; it is some hundred bytes
+_NO_MATTER = frozenset(
+    {"cores", "inter_op_threads", "stepkeeper"}
+)  # recorded for people; the bits don't depend on them
+
+
+def versions() -> dict[str, str]:
+    """Of what every run has."""
+    return {"python": platform.python_version(), "stepkeeper": __version__}
+
+
+def cores() -> int:
+    """Those that this process may use: as many intra-op threads TensorFlow starts if nobody says otherwise."""
+    return len(os.sched_getaffinity(0))
+
+
+def processor() -> str:
+    """The processor's model: libraries choose their kernels by what it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.machine())
+
+
+def threads_of_environment(name: str = "TF_NUM_INTRAOP_THREADS") -> int | None:
+    """What a variable says; TensorFlow takes it where the program sets nothing, and ignores what is no number above
+    0."""
+    text = os.environ.get(name, "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else None
+
+
+def of_manifest(found: Manifest) -> Conditions:
+    """Those a checkpoint was made under."""
+    return {**found.versions, **found.topology}
+
+
+def recorded(directory: Path) -> Conditions | None:
+    """Those the job trained under last: of its newest checkpoint, else of its first start; None if it has neither.
+
+    Raises OSError if the directory can't be read.
+    """
+    for name in selection.committed(directory):
+        try:
+            return of_manifest(manifest.read(directory / str(name)))
+        except ManifestError:
+            continue
+    try:
+        body: Any = json.loads(durable.read_file(directory / layout.CONDITIONS, MAX_BYTES))
+    except (FileNotFoundError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
+
+
+def record(present: Conditions, directory: Path) -> None:
+    """Remembers the conditions of a job that has no checkpoint yet. On the disk when it returns; raises OSError."""
+    durable.write_file(directory / layout.CONDITIONS, (json.dumps(dict(present), indent=1) + "\n").encode())
+
+
+def threads(of: Conditions | None) -> int | None:
+    """The number of intra-op threads among recorded conditions."""
+    number = (of or {}).get(THREADS)
+    return number if type(number) is int and number > 0 else None
+
+
+def says_onednn() -> bool:
+    """Whether the environment says if TensorFlow uses oneDNN. If not, it does on processors that have instructions for
+    it."""
+    return ONEDNN_VARIABLE in os.environ
+
+
+def pin_onednn(directory: Path) -> None:
+    """Has TensorFlow use oneDNN, or not, as it did when the job trained last; what the environment says goes first.
+
+    TensorFlow reads it while it is imported, so this comes before or does nothing.
+    """
+    if says_onednn() or "tensorflow" in sys.modules:
+        return
+    with contextlib.suppress(OSError):  # whoever opens the directory says what is wrong with it
+        before = (recorded(directory) or {}).get(ONEDNN)
+        if isinstance(before, bool):
+            os.environ[ONEDNN_VARIABLE] = str(int(before))
+
+
+def compare(
+    present: Conditions,
+    directory: Path,
+    restored: Path | None,
+    remark: Callable[[str], None],
+    write: Callable[[Conditions, Path], None] = record,
+) -> tuple[str, ...]:
+    """What differs from the conditions trained under before, in words, which `remark` gets too.
+
+    `restored`: the checkpoint that training goes on from. `write` is given the conditions of a first start.
+    """
+    if restored is not None and restored.is_dir():
+        before: Conditions | None = of_manifest(manifest.read(restored))
+    else:
+        before = recorded(directory)
+        if before != present:
+            try:
+                write(present, directory)
+            except OSError as error:
+                remark(f"cannot write down in {directory} what this start depends on: {error}")
+    changed = differences(before, present) if before is not None else ()
+    if changed:
+        remark(f"trains on under other conditions, so not to the same bits: {'; '.join(changed)}")
+    return changed
+
+
+def differences(before: Conditions, present: Conditions) -> tuple[str, ...]:
+    """What is another now, in words. What one of them did not record is no difference."""
+    return tuple(
+        f"{key} is {present[key]}, was {before[key]}"
+        for key in present
+        if key in before and key not in _NO_MATTER and before[key] != present[key]
+    )

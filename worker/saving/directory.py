@@ -1,0 +1,73 @@
+"""A checkpoint directory at the start of a run: made, locked, swept, and what to restore from it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.exit_codes import WorkerExit
+from worker.process.attempt import Attempt
+from worker.saving.directory_lock import DirectoryLock, Locked
+
+
+class Lock(Protocol):
+    """What keeps others from writing into a directory."""
+
+    def check(self) -> None:
+        """Raises Overtaken where a newer attempt has begun."""
+
+    def release(self) -> None:
+        """Lets the next one in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A directory that is ours, and the checkpoint to restore (None: begin at step 0).
+
+    `restore`: the folder of one of ours, in this directory or another one's; or the prefix of another program's.
+    """
+
+    directory: Path
+    lock: Lock
+    restore: Path | None
+
+
+def open_directory(attempt: Attempt, directory: Path) -> Opened:
+    """Waits for the daemon's word where there is a daemon, else chooses the newest checkpoint that is whole; so it does
+    where a script trains a second time.
+
+    Leaves the process with LOCKED, DIRECTORY_UNUSABLE, or, where it chooses and nothing in the directory is whole,
+    CHECKPOINT_UNFIT.
+    """
+    go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun else None
+    attempt.has_begun = True
+    try:
+        durable.make_folder(directory)
+        if attempt.channel is None:
+            attempt.number = 1 + selection.highest_attempt(directory)
+        lock = DirectoryLock(directory, attempt.number)
+        selection.sweep_partials(directory)
+        if go is None:
+            return Opened(directory, lock, _choose(attempt, directory))
+    except Locked as error:
+        attempt.give_up(WorkerExit.LOCKED, str(error))
+    except OSError as error:
+        attempt.give_up(
+            WorkerExit.DIRECTORY_UNUSABLE,
+            f"cannot use checkpoint directory {directory}: {error}; make it a folder that this user may write",
+        )
+    return Opened(directory, lock, Path(go.restore) if go.restore is not None else None)
+
+
+def _choose(attempt: Attempt, directory: Path) -> Path | None:
+    try:
+        chosen = selection.select(directory, attempt.launch.initial_checkpoint)
+    except NoValidCheckpoint as error:
+        attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
+    for refused in chosen.refused:
+        moved = (directory / layout.QUARANTINE / refused.name).exists()
+        where = f"; it lies in {layout.QUARANTINE}/ now" if moved else ""
+        attempt.reporter.remark(f"refused {refused.name}: {refused.reason}{where}")
+    return chosen.path

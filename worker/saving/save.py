@@ -1,0 +1,177 @@
+"""One save, from its decision to its answer, on the thread that trains or beside it."""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.layout import CheckpointName
+from supervisor.protocol.messages import Committed, SaveFailed
+from worker.process.attempt import Reporter, one_line
+from worker.process.user_messages import remark
+from worker.saving.directory_lock import Overtaken
+
+
+class SaveError(Exception):
+    """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
+
+
+class NotFinite(SaveError):
+    """What was to be saved holds a NaN or an infinity, so it is no place to begin from; the text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What every manifest of this attempt says alike."""
+
+    job: str
+    attempt: int
+    versions: Mapping[str, str]
+    topology: Mapping[str, str | int | bool]
+
+
+class Taken(Protocol):
+    """The state of one step boundary."""
+
+    @property
+    def name(self) -> CheckpointName:
+        """The checkpoint that it becomes."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether training may go on while it is written."""
+
+
+T = TypeVar("T", bound=Taken)
+Known_contra = TypeVar("Known_contra", contravariant=True)
+
+
+class Writer(Protocol[Known_contra, T]):
+    """Makes checkpoints of what it was given to keep."""
+
+    def take(self, figures: Known_contra, copied: bool) -> T:
+        """The present state; `copied`: training is to go on while it is written. Raises SaveError."""
+
+    def write(self, taken: T) -> Manifest:
+        """Commits it, on any thread. Raises SaveError; Overtaken."""
+
+    def tidy(self, newest: CheckpointName) -> None:
+        """Deletes what retention gives up; `newest` exists, whatever becomes of that."""
+
+
+class StandsStill:
+    """Says why training waits while checkpoints are written: once, as it does not change often."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def because(self, why: str) -> None:
+        """On stderr, which the daemon keeps in the job's log."""
+        if not self._is_said:
+            self._is_said = True
+            remark(f"training stands still while checkpoints are written: {why}")
+
+    def for_memory(self, error: MemoryError) -> None:
+        """There was none for a copy."""
+        self.because(f"as long as there is no memory for a copy: {one_line(error)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from."""
+
+    step: int
+    name: str
+    size_bytes: int
+
+
+class Save(Generic[T]):
+    """`run` writes what was taken at one step boundary, and tells the daemon at once how that ended."""
+
+    def __init__(
+        self,
+        writer: Writer[Any, T],
+        taken: T,
+        reporter: Reporter,
+        flushes: tuple[int, ...],
+        decided_at: float,
+        stall_s: float,
+        waits_from: float | None,
+        left_out: tuple[str, ...] = (),
+    ) -> None:
+        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits_from`: since when it does
+        now, if it does.
+
+        `left_out`: what the daemon is to know is not in this checkpoint.
+        """
+        self.step = taken.name.step
+        self._attempt = taken.name.attempt
+        self._writer = writer
+        self._taken = [taken]  # emptied by `run`, so that nothing holds the copy longer than it must
+        self._reporter = reporter
+        self._flushes = flushes
+        self.began_at = self._decided_at = decided_at
+        self.stall_s = stall_s
+        """For how long training stood still for it; final once `run` has returned."""
+        self.save_s = 0.0
+        """From the decision to the last sync, once `run` has returned."""
+        self._left_out = left_out
+        self._waiting_since = waits_from
+        self._answered = False
+        self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
+
+    def run(self) -> Last | SaveError:
+        """Writes, answers, tidies up. An error that is no SaveError, a defect of the program's, is answered and passes
+        through; so does Overtaken, which ends all of this."""
+        taken = self._taken.pop()
+        try:
+            committed = self._writer.write(taken)
+        except SaveError as error:
+            self._answer(error)
+            return error
+        except Overtaken:
+            raise
+        except Exception as error:
+            self._answer(SaveError(f"cannot save {taken.name}: {one_line(error)}; earlier checkpoints are untouched"))
+            raise
+        del taken  # the copy of the state: retention may take long
+        last = Last(committed.step, str(committed.name), committed.size_bytes)
+        self._answer(last)
+        self._writer.tidy(committed.name)
+        return last
+
+    def join(self, flushes: tuple[int, ...]) -> bool:
+        """Has this save answer these flushes too; False if it has answered already."""
+        with self._lock:
+            if not self._answered:
+                self._flushes += flushes
+            return not self._answered
+
+    def wait_from(self, now: float) -> None:
+        """Training stands still for this save from now on."""
+        with self._lock:
+            self._waiting_since = now
+
+    def _answer(self, outcome: Last | SaveError) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._answered = True
+            self.stall_s += 0.0 if self._waiting_since is None else now - self._waiting_since
+        self.save_s = now - self._decided_at
+        if isinstance(outcome, SaveError):
+            self._reporter.say(SaveFailed(self._attempt, self.step, str(outcome), self._flushes))
+            return
+        self._reporter.say(
+            Committed(
+                self._attempt,
+                self.step,
+                outcome.name,
+                outcome.size_bytes,
+                self.save_s,
+                stall_s=self.stall_s,
+                flushes=self._flushes,
+                left_out=self._left_out,
+            )
+        )

@@ -1,0 +1,1 @@
+"""What no TensorFlow checkpoint holds: random generators, Python objects, per-replica values, the position."""
