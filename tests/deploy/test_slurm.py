@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from supervisor.config import load
 from tests.deploy.tools import DEPLOY, judge, tool
 from tests.system.harness import TRAINER
+from tests.waiting import wait_until
 
 SCRIPT = DEPLOY / "slurm" / "train.sbatch"
 PATIENCE_S = 100.0  # three commands are started at every look, and machines are busy
@@ -79,11 +79,8 @@ class Cluster:
         return max((int(each.name[5:15]) for each in found), default=0)
 
     def until_saved(self, script: "subprocess.Popen[str]") -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while self.newest() == 0:
-            assert script.poll() is None, script.communicate()[0]
-            assert time.monotonic() < deadline, "no checkpoint came"
-            time.sleep(0.05)
+        wait_until(lambda: self.newest() or script.poll() is not None, "a checkpoint comes", PATIENCE_S)
+        assert self.newest(), script.communicate()[0]
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import xmlrpc.client
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
 CTL_S = 60.0
@@ -236,11 +237,7 @@ class Side:
         return True
 
     def until(self, look: Callable[[], object], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not look():
-            if time.monotonic() > deadline:
-                raise AssertionError(f"{self.folder.name}: waited in vain until {what}")
-            time.sleep(0.05)
+        wait_until(look, f"{what} ({self.folder.name})", PATIENCE_S)
 
     def _outcome(self, method: str, arguments: tuple[object, ...]) -> Outcome:
         try:

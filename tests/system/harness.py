@@ -7,13 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.places import CHILDREN
 from tests.reading import records
+from tests.waiting import wait_until
 
 TRAINER = CHILDREN / "trainer.py"
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
@@ -129,12 +129,7 @@ class Daemon:
         return next(each for each in self.call("status")["programs"] if each["name"] == name)
 
     def until(self, look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-        deadline = time.monotonic() + patience_s
-        while time.monotonic() < deadline:
-            if found := look():
-                return found
-            time.sleep(0.01)
-        raise AssertionError(f"waited {patience_s:g} s in vain until {what}\n{self.errors()}")
+        return wait_until(look, what, patience_s, self.errors)
 
     def until_state(self, name: str, *states: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ from supervisor.protocol.checkpoints import manifest
 from tests.system import killing
 from tests.system.harness import TRAINER
 from tests.system.killing import Damage
+from tests.waiting import wait_until
 
 
 def test_schedule_is_a_function_of_its_seed():
@@ -74,9 +75,7 @@ def test_a_second_worker_is_seen(site: Site):
     twins = [subprocess.Popen(sleeping, env={marks.VARIABLE: mark}) for _ in range(2)]
     try:
         with soak_checks.Watch(site) as watch:
-            deadline = time.monotonic() + 20
-            while not watch.broken and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until(lambda: watch.broken, "it is seen")
         strays = site.strays()
     finally:
         for each in twins:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.reading import alive
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job
+from tests.waiting import wait_until
 
 ENDLESS = {"STEPS": 1_000_000, "EVERY": 1_000_000}
 AT_ONCE = "notice_margin = 3000"
@@ -196,10 +197,7 @@ def test_after_a_reboot_what_ran_runs_and_what_was_stopped_stays_so(tmp_path: Pa
 def signal_and_wait(pid: int) -> None:
     """Kills a process, and returns when it does not run any more."""
     os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + PATIENCE_S
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not alive(pid)
+    wait_until(lambda: not alive(pid), "it is gone", PATIENCE_S)
 
 
 def test_when_power_fails_everything_is_saved_and_the_daemon_leaves(tmp_path: Path):

@@ -4,13 +4,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from supervisor.host.processes import marks
 from tests.places import ROOT
+from tests.waiting import wait_until
 
 DEMO = (sys.executable, "-m", "examples.demo")
 
@@ -41,10 +41,9 @@ def test_demonstration_ends_bit_for_bit_as_the_undisturbed_run():
 
 def test_ctrl_c_in_the_demonstration_leaves_nothing_running():
     shown = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    deadline = time.monotonic() + 60
-    while not any("digits.py" in " ".join(each.info["cmdline"] or ()) for each in belongings()):
-        assert time.monotonic() < deadline and shown.poll() is None
-        time.sleep(0.1)
+    wait_until(
+        lambda: any("digits.py" in " ".join(each.info["cmdline"] or ()) for each in belongings()), "the job has started"
+    )
 
     shown.send_signal(signal.SIGINT)
     output, _ = shown.communicate(timeout=60)

@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import wait_until
 
 PACKAGES = "systemd,systemd-sysv,dbus,polkitd,python3,python3-venv"
 BOOT_S = 60.0
@@ -183,9 +184,4 @@ def _control_group(name: str) -> Path | None:
 
 def until(look: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
     """What `look` gives, as soon as it gives something. Raises AssertionError after `patience_s`."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"waited {patience_s:g} s in vain until {what}")
+    return wait_until(look, what, patience_s)

@@ -16,6 +16,7 @@ import pytest
 from supervisor.host.commands.health import Check, Checks
 from supervisor.host.processes import limits
 from tests.reading import alive, content
+from tests.waiting import wait_until
 
 
 def asked(*argv: str, timeout_s: float = 20.0, **environment: str) -> str | None:
@@ -37,10 +38,7 @@ def test_what_does_not_answer_is_killed_with_all_it_started(tmp_path: Path):
 
     assert asked("/bin/sh", "-c", starts, timeout_s=2.0) == "healthcheck_command did not answer within 2 s"
     if found := content(tmp_path / "pid"):  # a machine that is too busy to start a shell in that time kills that
-        deadline = time.monotonic() + 20
-        while alive(int(found)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not alive(int(found)))
 
 
 def test_without_a_place_for_its_words_it_is_asked_all_the_same(monkeypatch: pytest.MonkeyPatch):
@@ -71,10 +69,7 @@ def test_a_command_on_a_disk_that_hangs_holds_up_no_program(tmp_path: Path):
     with command.open("rb") as file:
         fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         asking.start()
-        deadline = time.monotonic() + 20
-        while fcntl.fcntl(file, fcntl.F_GETLEASE) == fcntl.F_WRLCK:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: fcntl.fcntl(file, fcntl.F_GETLEASE) != fcntl.F_WRLCK)
         starting.start()
         starting.join(5.0)
         held_up, said_early = starting.is_alive(), list(said)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 from supervisor.host.commands.hooks import QUEUED, Happening, Hooks
 from tests.places import ROOT
 from tests.reading import alive, content
+from tests.waiting import wait_until
 
 PAGE = (ROOT / "docs" / "hooks.md").read_text()
 PATIENCE_S = 60.0
@@ -39,13 +40,6 @@ def of_page(language: str) -> str:
 
 def happening(*command: object, **facts: int | str) -> Happening:
     return Happening(tuple(map(str, command)), "failed", "digits", {**TOLD, **facts})
-
-
-def until(look: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not look():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.01)
 
 
 @pytest.fixture
@@ -76,11 +70,11 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: 
                      f"mv {tmp_path}/child.new {tmp_path}/child\nwait\n")  # fmt: skip
 
     hooks.tell(happening(command))
-    until(lambda: hooks.failed, "it is given up")
+    wait_until(lambda: hooks.failed, "it is given up")
 
     if (tmp_path / "child").exists():  # a machine that is too busy to start a shell within the second kills that
         child = int((tmp_path / "child").read_text())
-        until(lambda: not alive(child), "its child is gone")
+        wait_until(lambda: not alive(child), "its child is gone")
     assert "1 hook command failed" in str(hooks.trouble)
     hooks.close(0.0)
 
@@ -101,7 +95,7 @@ def test_what_the_queue_does_not_hold_is_dropped_and_counted(hooks: Hooks, tmp_p
 @pytest.mark.parametrize("command", ["/no/such/command", "/etc/passwd"])
 def test_a_command_that_cannot_run_is_a_failure(hooks: Hooks, command: str):
     hooks.tell(happening(command))
-    until(lambda: hooks.failed, "it is told")
+    wait_until(lambda: hooks.failed, "it is told")
 
     assert hooks.failed == 1
 
@@ -113,7 +107,7 @@ def test_without_a_place_for_its_words_a_command_is_run_all_the_same(
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\necho bad >&2\ncat >> {tmp_path}/told\n")
 
     hooks.tell(happening(command))
-    until(lambda: content(tmp_path / "told"), "it is told")
+    wait_until(lambda: content(tmp_path / "told"), "it is told")
 
     assert hooks.trouble is None
 
@@ -126,7 +120,7 @@ def test_what_is_told_while_there_is_no_thread_is_run_with_the_next(
 
     no_threads.undo()
     hooks.tell(happening(command, number=2))
-    until(lambda: content(tmp_path / "told").count(b"\n") == 2, "both are told")
+    wait_until(lambda: content(tmp_path / "told").count(b"\n") == 2, "both are told")
 
     assert [json.loads(line)["number"] for line in content(tmp_path / "told").splitlines()] == [1, 2]
     assert hooks.trouble is None

@@ -24,6 +24,7 @@ from supervisor.host.ledger.ledger import (
 )
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import descriptors
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -374,7 +375,7 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
         assert ledger.wanted() == {"digits": True}  # what is on the disk, without waiting for the rest
         assert ledger.last_error is not None and "disk is full; nothing is lost yet" in ledger.last_error
         (small_disk / "filler").unlink()
-        _wait_until(lambda: ledger.last_error is None)
+        wait_until(lambda: ledger.last_error is None)
         assert ledger.wanted() == {"digits": False}
 
 
@@ -382,19 +383,12 @@ def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, mon
     monkeypatch.setattr(ledger_writer, "RETRY_S", 600.0)
     ledger = Ledger(small_disk / "ledger.sqlite3")
     ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 400_000, 1000.0)
-    _wait_until(lambda: ledger.last_error is not None)
+    wait_until(lambda: ledger.last_error is not None)
     began = time.monotonic()
 
     ledger.close()
 
     assert time.monotonic() - began < CLOSE_WAIT_S  # it does not wait for the next try, until it would give up
-
-
-def _wait_until(done: Callable[[], bool]) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < patience
-        time.sleep(0.005)
 
 
 def test_what_comes_after_close_is_lost_without_harm(ledger: Ledger) -> None:

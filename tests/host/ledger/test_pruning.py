@@ -12,6 +12,7 @@ from supervisor.host.ledger.pruning import (
     SAVES_KEPT,
     Pruning,
 )
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -28,9 +29,7 @@ def filled(path: Path, attempts: int, ended_at: float) -> None:
 def left(path: Path, pruning: Pruning, expected: int) -> list[int]:
     """The attempts that are left once there are as many as expected."""
     with closing(Ledger(path, pruning)) as ledger:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(ledger.history("digits", 10_000)) != expected and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(ledger.history("digits", 10_000)) == expected)
         kept = [each.attempt for each in ledger.history("digits", 10_000)]
         assert sorted(ledger.accounts.spent("digits")) == kept[:-1]
         return kept
@@ -60,8 +59,6 @@ def test_saves_that_are_forgotten_are_still_counted(tmp_path: Path):
             ledger.checkpoint_committed("digits", 1, f"step-{step}.a1", step, 1, 1.0, 0.1, float(step))
 
     with closing(Ledger(path)) as ledger:
-        deadline = time.monotonic() + PATIENCE_S
-        while len(ledger.recent_saves(10_000)["digits"]) > SAVES_KEPT and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(ledger.recent_saves(10_000)["digits"]) <= SAVES_KEPT)
         assert len(ledger.recent_saves(10_000)["digits"]) == SAVES_KEPT
         assert ledger.history("digits")[0].checkpoints == count

@@ -14,6 +14,7 @@ from supervisor.host.logs import capture, handover
 from supervisor.host.logs.capture import LogPump
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import content, descriptors
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -32,18 +33,8 @@ def close_s(monkeypatch: pytest.MonkeyPatch) -> float:
     return PATIENCE_S
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < patience
-        time.sleep(0.002)
-
-
 def wait_for(path: Path, wanted: bytes) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while content(path) != wanted:
-        assert time.monotonic() < patience, content(path)
-        time.sleep(0.002)
+    wait_until(lambda: content(path) == wanted, details=lambda: content(path))
 
 
 def fill(filler: Path) -> None:

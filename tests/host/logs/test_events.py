@@ -3,7 +3,6 @@
 import base64
 import itertools
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from supervisor.host.logs.messages import (
     encode,
 )
 from supervisor.host.logs.outbox import HELD_BYTES, Outbox
-from tests.host.conftest import PATIENCE_S
+from tests.waiting import wait_until
 
 TAKE = Take(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
 PLAIN = st.binary(max_size=20).filter(lambda data: b"<" not in data)
@@ -152,10 +151,7 @@ def heard(tmp_path: Path) -> Iterator[tuple[LogPump, list[Output]]]:
 
 
 def until(count: int, outputs: list[Output]) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while sum(len(each.data) for each in outputs) < count:
-        assert time.monotonic() < patience, outputs
-        time.sleep(0.002)
+    wait_until(lambda: sum(len(each.data) for each in outputs) >= count, details=lambda: outputs)
 
 
 def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(

@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ from supervisor.host.logs.link import LOCK, SOCKET
 from supervisor.host.logs.start import start as start_keeper
 from tests.places import ROOT
 from tests.reading import alive, content
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
 
@@ -53,13 +53,6 @@ def daemons(state: Path) -> Iterator[Callable[[], LogPump]]:
 @pytest.fixture
 def pump(daemons: Callable[[], LogPump]) -> LogPump:
     return daemons()
-
-
-def wait_until(done: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    patience = time.monotonic() + patience_s
-    while not done():
-        assert time.monotonic() < patience
-        time.sleep(0.002)
 
 
 def keeper_of(pump: LogPump) -> int:

@@ -6,7 +6,7 @@ import re
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from supervisor.host.logs.sources import Sources
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S
 from tests.reading import content
+from tests.waiting import wait_until
 
 SYSLOG = Tee("web", 3, "stdout", syslog=True)
 JOURNAL = Tee("grp:web", 3, "stderr", journal=True)
@@ -45,13 +46,6 @@ def pump(tmp_path: Path) -> Iterator[LogPump]:
     made.close()
 
 
-def until(look: Callable[[], object]) -> None:
-    patience = time.monotonic() + PATIENCE_S
-    while not look():
-        assert time.monotonic() < patience
-        time.sleep(0.01)
-
-
 def received(end: socket.socket, count: int) -> list[bytes]:
     return [end.recv(65536) for _ in range(count)]
 
@@ -67,7 +61,7 @@ def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_al
 
     for line, text in zip(lines, ["one", "zwei für", "three", "unfinished"], strict=True):
         assert re.fullmatch(rf"<14>[A-Z][a-z]{{2}} [ 123]\d \d\d:\d\d:\d\d web: {text}", line.decode())
-    until(lambda: content(tmp_path / "out.log") == "one\nzwei für\nthree\r\n\nunfinished".encode())
+    wait_until(lambda: content(tmp_path / "out.log") == "one\nzwei für\nthree\r\n\nunfinished".encode())
 
 
 def test_without_a_file_there_is_none(pump: LogPump, tmp_path: Path):
@@ -101,12 +95,12 @@ def test_the_journal_gets_fields(pump: LogPump, tmp_path: Path):
 def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(pump: LogPump, tmp_path: Path):
     pipe = pump.capture(tmp_path / "out.log", 0, 0, SYSLOG)
     os.write(pipe, b"early\n")
-    until(lambda: "nobody listens" in pump.troubles.get(tmp_path / "log", ""))
+    wait_until(lambda: "nobody listens" in pump.troubles.get(tmp_path / "log", ""))
 
     with listening(tmp_path / "log") as end:
         os.write(pipe, b"late\n")
         assert [line.rpartition(b": ")[2] for line in received(end, 2)] == [b"early", b"late"]
-        until(lambda: not pump.troubles.get(tmp_path / "log"))
+        wait_until(lambda: not pump.troubles.get(tmp_path / "log"))
         os.close(pipe)
 
 
@@ -118,10 +112,10 @@ def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(pump: LogPu
         for _ in range(5000):  # five times what is kept for it
             os.write(pipe, block)
         took_s = time.monotonic() - began_at
-        until(lambda: "does not read" in pump.troubles.get(tmp_path / "log", ""))
+        wait_until(lambda: "does not read" in pump.troubles.get(tmp_path / "log", ""))
 
         lines = []
-        until(lambda: lines.append(end.recv(65536)) or b"dropped" in lines[-1])
+        wait_until(lambda: lines.append(end.recv(65536)) or b"dropped" in lines[-1])
         os.close(pipe)
 
     assert took_s < PATIENCE_S
@@ -137,7 +131,7 @@ def test_a_keeper_that_dies_is_followed_by_one_that_logs_on(pump: LogPump, tmp_p
         first = pump.keeper_pid
         assert first is not None
         os.kill(first, 9)
-        until(lambda: pump.keeper_pid not in (None, first))
+        wait_until(lambda: pump.keeper_pid not in (None, first))
         os.write(pipe, b"second\n")
 
         assert end.recv(65536).endswith(b"web: second")
@@ -156,7 +150,7 @@ def test_the_next_daemon_finds_it_logging(tmp_path: Path):
         os.write(pipe, b"between\n")
         assert end.recv(65536).endswith(b"web: between")
         second.start()
-        until(lambda: second.open_pipes == 1)
+        wait_until(lambda: second.open_pipes == 1)
         os.write(pipe, b"second\n")
 
         assert end.recv(65536).endswith(b"web: second")

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,18 +11,12 @@ from supervisor.host.logs.file import LogFile
 from supervisor.host.logs.writer import Writer
 from tests.host.conftest import PATIENCE_S
 from tests.reading import content
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_writer, "REST_S", 0.01)
-
-
-def until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def has_thread(path: Path) -> bool:
@@ -34,12 +27,12 @@ def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> 
     path = tmp_path / "quiet.log"
     writer = Writer(LogFile(path, 0, 0), lambda: None)
     writer.hold(0, 0)
-    until(path.exists)
-    until(lambda: not has_thread(path))
+    wait_until(path.exists)
+    wait_until(lambda: not has_thread(path))
 
     writer.put(b"later\n")
-    until(lambda: content(path) == b"later\n")
-    until(lambda: not has_thread(path))
+    wait_until(lambda: content(path) == b"later\n")
+    wait_until(lambda: not has_thread(path))
     assert not writer.has_ended
 
 
@@ -53,7 +46,7 @@ def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) 
         if number % 30 == 0:
             time.sleep(log_writer.REST_S)  # about when the thread makes up its mind
 
-    until(lambda: content(path) == b"".join(pieces))
+    wait_until(lambda: content(path) == b"".join(pieces))
 
 
 def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
@@ -74,10 +67,10 @@ def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None
     path, rung = tmp_path / "left.log", threading.Event()
     writer = Writer(LogFile(path, 0, 0), rung.set)
     writer.hold(0, 0)
-    until(path.exists)
-    until(lambda: not has_thread(path))
+    wait_until(path.exists)
+    wait_until(lambda: not has_thread(path))
 
     writer.release()
-    until(lambda: writer.has_ended)
+    wait_until(lambda: writer.has_ended)
     assert rung.wait(PATIENCE_S)
     assert not writer.hold(0, 0)

@@ -26,6 +26,7 @@ from supervisor.host.processes import marks
 from tests.fuzzing import cases
 from tests.reading import descriptors
 from tests.system.harness import let_others_in
+from tests.waiting import wait_until_async
 
 MARK = "/state:web:1"
 SEND = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(sys.argv[2].encode(), sys.argv[1])"
@@ -44,9 +45,7 @@ class Heard:
         self.path = str(self.socket.path)
 
     async def until(self, look: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
-            while not look():  # noqa: ASYNC110 - what it waits for comes by a callback
-                await asyncio.sleep(0.01)
+        await wait_until_async(look)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """PID 1's duty, in processes that really get orphans: a subreaper, and a daemon in a PID namespace of its own."""
 
-import asyncio
 import contextlib
 import ctypes
 import http.client
@@ -11,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 
 from supervisor.host.processes.orphans import Orphans, come_here, reaped
 from tests.places import CHILDREN
+from tests.waiting import wait_until, wait_until_async
 
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
 PR_SET_CHILD_SUBREAPER = 36
@@ -46,10 +45,7 @@ def zombies() -> set[int]:
 
 
 async def until(look: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not look():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        await asyncio.sleep(0.05)
+    await wait_until_async(look, what)
 
 
 def run_leaver(orphans: int) -> "subprocess.Popen[bytes]":
@@ -164,13 +160,11 @@ class Init:
             return None
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+        def look_at_the_living() -> Any:
             assert self.process.poll() is None, "the daemon is gone"
-            if found := look():
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"waited in vain until {what}")
+            return look()
+
+        return wait_until(look_at_the_living, what)
 
     def dead_children(self) -> int:
         count = 0

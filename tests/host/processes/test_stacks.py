@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from supervisor.host.processes import stacks
 from supervisor.protocol import layout
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -36,11 +36,8 @@ def test_a_stopped_process_is_told_from_a_sleeping_one(sleeper: subprocess.Popen
     assert not stacks.is_stopped(sleeper.pid)
 
     os.kill(sleeper.pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 20
-    while not stacks.is_stopped(sleeper.pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: stacks.is_stopped(sleeper.pid))
 
-    assert stacks.is_stopped(sleeper.pid)
     assert "T (stopped)" in stacks.threads(sleeper.pid)
 
 

@@ -5,7 +5,6 @@ import os
 import platform
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -24,6 +23,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.codec import encode
 from supervisor.protocol.messages import Done, Flush, FromWorker, Identify, Progress, Then
 from tests.host.conftest import PATIENCE_S
+from tests.waiting import wait_until
 
 KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
 WAITS = "read line < {fifo}; exit 7"
@@ -106,11 +106,9 @@ def test_a_zombie_tells_how_it_ended() -> None:
 
 def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
     child = subprocess.Popen(["sleep", "100"], env={marks.CONFIGURATION: "abc"})
-    until = time.monotonic() + PATIENCE_S
     try:
         # exec closes the pipe that Popen waits for before the kernel shows the new environment
-        while not Path(f"/proc/{child.pid}/environ").read_bytes() and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(Path(f"/proc/{child.pid}/environ").read_bytes)
         assert marks.configuration_of(child.pid) == "abc"
         assert marks.configuration_of(os.getpid()) is None
     finally:

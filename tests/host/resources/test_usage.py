@@ -3,10 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 
 from supervisor.host.resources import usage
 from supervisor.host.resources.gpu_memory import GpuMemory
+from tests.waiting import wait_until
 
 BUSY = "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '100'])"
 EATER = "x = bytearray(64 << 20); print('up', flush=True); input()"
@@ -29,9 +29,8 @@ def ended(*processes: subprocess.Popen[str]) -> None:
 def test_a_tree_is_the_process_and_what_it_started():
     parent = started(sys.executable, "-c", BUSY)
     try:
-        deadline = time.monotonic() + 20
-        while (found := usage.of_trees({parent.pid})[parent.pid]).processes < 2 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: usage.of_trees({parent.pid})[parent.pid].processes >= 2)
+        found = usage.of_trees({parent.pid})[parent.pid]
 
         assert found.processes == 2 and parent.pid in found.pids
     finally:
@@ -52,10 +51,7 @@ def test_processor_time_only_grows_by_what_was_used():
     spinner = started(sys.executable, "-c", "print('up', flush=True)\nwhile True: pass")
     try:
         first = usage.of_trees({spinner.pid})[spinner.pid].cpu_s
-        deadline = time.monotonic() + 20
-        while usage.of_trees({spinner.pid})[spinner.pid].cpu_s < first + 0.1:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: usage.of_trees({spinner.pid})[spinner.pid].cpu_s >= first + 0.1)
     finally:
         ended(spinner)
 

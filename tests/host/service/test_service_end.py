@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from supervisor.host.service.service_end import (
 )
 from supervisor.host.service.systemd import Systemd
 from tests.reading import content
+from tests.waiting import wait_until
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 HEEDS_TERM = 'trap "sleep 0.2; echo $0 left >>$1; exit" TERM; echo $0 began >>$1; while :; do sleep 0.05; done'
@@ -66,10 +66,7 @@ def start(name: str, said: Path, children: list[subprocess.Popen[bytes]], **envi
     command = ["sh", "-c", HEEDS_TERM, name, str(said)]
     child = subprocess.Popen(command, start_new_session=True, env={**os.environ, **environment})
     children.append(child)
-    deadline = time.monotonic() + PATIENCE_S
-    while f"{name} began".encode() not in content(said):
-        assert time.monotonic() < deadline, f"{name} does not begin"
-        time.sleep(0.01)
+    wait_until(lambda: f"{name} began".encode() in content(said), f"{name} begins")
     return psutil.Process(child.pid)
 
 

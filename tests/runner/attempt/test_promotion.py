@@ -19,6 +19,7 @@ from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.program.runner import Runner
 from tests.places import CHILDREN
+from tests.waiting import wait_until_async
 
 TRAINER = CHILDREN / "trainer.py"
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
@@ -77,11 +78,7 @@ async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Pro
 
 
 async def until(runner: Runner, look: Any) -> Any:
-    """`look` is asked again and again, as not all it looks at tells of its changes."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not (found := look()):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-    return found
+    return await wait_until_async(look, timeout_s=PATIENCE_S)
 
 
 def trains(runner: Runner, attempt: int) -> bool:

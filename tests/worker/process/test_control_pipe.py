@@ -27,6 +27,7 @@ from supervisor.protocol.messages import (
     Standing,
     Then,
 )
+from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
 from worker.process.control_pipe import Channel
 from worker.process.requests import Asked, Requests
@@ -200,10 +201,7 @@ def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel
 
 def _taken(requests: Requests) -> Asked | None:
     """What the thread left for the loop: it answers before it leaves it, so the answer may be there first."""
-    deadline = time.monotonic() + 5
-    while (asked := requests.take()) is None and time.monotonic() < deadline:
-        os.sched_yield()
-    return asked
+    return wait_until(requests.take, "a request is left")
 
 
 def test_identify_repeats_what_a_new_daemon_may_have_missed_and_ends_with_where_it_stands(

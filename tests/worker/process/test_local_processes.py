@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from supervisor.protocol.launch import Launch, LaunchError, Member, from_environ
 from supervisor.protocol.messages import Failed
 from tests.places import ROOT
 from tests.reading import alive
+from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
 
 SCRIPT = ROOT / "tests" / "worker" / "children" / "member.py"
@@ -53,10 +53,7 @@ def introduced(process: subprocess.Popen[str], count: int) -> dict[int, dict[str
 
 
 def until_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 60
-    while any(map(alive, pids)):
-        assert time.monotonic() < deadline, "still there"
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(alive, pids)), "they are gone")
 
 
 def test_each_has_a_rank_and_all_the_same_addresses(start: Start) -> None:

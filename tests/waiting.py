@@ -1,0 +1,42 @@
+"""Waits for a condition with a deadline: the one way in which tests wait."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+TIMEOUT_S = 60.0
+"""For what takes well under a second; the machine may be busy."""
+_INTERVAL_S = 0.01
+
+
+def wait_until(
+    condition: Callable[[], Found],
+    what: str = "the condition holds",
+    timeout_s: float = TIMEOUT_S,
+    details: Callable[[], object] = lambda: "",
+) -> Found:
+    """Returns the first true value of `condition()`. Raises AssertionError after `timeout_s`, with `details()`.
+
+    `what` completes the sentence "waited in vain until …". An exception in `condition` ends the wait.
+    """
+    deadline_at = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline_at:
+            raise AssertionError(f"waited {timeout_s:g} s in vain until {what}\n{details()}".rstrip())
+        time.sleep(_INTERVAL_S)
+    return found
+
+
+async def wait_until_async(
+    condition: Callable[[], Found], what: str = "the condition holds", timeout_s: float = TIMEOUT_S
+) -> Found:
+    """Does what `wait_until` does, while the event loop goes on."""
+    deadline_at = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline_at:
+            raise AssertionError(f"waited {timeout_s:g} s in vain until {what}")
+        await asyncio.sleep(_INTERVAL_S)
+    return found
