@@ -79,7 +79,7 @@ class Bench:
         self.step = self._step(tf.random.normal([BATCH, width]))
         present = attempt.this()
         self.heard = present.reporter = Heard()
-        present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(newest=KEPT))
+        present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(checkpoint_keep=KEPT))
         self.requests = present.requests
         self.run = worker.Run(self.tracked, interval="1000000 steps")
 
@@ -129,7 +129,9 @@ class Bench:
     def _waiting(self) -> Way:
         folder = self.folder / "waiting"
         folder.mkdir()
-        writer = CheckpointWriter(self.tracked, folder, Origin("bench", 1, {}, {}), RetentionPolicy(newest=KEPT), 1)
+        writer = CheckpointWriter(
+            self.tracked, folder, Origin("bench", 1, {}, {}), RetentionPolicy(checkpoint_keep=KEPT), 1
+        )
 
         def save() -> float:
             began = time.perf_counter()

@@ -20,9 +20,9 @@ from typing import NoReturn
 
 import structlog
 
-from supervisor.config import Config, ConfigError, load, options
-from supervisor.config.migrate import Fate, judge
-from supervisor.config.schema.secret import hashed
+from supervisor.config import Config, ConfigError, load_config, options
+from supervisor.config.migrate import MigrationOutcome, explain_migration
+from supervisor.config.schema.secret import hash_password
 from supervisor.control.http.sockets import ListenError
 from supervisor.host.daemon_log.log import DaemonLog
 from supervisor.host.ledger.ledger import LedgerError
@@ -56,32 +56,32 @@ EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `supervisord`; gives its exit status."""
-    asked = options.parse(arguments)
+    asked = options.parse_arguments(arguments)
     if asked.hash_password:
         return _hash_password()
     if asked.migrate is not None:
         return _migrate(asked.migrate)
     try:
         refuse_beside_supervisor()
-        said, path = options.entries(asked), options.configuration(asked)  # whole: `directory` may move us
-        config = load(path, os.environ, said)
+        said, path = options.overridden_keys(asked), options.configuration_path(asked)  # whole: `directory` may move us
+        config = load_config(path, os.environ, said)
         notice_sources(config.supervisord)
     except (ConfigError, NotAlone, UnknownSourceError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - before there is a log
         return EXIT_CONFIG
     if asked.check_config:
-        print(*config.remarks, f"{path}: good, {counted(len(config.programs), 'program')}", sep="\n")  # noqa: T201 - the answer
+        print(*config.warnings, f"{path}: good, {counted(len(config.programs), 'program')}", sep="\n")  # noqa: T201 - the answer
         return 0
-    return _run(config, lambda: load(path, os.environ, said))
+    return _run(config, lambda: load_config(path, os.environ, said))
 
 
 def _migrate(path: Path) -> int:
     try:
-        judged = judge(path, os.environ)
+        judged = explain_migration(path, os.environ)
     except ConfigError as error:
         return _refuse(str(error), EXIT_CONFIG)
     print(*judged, sep="\n")  # noqa: T201 - the answer that was asked for
-    refused = sum(each.fate is Fate.REFUSED for each in judged)
+    refused = sum(each.outcome is MigrationOutcome.REFUSED for each in judged)
     print(  # noqa: T201
         f"{path}: {refused} to change before stepkeeper can use it" if refused else f"{path}: can be used as it is"
     )
@@ -93,7 +93,7 @@ def _hash_password() -> int:
     password = getpass.getpass("Password: ") if is_typed else sys.stdin.readline().rstrip("\n")
     if not password or (is_typed and getpass.getpass("Again: ") != password):
         return _refuse("the two are not the same, or empty; try again", 1)
-    print(hashed(password))  # noqa: T201 - the answer that was asked for
+    print(hash_password(password))  # noqa: T201 - the answer that was asked for
     return 0
 
 
@@ -179,7 +179,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
         in_supervisors_words=settings.log_format == "supervisor",
     )
-    for each in config.remarks:
+    for each in config.warnings:
         log.warning("configuration.remark", text=str(each))
     try:
         return asyncio.run(_supervise(config, read, background, daemon_log))

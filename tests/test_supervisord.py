@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.host.service.background import Foreground
 from supervisor.supervisord import Supervisord
 
@@ -17,7 +17,7 @@ async def test_told_to_leave_while_a_reload_read_the_configuration_it_leaves(
 ):
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
-    config = load(path, os.environ)
+    config = load_config(path, os.environ)
     daemon = Supervisord(config, lambda: config, Foreground(), cast("Any", None))
 
     for each in told:

@@ -39,7 +39,7 @@ class Heated:
     training: loop.Training
     strategy: tf.distribute.Strategy
     step: loop.Step | None
-    split: int
+    microbatches: int
 
 
 def heat(present: Attempt, describe: Callable[[], object]) -> Heated | None:
@@ -58,8 +58,8 @@ def heat(present: Attempt, describe: Callable[[], object]) -> Heated | None:
     build(tf.train.Checkpoint(model=training.model, optimizer=training.optimizer), strategy)
     step = None
     if present.is_standby:  # else there is no time to lose
-        step = _traced(present, training, strategy, told.split, told.checkpoint_dir)
-    return Heated(training, strategy, step, told.split)
+        step = _traced(present, training, strategy, told.microbatches, told.checkpoint_dir)
+    return Heated(training, strategy, step, told.microbatches)
 
 
 def settle(present: Attempt, heated: Heated) -> None:
@@ -69,17 +69,17 @@ def settle(present: Attempt, heated: Heated) -> None:
     go = present.channel.wait_for_go() if present.channel is not None else None
     if go is None or go.restore is None or not Path(go.restore).is_dir():
         standby.start_anew(present, "there is no checkpoint of this job that would undo what the standby did")
-    if present.launch.split != heated.split:
+    if present.launch.microbatches != heated.microbatches:
         standby.start_anew(present, "batches are divided into other parts than the standby traced")
 
 
 def _traced(
-    present: Attempt, training: loop.Training, strategy: tf.distribute.Strategy, split: int, directory: Path
+    present: Attempt, training: loop.Training, strategy: tf.distribute.Strategy, microbatches: int, directory: Path
 ) -> loop.Step | None:
     """The compiled step, run once where that leaves no trace."""
     began = time.monotonic()
     generators = hidden_state.read_generators()
-    step = loop.train_step(training, strategy, split)
+    step = loop.train_step(training, strategy, microbatches)
     try:
         inputs, labels = batch_spec.zeros(directory, strategy)
         concrete = step.get_concrete_function(inputs, labels)  # type: ignore[attr-defined]

@@ -37,8 +37,8 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: Step | Non
     """Trains to the end, resuming and saving as the job says. `step`: its compiled step, if it is there already."""
     tracked = tf.train.Checkpoint(model=training.model, optimizer=training.optimizer)
     with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
-        split = run.split
-        step = step or train_step(training, strategy, split)
+        microbatches = run.split
+        step = step or train_step(training, strategy, microbatches)
         remember = batch_spec.keeper(attempt.this())
         for inputs, labels in run.batches(training.data):
             remember(inputs, labels)
@@ -49,13 +49,13 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: Step | Non
             sys.stdout.write(" ".join(f"{name} {value:.4f}" for name, value in results.items()) + "\n")
 
 
-def train_step(training: Training, strategy: tf.distribute.Strategy, split: int = 1) -> Step:
+def train_step(training: Training, strategy: tf.distribute.Strategy, microbatches: int = 1) -> Step:
     """A compiled function: one optimizer step on every replica; gives each replica's mean `loss`, and the norm of its
     gradient (`gradient_norm`), unless the optimizer scales the loss: then infinite ones are normal.
 
     The gradients of the replicas are added up, so each replica's loss is divided by the global batch size, not by its
     own: the sum is then the gradient of the mean loss over the global batch, for any number of replicas,
-    and of parts that each replica's batch is divided into (`split`).
+    and of parts that each replica's batch is divided into (`microbatches`).
     """
     model, optimizer, loss, replicas = training.model, training.optimizer, training.loss, strategy.num_replicas_in_sync
 
@@ -69,7 +69,7 @@ def train_step(training: Training, strategy: tf.distribute.Strategy, split: int 
 
     def on_replica(inputs: Any, labels: Any) -> dict[str, tf.Tensor]:
         rows = tf.shape(tf.nest.flatten(inputs)[0])[0]
-        share, gradients = microbatch.accumulate(lambda part: share_of(part, rows), (inputs, labels), split)
+        share, gradients = microbatch.accumulate(lambda part: share_of(part, rows), (inputs, labels), microbatches)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         figures = {"loss": share * replicas}
         if not isinstance(optimizer, tf.keras.optimizers.LossScaleOptimizer):

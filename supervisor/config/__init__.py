@@ -4,9 +4,9 @@ from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.load import load
+from supervisor.config.load import load_config
 from supervisor.config.model import Config
-from supervisor.ini.find import find
+from supervisor.ini.find import find_config_file
 from supervisor.ini.problems import ConfigError, Problem
 
 __all__ = [
@@ -19,6 +19,6 @@ __all__ = [
     "ProgramConfig",
     "SupervisordConfig",
     "UnixServerConfig",
-    "find",
-    "load",
+    "find_config_file",
+    "load_config",
 ]

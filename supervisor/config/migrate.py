@@ -7,14 +7,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.load import look
+from supervisor.config.load import check_config
 from supervisor.config.schema.values import FALSE, octal
-from supervisor.ini.expand import ExpansionError, expand, names, program_names
-from supervisor.ini.problems import Place
-from supervisor.ini.source import Entry, Section, read
+from supervisor.ini.expand import ExpansionError, common_placeholders, expand_placeholders, program_placeholders
+from supervisor.ini.problems import Location
+from supervisor.ini.source import IniKey, IniSection, read_ini
 
 
-class Fate(StrEnum):
+class MigrationOutcome(StrEnum):
     """What becomes of a line."""
 
     KEPT = "kept"  # means what it meant
@@ -24,19 +24,19 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class MigratedLine:
     """One line's fate. `what`: the section, or the section and key; `why`: empty if it is simply kept.
 
     Of a refused line `why` tells all.
     """
 
-    place: Place
-    fate: Fate
-    what: str
-    why: str = ""
+    location: Location
+    outcome: MigrationOutcome
+    subject: str
+    reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.fate:<9} {': '.join(filter(None, (self.what, self.why)))}"
+        return f"{self.location}: {self.outcome:<9} {': '.join(filter(None, (self.subject, self.reason)))}"
 
 
 _CRASHES = (
@@ -100,27 +100,27 @@ _WORDS = frozenset({"auto", "none", "syslog", "journal"})  # where a path could 
 _UNSUPPORTED = {"supervisord": foreign.SUPERVISORD, "program": foreign.PROGRAM, "eventlistener": foreign.PROGRAM}
 
 
-def judge(path: Path, environment: Mapping[str, str]) -> list[Judgement]:
+def explain_migration(path: Path, environment: Mapping[str, str]) -> list[MigratedLine]:
     """Every line of the file and of those it includes, in order. Raises ConfigError if the file can't be read.
 
     A line of which several things are to be said is there several times.
     """
-    source = read(path, environment)
-    looked = look(path, environment)
-    judged = [Judgement(each.place, Fate.REFUSED, "", each.text) for each in looked.problems]
-    judged += [Judgement(each.place, Fate.NO_EFFECT, "", each.text) for each in looked.remarks]
-    at, told = {each.place for each in judged}, set[str]()
+    source = read_ini(path, environment)
+    looked = check_config(path, environment)
+    judged = [MigratedLine(each.location, MigrationOutcome.REFUSED, "", each.text) for each in looked.problems]
+    judged += [MigratedLine(each.location, MigrationOutcome.NO_EFFECT, "", each.text) for each in looked.warnings]
+    at, told = {each.location for each in judged}, set[str]()
     for section in source.sections.values():
         found = [*_of_header(section, told), *_of_keys(section, environment)]
-        judged += [each for each in found if each.place not in at]
-    return sorted(judged, key=lambda each: (str(each.place.file), each.place.line or 0))
+        judged += [each for each in found if each.location not in at]
+    return sorted(judged, key=lambda each: (str(each.location.file), each.location.line or 0))
 
 
-def _of_header(section: Section, told: set[str]) -> Iterator[Judgement]:
+def _of_header(section: IniSection, told: set[str]) -> Iterator[MigratedLine]:
     """What is to be said of a section as a whole. `told`: what was said of a program, and holds for all."""
     kind, header = section.name.partition(":")[0], f"[{section.name}]"
     if section.name == foreign.STOCK_RPC_SECTION:
-        yield Judgement(section.place, Fate.NO_EFFECT, header, "the interface is always there")
+        yield MigratedLine(section.location, MigrationOutcome.NO_EFFECT, header, "the interface is always there")
         return
     if kind in foreign.SECTIONS:
         return  # refused as a whole
@@ -128,32 +128,32 @@ def _of_header(section: Section, told: set[str]) -> Iterator[Judgement]:
     if kind == "program":
         whys = [why for why in whys if why not in told]
         told.update(whys)
-    yield from _said(section.place, header, whys)
+    yield from _said(section.location, header, whys)
 
 
-def _of_keys(section: Section, environment: Mapping[str, str]) -> Iterator[Judgement]:
+def _of_keys(section: IniSection, environment: Mapping[str, str]) -> Iterator[MigratedLine]:
     kind = section.name.partition(":")[0]
     for key, entry in section.entries.items():
         what = f"[{section.name}] {key}"
         if section.name == foreign.STOCK_RPC_SECTION:
-            yield Judgement(entry.place, Fate.NO_EFFECT, what)
+            yield MigratedLine(entry.location, MigrationOutcome.NO_EFFECT, what)
         elif kind in foreign.SECTIONS or kind in foreign.IGNORED:
             continue  # its header tells all
         elif key in _UNSUPPORTED.get(kind, {}):
             why = "logs are never deleted at a start" if key == "nocleanup" else ""
-            yield Judgement(entry.place, Fate.NO_EFFECT, what, why)
+            yield MigratedLine(entry.location, MigrationOutcome.NO_EFFECT, what, why)
         else:
-            yield from _said(entry.place, what, [*_changes(section, kind, key, entry, environment)])
+            yield from _said(entry.location, what, [*_changes(section, kind, key, entry, environment)])
 
 
-def _said(place: Place, what: str, whys: list[str]) -> Iterator[Judgement]:
+def _said(place: Location, what: str, whys: list[str]) -> Iterator[MigratedLine]:
     if not whys:
-        yield Judgement(place, Fate.KEPT, what)
+        yield MigratedLine(place, MigrationOutcome.KEPT, what)
     for why in whys:
-        yield Judgement(place, Fate.CHANGED, what, why)
+        yield MigratedLine(place, MigrationOutcome.CHANGED, what, why)
 
 
-def _changes(section: Section, kind: str, key: str, entry: Entry, environment: Mapping[str, str]) -> Iterator[str]:
+def _changes(section: IniSection, kind: str, key: str, entry: IniKey, environment: Mapping[str, str]) -> Iterator[str]:
     """What is different about a key with this value."""
     value = _expanded(entry, environment)
     word = value.lower()
@@ -187,9 +187,11 @@ def _admits_others(mode: str) -> bool:
         return False  # it is refused
 
 
-def _expanded(entry: Entry, environment: Mapping[str, str]) -> str:
+def _expanded(entry: IniKey, environment: Mapping[str, str]) -> str:
     """The value, its placeholders filled as far as that goes without knowing which process it is for."""
     try:
-        return expand(entry.value, names(entry.folder, environment) | program_names("NAME", "GROUP", 0, 1))
+        return expand_placeholders(
+            entry.value, common_placeholders(entry.folder, environment) | program_placeholders("NAME", "GROUP", 0, 1)
+        )
     except ExpansionError:
         return entry.value

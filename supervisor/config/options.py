@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.ini.find import find
-from supervisor.ini.problems import ConfigError, Place, Problem
-from supervisor.ini.source import Entry
+from supervisor.ini.find import find_config_file
+from supervisor.ini.problems import ConfigError, Location, Problem
+from supervisor.ini.source import IniKey
 
-COMMAND_LINE = Place(Path("command line"))
+COMMAND_LINE = Location(Path("command line"))
 
 _EPILOG = (
     "Exit status: 0 after a shutdown, 2 for a wrong command line, 78 for a bad configuration, 75 where another "
@@ -53,18 +53,18 @@ _REFUSED = {
 """Options of Supervisor's that nothing here stands for, and what to do instead."""
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The options. Ends the process, with status 2, if they can't be understood, and with 0 after --help."""
     return _parser().parse_args(arguments)
 
 
-def configuration(options: argparse.Namespace) -> Path:
+def configuration_path(options: argparse.Namespace) -> Path:
     """The configuration file, by its full path: the one that was named, or found. Raises ConfigError."""
-    named: Path = options.configuration or find()
+    named: Path = options.configuration or find_config_file()
     return named if named.is_absolute() else _present_folder() / named
 
 
-def entries(options: argparse.Namespace) -> Mapping[str, Entry]:
+def overridden_keys(options: argparse.Namespace) -> Mapping[str, IniKey]:
     """What the options say of [supervisord] instead of the file; relative paths start from the present folder.
 
     Raises ConfigError.
@@ -74,7 +74,7 @@ def entries(options: argparse.Namespace) -> Mapping[str, Entry]:
     is_needed = any(_is_relative(texts[key]) for key in _PATHS if key in texts)
     here = _present_folder() if is_needed else Path("/")
     # a percent sign is one: only the file has placeholders
-    return {key: Entry(text.replace("%", "%%"), COMMAND_LINE, here) for key, text in texts.items()}
+    return {key: IniKey(text.replace("%", "%%"), COMMAND_LINE, here) for key, text in texts.items()}
 
 
 def _is_relative(text: str) -> bool:
@@ -89,7 +89,7 @@ def _present_folder() -> Path:
         raise ConfigError([Problem(COMMAND_LINE, text)]) from error
 
 
-class _Refuse(argparse.Action):
+class _UnsupportedOption(argparse.Action):
     """Ends with what to do instead."""
 
     def __call__(
@@ -114,8 +114,8 @@ def _parser() -> argparse.ArgumentParser:
         add(short, f"--{key}", action="store_true", default=None, help=help_text)
     for short_or_none, key, metavar, help_text in _VALUES:
         add(*filter(None, (short_or_none, f"--{key}")), metavar=metavar, help=help_text)
-    add("-t", "--strip_ansi", action=_Refuse, nargs=0, help=argparse.SUPPRESS)
-    add("--profile_options", action=_Refuse, nargs="?", help=argparse.SUPPRESS)
+    add("-t", "--strip_ansi", action=_UnsupportedOption, nargs=0, help=argparse.SUPPRESS)
+    add("--profile_options", action=_UnsupportedOption, nargs="?", help=argparse.SUPPRESS)
     add("--check-config", action="store_true", help="say all that is wrong with the configuration, and exit")
     add("--migrate", type=Path, metavar="FILE", help="say of every line of Supervisor's FILE what becomes of it here")
     add("--hash-password", action="store_true", help="read a password and print what to write for it in the file")

@@ -12,10 +12,10 @@ from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.listener import ListenerConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
-from supervisor.config.schema.check import Checked
+from supervisor.config.schema.check import SectionReader
 from supervisor.config.schema.values import TRUE
 from supervisor.config.schema.values import environment as parse_environment
-from supervisor.ini.expand import program_names
+from supervisor.ini.expand import program_placeholders
 
 MAX_NAME_BYTES = 100  # it becomes part of file names, which end at 255
 RESERVED = ("all", "supervisord")
@@ -31,15 +31,15 @@ LISTENER_PRIORITY = -1  # Supervisor's: before all programs, so that they hear o
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ProgramContext:
     """What a program's section needs to know of the rest. `names`: what its values may use, less the program's own."""
 
     daemon: SupervisordConfig
-    names: Mapping[str, str]
+    placeholders: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProcessGroup:
     """The group that a program's processes are in, and when it starts; None: when the program says.
 
     `is_pool`: its processes are event listeners.
@@ -51,41 +51,43 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ProcessIdentity:
     """Which of a program's processes it is: its number, of how many."""
 
     program: str
-    group: Group
+    group: ProcessGroup
     number: int
     numprocs: int
 
 
-def build_processes(name: str, group: Group, checked: Checked, around: Surroundings) -> list[ProgramConfig]:
+def build_processes(
+    name: str, group: ProcessGroup, checked: SectionReader, around: ProgramContext
+) -> list[ProgramConfig]:
     """The program's processes, or none after complaints."""
     check_name(name, checked)
     special = LISTENER_KEYS if group.is_pool else JOB_KEYS
-    checked.refuse_unknown(set(special | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
-    relations.of_keys(checked, set(JOB_KEYS))
+    checked.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
+    relations.check_key_combinations(checked, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
-    checked.expand(set(counted), around.names)
-    processes = checked.build(ProcessesConfig, {})
+    checked.expand_values(set(counted), around.placeholders)
+    processes = checked.build_model(ProcessesConfig, {})
     if processes is None:
         processes = ProcessesConfig.build({})  # one of them tells what else is wrong
     built: dict[str, ProgramConfig] = {}
     for number in range(processes.numprocs_start, processes.numprocs_start + processes.numprocs):
-        one = Checked(checked.written, checked.problems, wrong=checked.wrong)
-        process = _build_process(_Place(name, group, number, processes.numprocs), one, around)
-        if process is None or checked.wrong:
+        one = SectionReader(checked.ini, checked.problems, bad_keys=checked.bad_keys)
+        process = _build_process(_ProcessIdentity(name, group, number, processes.numprocs), one, around)
+        if process is None or checked.bad_keys:
             return []
         if process.name in built:
             text = f"numprocs is {processes.numprocs} but process_name gives {process.process!r:.120} more than once"
-            checked.complain(f"{text}; write process_name = %(program_name)s_%(process_num)02d", "numprocs")
+            checked.add_problem(f"{text}; write process_name = %(program_name)s_%(process_num)02d", "numprocs")
             return []
         built[process.name] = process
     return list(built.values())
 
 
-def _build_process(place: _Place, checked: Checked, around: Surroundings) -> ProgramConfig | None:
+def _build_process(place: _ProcessIdentity, checked: SectionReader, around: ProgramContext) -> ProgramConfig | None:
     _expand(place, checked, around)
     process = checked.texts.pop("process_name", place.program)
     if process != place.program:
@@ -95,60 +97,63 @@ def _build_process(place: _Place, checked: Checked, around: Surroundings) -> Pro
     computed = _computed(place, process, checked, around, job)
     if is_listener:
         computed["listener"] = _listener(checked)
-    program = checked.build(ProgramConfig, computed)
-    if program is None or checked.wrong:
+    program = checked.build_model(ProgramConfig, computed)
+    if program is None or checked.bad_keys:
         if "checkpoint_dir" in checked and not is_listener:
-            computed["job"] = checked.as_far_as_known(JobConfig, {})
-        relations.of_program(checked.as_far_as_known(ProgramConfig, computed), checked)
+            computed["job"] = checked.build_partial(JobConfig, {})
+        relations.check_program(checked.build_partial(ProgramConfig, computed), checked)
         return None
-    relations.of_program(program, checked)
+    relations.check_program(program, checked)
     priority = place.group.priority
     return replace(program, group_priority=program.priority if priority is None else priority)
 
 
-def check_name(name: str, checked: Checked, key: str | None = None) -> None:
+def check_name(name: str, checked: SectionReader, key: str | None = None) -> None:
     """Complains about a name that supervisorctl, or a file's name, can't have."""
     if name in RESERVED:
-        checked.complain(f"can't be called {name!r}: supervisorctl uses that word; choose another name", key)
+        checked.add_problem(f"can't be called {name!r}: supervisorctl uses that word; choose another name", key)
     elif not _NAME.fullmatch(name) or not name.isprintable() or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
-        checked.complain(
+        checked.add_problem(
             f"has the name {name!r:.120}; a name has no space, ':', '/' or '*', does not begin with '.' or '-', and "
             f"is 1 to {MAX_NAME_BYTES} bytes long",
             key,
         )
 
 
-def _expand(place: _Place, checked: Checked, around: Surroundings) -> None:
+def _expand(place: _ProcessIdentity, checked: SectionReader, around: ProgramContext) -> None:
     special = LISTENER_KEYS if place.group.is_pool else JOB_KEYS
     keys = set(special | PROGRAM_KEYS | {"process_name"})
-    known = {**around.names, **program_names(place.program, place.group.name, place.number, place.numprocs)}
-    checked.expand({"environment"}, known)
+    known = {
+        **around.placeholders,
+        **program_placeholders(place.program, place.group.name, place.number, place.numprocs),
+    }
+    checked.expand_values({"environment"}, known)
     try:
         # what the program sets is there for its own %(ENV_X)s
         own = parse_environment(checked.texts.get("environment", ""))
     except ValueError:
         own = {}  # the model's own check of the key complains
-    checked.expand(keys - {"environment"}, known | {f"ENV_{key}": value for key, value in own.items()})
+    checked.expand_values(keys - {"environment"}, known | {f"ENV_{key}": value for key, value in own.items()})
 
 
-def _job(checked: Checked) -> JobConfig | None:
+def _job(checked: SectionReader) -> JobConfig | None:
     if "checkpoint_dir" in checked:
-        return checked.build(JobConfig, {})
-    for key in sorted(JOB_KEYS & checked.written.entries.keys()):
+        return checked.build_model(JobConfig, {})
+    for key in sorted(JOB_KEYS & checked.ini.entries.keys()):
         remedy = "add checkpoint_dir = FOLDER" if key == "entrypoint" else "add checkpoint_dir = FOLDER, or take it out"
-        checked.complain(f"{key} is for training jobs, and without checkpoint_dir this is none; {remedy}", key)
+        checked.add_problem(f"{key} is for training jobs, and without checkpoint_dir this is none; {remedy}", key)
     return None
 
 
-def _listener(checked: Checked) -> ListenerConfig | None:
+def _listener(checked: SectionReader) -> ListenerConfig | None:
     if checked.texts.get("redirect_stderr", "").lower() in TRUE:
         text = "redirect_stderr is true, and standard output is how an event listener answers; take the line out"
-        checked.complain(text, "redirect_stderr")
-    return checked.build(ListenerConfig, {})
+        checked.add_problem(text, "redirect_stderr")
+    return checked.build_model(ListenerConfig, {})
 
 
 def _computed(
-    place: _Place, process: str, checked: Checked, around: Surroundings, job: JobConfig | None
+    place: _ProcessIdentity, process: str, checked: SectionReader, around: ProgramContext, job: JobConfig | None
 ) -> dict[str, Any]:
     """What the file leaves out, or leaves to us."""
     group, is_alone = place.group.name, place.group.name == process

@@ -12,9 +12,9 @@ from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.listener import ListenerConfig
 from supervisor.config.keys.program import GroupConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.schema.section import Key, Section, is_required
+from supervisor.config.schema.section import KeyInfo, SectionModel, is_required
 
-TABLES: tuple[tuple[str, type[Section]], ...] = (
+TABLES: tuple[tuple[str, type[SectionModel]], ...] = (
     ("[supervisord]", SupervisordConfig),
     ("[program:NAME]", ProgramConfig),
     ("[program:NAME], training jobs", JobConfig),
@@ -28,17 +28,17 @@ TABLES: tuple[tuple[str, type[Section]], ...] = (
 """Heading of each table, and the model it shows."""
 
 
-def table(model: type[Section]) -> str:
+def table(model: type[SectionModel]) -> str:
     """A Markdown table: key, default, meaning."""
     rows = [
         f"| `{about.alias or field.name}` | {default(field, about)} | {about.description} |"
-        for field, about in model.known()
+        for field, about in model.described_fields()
         if not about.is_internal
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
 
 
-def default(field: Field[Any], about: Key) -> str:
+def default(field: Field[Any], about: KeyInfo) -> str:
     """What holds if the key is left out, as one would write it."""
     if about.shown:
         return about.shown

@@ -48,7 +48,7 @@ def _stop(facts: Facts, event: StopRequested | Closed, now: float) -> Effects:
     else:
         facts.closing = True
     if facts.state in ALIVE:
-        enter(facts, State.STOPPING, now + facts.policy.stop_timeout)
+        enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
         return [*remember, Terminate(facts.attempt)]
     if facts.state is State.BACKOFF:
         enter(facts, State.STOPPED)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from supervisor.ini.expand import ExpansionError, expand, names
+from supervisor.ini.expand import ExpansionError, common_placeholders, expand_placeholders
 from supervisor.ini.find import candidates
 from supervisor.ini.problems import ConfigError
-from supervisor.ini.source import Section, Source, read
+from supervisor.ini.source import IniSection, IniText, read_ini
 
 DEFAULT_URL = "http://localhost:9001"  # Supervisor's
 
@@ -73,7 +73,7 @@ def _of_file(path: Path | None, environment: Mapping[str, str]) -> dict[str, str
     if path is None:
         return {}
     try:
-        source = read(path, environment, includes=False)
+        source = read_ini(path, environment, includes=False)
     except ConfigError as error:
         raise SettingsError(str(error)) from error
     section, server = source.sections.get("supervisorctl"), source.sections.get("unix_http_server")
@@ -87,13 +87,13 @@ def _of_file(path: Path | None, environment: Mapping[str, str]) -> dict[str, str
     return values
 
 
-def _expanded(section: Section, source: Source, environment: Mapping[str, str]) -> dict[str, str]:
-    known, values = names(source.folder, environment), dict[str, str]()
+def _expanded(section: IniSection, source: IniText, environment: Mapping[str, str]) -> dict[str, str]:
+    known, values = common_placeholders(source.folder, environment), dict[str, str]()
     for key, entry in section.entries.items():
         try:
-            values[key] = expand(entry.value, known)
+            values[key] = expand_placeholders(entry.value, known)
         except ExpansionError as error:
-            raise SettingsError(f"{entry.place}: [{section.name}] {key} {error}") from error
+            raise SettingsError(f"{entry.location}: [{section.name}] {key} {error}") from error
     return values
 
 

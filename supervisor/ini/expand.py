@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from supervisor.ini.problems import nearest
+from supervisor.ini.problems import nearest_word
 
 ENVIRONMENT_PREFIX = "ENV_"
 
@@ -16,18 +16,18 @@ class ExpansionError(ValueError):
     """A placeholder that can't be filled; the text says which, why and what to do."""
 
 
-def names(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
+def common_placeholders(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """What every value may use: the folder of its file, the host's name, the environment variables."""
     variables = {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in environment.items()}
     return {**variables, "here": str(folder), "host_node_name": platform.node()}
 
 
-def program_names(program: str, group: str, number: int, numprocs: int) -> dict[str, str]:
+def program_placeholders(program: str, group: str, number: int, numprocs: int) -> dict[str, str]:
     """What the values of a program may use besides, for its process of this number."""
     return {"program_name": program, "group_name": group, "process_num": str(number), "numprocs": str(numprocs)}
 
 
-def expand(text: str, known: Mapping[str, str]) -> str:
+def expand_placeholders(text: str, known: Mapping[str, str]) -> str:
     """`text` with `%(name)s` replaced and `%%` as one percent sign. Raises ExpansionError."""
     return _PLACEHOLDER.sub(lambda found: _fill(found, known), text)
 
@@ -51,7 +51,7 @@ def _fill(found: re.Match[str], known: Mapping[str, str]) -> str:
 def _unknown(name: str, known: Mapping[str, str]) -> str:
     variable = name.removeprefix(ENVIRONMENT_PREFIX)
     if variable != name:
-        meant = nearest(name, known)
+        meant = nearest_word(name, known)
         hint = f"; did you mean %({meant})s?" if meant else "; set it where supervisord starts, or write the value here"
         return f"uses %({name})s, but there is no environment variable {variable!r:.80}{hint}"
     usable = sorted(each for each in known if not each.startswith(ENVIRONMENT_PREFIX))

@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from supervisor.ini.problems import ConfigError, Place, Problem
+from supervisor.ini.problems import ConfigError, Location, Problem
 
 NAME = "supervisord.conf"
 
 
-def find() -> Path:
+def find_config_file() -> Path:
     """The first configuration file there is in the usual places. Raises ConfigError, naming them all."""
     places = candidates()
     for place in places:
@@ -16,7 +16,7 @@ def find() -> Path:
             return place
     listed = ", ".join(map(str, places))
     text = f"cannot find a configuration file; looked for {listed}; name yours with -c FILE"
-    raise ConfigError([Problem(Place(Path(NAME)), text)])
+    raise ConfigError([Problem(Location(Path(NAME)), text)])
 
 
 def candidates() -> list[Path]:

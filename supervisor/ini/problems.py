@@ -11,7 +11,7 @@ SHOWN = 50  # problems in one message: enough for every real file, and a wrong f
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A line of a file, counted from 1; None: the file as a whole."""
 
     file: Path
@@ -25,11 +25,11 @@ class Place:
 class Problem:
     """One thing that is wrong: what, why and what to do about it, in words."""
 
-    place: Place
+    location: Location
     text: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 class ConfigError(Exception):
@@ -43,7 +43,7 @@ class ConfigError(Exception):
         super().__init__("\n".join(lines))
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest_word(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` was most likely meant to be; None if none is near."""
     found = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.7)
     return found[0] if found else None

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.ini.expand import ExpansionError, expand, names
-from supervisor.ini.problems import ConfigError, Place, Problem
+from supervisor.ini.expand import ExpansionError, common_placeholders, expand_placeholders
+from supervisor.ini.problems import ConfigError, Location, Problem
 
 MAX_FILE_BYTES = 1 << 20  # a thousand programs fit; whatever is larger is some other file
 MAX_FILES = 1000  # included ones; a pattern that matches more was a mistake
@@ -21,59 +21,59 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IniKey:
     """A value as it is written. `folder`: absolute folder of the file, what relative paths start from."""
 
     value: str
-    place: Place
+    location: Location
     folder: Path
 
 
 @dataclass(slots=True)
-class Section:
+class IniSection:
     """All that was written under one name, wherever; a key's last value holds. Keys are in lower case."""
 
     name: str
-    place: Place
-    entries: dict[str, Entry] = field(default_factory=dict)
+    location: Location
+    entries: dict[str, IniKey] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Source:
+class IniText:
     """What the files say, and what is wrong with how they say it."""
 
     path: Path
     folder: Path
-    sections: dict[str, Section] = field(default_factory=dict)
+    sections: dict[str, IniSection] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
 
-def read(path: Path, environment: Mapping[str, str], *, includes: bool = True) -> Source:
+def read_ini(path: Path, environment: Mapping[str, str], *, includes: bool = True) -> IniText:
     """The file and, if wanted, those it includes. Raises ConfigError if the file itself can't be read."""
-    source = Source(path, _folder(path))
+    source = IniText(path, _folder(path))
     text, identity = _content(path)
-    parse(text, path, source)
+    parse_ini(text, path, source)
     if includes and (section := source.sections.get("include")):
         _include(source, section, environment, {identity})
     return source
 
 
-def parse(text: str, file: Path, source: Source) -> None:
+def parse_ini(text: str, file: Path, source: IniText) -> None:
     """Adds to `source` what `text`, the content of `file`, says."""
-    parser = _Parser(file, _folder(file), source)
+    parser = _IniParser(file, _folder(file), source)
     for number, line in enumerate(_NEWLINE.split(text), 1):
         parser.feed(line, number)
     parser.end_value()
 
 
-class _Parser:
-    def __init__(self, file: Path, folder: Path, source: Source) -> None:
+class _IniParser:
+    def __init__(self, file: Path, folder: Path, source: IniText) -> None:
         self._file, self._folder, self._source = file, folder, source
-        self._section: Section | None = None
+        self._section: IniSection | None = None
         self._key = ""
         self._value: list[str] = []
         self._indent = 0
-        self._place = Place(file)
+        self._place = Location(file)
 
     def feed(self, line: str, number: int) -> None:
         bare = line.strip()
@@ -89,14 +89,14 @@ class _Parser:
             self._value.append(content.strip())
             return
         self.end_value()
-        self._place, self._indent = Place(self._file, number), indent
+        self._place, self._indent = Location(self._file, number), indent
         self._begin(content.strip())
 
     def _begin(self, content: str) -> None:
         header = _HEADER.fullmatch(content)
         if header is not None:
             name = header["name"].strip()
-            self._section = self._source.sections.setdefault(name, Section(name, self._place))
+            self._section = self._source.sections.setdefault(name, IniSection(name, self._place))
             return
         key, *value = _DELIMITER.split(content, maxsplit=1)
         if not value or not key.strip():
@@ -110,7 +110,7 @@ class _Parser:
     def end_value(self) -> None:
         if self._key and self._section is not None:
             value = "\n".join(self._value).strip()
-            self._section.entries[self._key] = Entry(value, self._place, self._folder)
+            self._section.entries[self._key] = IniKey(value, self._place, self._folder)
         self._key = ""
 
     def _wrong(self, text: str) -> None:
@@ -143,29 +143,31 @@ def _text(content: bytes, path: Path) -> str:
     if b"\0" in content:
         line = content.count(b"\n", 0, content.index(b"\0")) + 1
         raise ConfigError(
-            [Problem(Place(path, line), "there is a NUL byte; this is not a text file, or it is damaged")]
+            [Problem(Location(path, line), "there is a NUL byte; this is not a text file, or it is damaged")]
         )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         text = f"byte 0x{content[error.start]:02x} is not UTF-8; save the file as UTF-8"
-        raise ConfigError([Problem(Place(path, line), text)]) from error
+        raise ConfigError([Problem(Location(path, line), text)]) from error
 
 
 def _unusable(path: Path, why: str) -> ConfigError:
-    return ConfigError([Problem(Place(path), f"cannot read the configuration: {why}")])
+    return ConfigError([Problem(Location(path), f"cannot read the configuration: {why}")])
 
 
-def _include(source: Source, section: Section, environment: Mapping[str, str], seen: set[tuple[int, int]]) -> None:
+def _include(source: IniText, section: IniSection, environment: Mapping[str, str], seen: set[tuple[int, int]]) -> None:
     """Reads the files that [include] names, each once; those they include themselves are refused."""
     for key, entry in section.entries.items():
         if key != "files":
-            source.problems.append(Problem(entry.place, f"[include] has no key {key!r:.80}; its only key is 'files'"))
+            source.problems.append(
+                Problem(entry.location, f"[include] has no key {key!r:.80}; its only key is 'files'")
+            )
     entry_or_none = section.entries.get("files")
     if entry_or_none is None:
         source.problems.append(
-            Problem(section.place, "[include] has no 'files'; name the files, or delete the section")
+            Problem(section.location, "[include] has no 'files'; name the files, or delete the section")
         )
         return
     entry = entry_or_none
@@ -175,31 +177,31 @@ def _include(source: Source, section: Section, environment: Mapping[str, str], s
             text, identity = _content(file)
             if identity not in seen:
                 seen.add(identity)
-                parse(text, file, source)
+                parse_ini(text, file, source)
         except ConfigError as error:
             source.problems.extend(error.problems)
         if (nested := source.sections.get("include")) is not None:
             text = "an included file can't include others; name them in the main file's [include]"
-            source.problems.append(Problem(nested.place, text))
+            source.problems.append(Problem(nested.location, text))
         source.sections["include"] = section
 
 
-def _matches(entry: Entry, source: Source, environment: Mapping[str, str]) -> list[Path]:
+def _matches(entry: IniKey, source: IniText, environment: Mapping[str, str]) -> list[Path]:
     """The files that the patterns match, sorted within each; a pattern without wildcards must match."""
     try:
-        patterns = expand(entry.value, names(entry.folder, environment)).split()
+        patterns = expand_placeholders(entry.value, common_placeholders(entry.folder, environment)).split()
     except ExpansionError as error:
-        source.problems.append(Problem(entry.place, f"[include] files {error}"))
+        source.problems.append(Problem(entry.location, f"[include] files {error}"))
         return []
     found: list[Path] = []
     for pattern in patterns:
         matches = sorted(glob.glob(str(source.path.parent / os.path.expanduser(pattern))))  # noqa: PTH111, PTH207
         if not matches and not glob.has_magic(pattern):
             text = f"[include] files names {pattern!r:.200}, which does not exist; correct the name or take it out"
-            source.problems.append(Problem(entry.place, text))
+            source.problems.append(Problem(entry.location, text))
         found += map(Path, matches)
     if len(found) > MAX_FILES:
         text = f"[include] files matches {len(found)} files, the limit is {MAX_FILES}; make the patterns narrower"
-        source.problems.append(Problem(entry.place, text))
+        source.problems.append(Problem(entry.location, text))
         return []
     return found

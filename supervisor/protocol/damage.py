@@ -22,7 +22,7 @@ READING_SAYS_DAMAGE = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedCheckpoint:
     """A checkpoint that is not whole: its name, and the reason in words."""
 
     name: str

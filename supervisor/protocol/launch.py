@@ -110,12 +110,9 @@ class DaemonIdentity:
 class Launch:
     """All a worker is told at its start. None: not said, the script's own value or the default holds.
 
-    `interval_min_s`, `interval_max_s`: bounds of an interval that the worker chooses itself; `between_failures_s`: the
-    mean time between this job's failures, for that choice. `make_room`: whether older checkpoints may be deleted
-    before their time where a save finds the disk full. `on_nan`: what is done when training diverges; `loss_spike`: how
-    far off a loss counts as that; `split`: into how many parts each batch is divided. `standby`: the kind of standby
-    that is kept for the job; `waits_for`: this process is one, and waits for that daemon's word to become an attempt.
-    `workers`: how many processes of this host train together, this one among them.
+    `checkpoint_interval_min`, `checkpoint_interval_max`: bounds (s) of an interval that the worker chooses itself;
+    `between_failures_s`: the mean time between this job's failures, for that choice. `microbatches`: into how many
+    parts each batch is divided. `waits_for`: this process is a standby of that daemon and not an attempt yet.
     """
 
     job: str = "job"
@@ -129,14 +126,14 @@ class Launch:
     member: Member | None = None
     deterministic: bool = False
     strict: bool = False
-    interval: Interval | None = None
-    interval_min_s: float | None = None
-    interval_max_s: float | None = None
+    checkpoint_interval: Interval | None = None
+    checkpoint_interval_min: float | None = None
+    checkpoint_interval_max: float | None = None
     between_failures_s: float | None = None
-    make_room: bool = False
+    checkpoint_make_room: bool = False
     on_nan: str | None = None
     loss_spike: float | None = None
-    split: int = 1
+    microbatches: int = 1
     standby: str | None = None
     waits_for: DaemonIdentity | None = None
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
@@ -157,18 +154,18 @@ class Launch:
             "MEMBER": self.member and f"{self.member.rank} {self.member.link}",
             "DETERMINISTIC": "true" if self.deterministic else None,
             "STRICT": "true" if self.strict else None,
-            "CHECKPOINT_INTERVAL": self.interval,
-            "CHECKPOINT_INTERVAL_MIN": _seconds(self.interval_min_s),
-            "CHECKPOINT_INTERVAL_MAX": _seconds(self.interval_max_s),
+            "CHECKPOINT_INTERVAL": self.checkpoint_interval,
+            "CHECKPOINT_INTERVAL_MIN": _seconds(self.checkpoint_interval_min),
+            "CHECKPOINT_INTERVAL_MAX": _seconds(self.checkpoint_interval_max),
             "BETWEEN_FAILURES": _seconds(self.between_failures_s),
-            "CHECKPOINT_MAKE_ROOM": "true" if self.make_room else None,
+            "CHECKPOINT_MAKE_ROOM": "true" if self.checkpoint_make_room else None,
             "ON_NAN": self.on_nan,
             "LOSS_SPIKE": None if self.loss_spike is None else repr(self.loss_spike),
-            "MICROBATCH": self.split if self.split > 1 else None,
+            "MICROBATCH": self.microbatches if self.microbatches > 1 else None,
             "STANDBY": self.standby,
             "WAITS_FOR": self.waits_for and f"{self.waits_for.pid} {self.waits_for.start_time}",
-            "CHECKPOINT_KEEP": self.retention.newest,
-            "CHECKPOINT_KEEP_EVERY": _hours(self.retention.every_hours),
+            "CHECKPOINT_KEEP": self.retention.checkpoint_keep,
+            "CHECKPOINT_KEEP_EVERY": _hours(self.retention.checkpoint_keep_every),
             "CHECKPOINT_KEEP_BEST": _best(self.retention),
         }
         return {f"{_PREFIX}{key}": str(value) for key, value in values.items() if value is not None}
@@ -204,21 +201,21 @@ def from_environment(environment: Mapping[str, str]) -> Launch:
         member=_member(environment),
         deterministic=_flag(environment, "DETERMINISTIC"),
         strict=_flag(environment, "STRICT"),
-        interval=_interval(environment),
-        interval_min_s=_length(environment, "CHECKPOINT_INTERVAL_MIN"),
-        interval_max_s=_length(environment, "CHECKPOINT_INTERVAL_MAX"),
+        checkpoint_interval=_interval(environment),
+        checkpoint_interval_min=_length(environment, "CHECKPOINT_INTERVAL_MIN"),
+        checkpoint_interval_max=_length(environment, "CHECKPOINT_INTERVAL_MAX"),
         between_failures_s=_length(environment, "BETWEEN_FAILURES"),
-        make_room=_flag(environment, "CHECKPOINT_MAKE_ROOM"),
+        checkpoint_make_room=_flag(environment, "CHECKPOINT_MAKE_ROOM"),
         on_nan=_on_nan(environment),
         loss_spike=_loss_spike(environment),
-        split=_whole(environment, "MICROBATCH") or 1,
+        microbatches=_whole(environment, "MICROBATCH") or 1,
         standby=_standby(environment),
         waits_for=waits_for,
         retention=_retention(environment),
     )
 
 
-def without_launch(environment: Mapping[str, str]) -> dict[str, str]:
+def without_launch_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` less the launch variables, for children of a worker and for programs that are no jobs."""
     return {key: value for key, value in environment.items() if not key.startswith(_PREFIX)}
 
@@ -329,8 +326,8 @@ def _retention(environment: Mapping[str, str]) -> RetentionPolicy:
     if every is not None and seconds is None:
         raise LaunchError(f"{_PREFIX}CHECKPOINT_KEEP_EVERY is {every!r}, not a length of time")
     return RetentionPolicy(
-        newest=newest if newest is not None else RetentionPolicy().newest,
-        every_hours=None if seconds is None else seconds / 3600,
+        checkpoint_keep=newest if newest is not None else RetentionPolicy().checkpoint_keep,
+        checkpoint_keep_every=None if seconds is None else seconds / 3600,
         best_metric=metric,
         best_mode=mode,
     )

@@ -55,7 +55,7 @@ def parse_name(text: str) -> CheckpointName | None:
     return name if str(name) == text else None
 
 
-def checkpoint_in(text: str) -> CheckpointName | None:
+def checkpoint_name_in(text: str) -> CheckpointName | None:
     """The checkpoint a directory's name speaks of: committed, interrupted or set aside, perhaps twice (`.2`)."""
     return parse_name(text.removesuffix(PARTIAL)) or parse_name(_COUNTER.sub("", text))
 

@@ -72,13 +72,13 @@ class Export:
 class Promote:
     """To a standby: it is attempt `attempt` from now on, and `go` follows. Its pipes lie in `pipes` now.
 
-    `between_failures_s`, `split`: as in the launch variables, which may be of another time.
+    `between_failures_s`, `microbatches`: as in the launch variables, which may be of another time.
     """
 
     attempt: int
     pipes: str
     between_failures_s: float | None = None
-    split: int = 1
+    microbatches: int = 1
 
 
 # --- worker to daemon -------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WorkerStatus:
     """End of the answer to `identify`. `flushes`: ids that were heard and are not answered yet; `last_flush`: the
     highest id ever heard, 0 if none was. `then`: what it does once they are answered; `stop` also if a signal said so.
     """
@@ -238,7 +238,7 @@ class Standing:
 
 ToWorker = Go | Flush | Export | Identify | Promote
 FromWorker = (
-    Hello | Ready | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | Standing
+    Hello | Ready | Restored | Progress | Flushing | Committed | SaveFailed | Exported | Done | Failed | WorkerStatus
 )
 Message = ToWorker | FromWorker
 
@@ -258,5 +258,5 @@ TYPES: Mapping[str, type[Message]] = {
     "exported": Exported,
     "done": Done,
     "failed": Failed,
-    "standing": Standing,
+    "standing": WorkerStatus,
 }

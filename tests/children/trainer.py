@@ -45,8 +45,8 @@ from supervisor.protocol.messages import (
     Promote,
     Ready,
     Restored,
-    Standing,
     Then,
+    WorkerStatus,
 )
 
 STEPS = int(os.environ.get("STEPS", "100"))
@@ -155,7 +155,7 @@ class Pipes:
         step = progress.step if isinstance(progress, Progress) else None
         name = restored.checkpoint if isinstance(restored, Restored) else None
         ids = tuple(each.id for each in known)
-        self.say(Standing(self.attempt, os.getpid(), self.phase, step, name, ids, self._last_flush, then))
+        self.say(WorkerStatus(self.attempt, os.getpid(), self.phase, step, name, ids, self._last_flush, then))
 
 
 def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
@@ -289,7 +289,7 @@ def main() -> int:
             batches = (f"0:{step - 2}", f"0:{step - 1}") if told.on_nan == "skip" else ()
             pipes.say(Failed(attempt, step, f"loss of step {step} is nan", go_back=go_back, batches=batches))
             return WorkerExit.DIVERGED
-        if FAIL == "memory" and step >= 5 and told.split < 4:
+        if FAIL == "memory" and step >= 5 and told.microbatches < 4:
             bytearray(1 << 30)
         if FAIL == "told" and (told.checkpoint_dir / "fail").exists():
             how = (told.checkpoint_dir / "fail").read_text()

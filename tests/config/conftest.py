@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import Config, ConfigError, load
+from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.keys.program import ProgramConfig
 
 DAEMON = "[supervisord]\n"
@@ -16,7 +16,7 @@ def read(tmp_path: Path) -> Callable[..., Config]:
     def of(text: str, environment: Mapping[str, str] | None = None) -> Config:
         path = tmp_path / "train.conf"
         path.write_text(text)
-        return load(path, environment or {})
+        return load_config(path, environment or {})
 
     return of
 

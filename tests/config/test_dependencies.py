@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import ConfigError, load
+from supervisor.config import ConfigError, load_config
 
 
 def loaded(folder: Path, **depends_on: str):
@@ -14,7 +14,7 @@ def loaded(folder: Path, **depends_on: str):
     )
     path = folder / "test.conf"
     path.write_text("[supervisord]\n" + sections)
-    return load(path, {})
+    return load_config(path, {})
 
 
 def problems(folder: Path, **depends_on: str) -> str:

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config import Config, ConfigError, load
+from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.listener import ListenerConfig
 from supervisor.config.keys.program import ProcessesConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.load import NOTHING
-from supervisor.config.migrate import Fate, judge
+from supervisor.config.load import NO_OVERRIDES
+from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.options import COMMAND_LINE
-from supervisor.ini.source import Entry
+from supervisor.ini.source import IniKey
 from tests.fuzzing import cases
 
 KEYS = sorted(
@@ -69,12 +69,12 @@ sections = st.tuples(names, st.lists(lines, max_size=8)).map(lambda each: "\n".j
 files = st.lists(sections, max_size=5).map("\n".join)
 
 
-def outcome(content: bytes, said: Mapping[str, Entry] = NOTHING) -> Config | ConfigError:
+def outcome(content: bytes, said: Mapping[str, IniKey] = NO_OVERRIDES) -> Config | ConfigError:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.conf"
         path.write_bytes(content)
         try:
-            found: Config | ConfigError = load(path, {"A": "x"}, said)
+            found: Config | ConfigError = load_config(path, {"A": "x"}, said)
         except ConfigError as error:
             assert error.problems
             assert "\n".join(map(str, error.problems[:50])) in str(error)
@@ -98,7 +98,7 @@ def test_migrate_refuses_a_line_of_what_can_not_be_loaded_and_none_of_what_can(t
         path = Path(folder) / "a.conf"
         path.write_bytes(text.encode(errors="replace"))
         try:
-            refused = [each for each in judge(path, {"A": "x"}) if each.fate is Fate.REFUSED]
+            refused = [each for each in explain_migration(path, {"A": "x"}) if each.outcome is MigrationOutcome.REFUSED]
         except ConfigError:  # it is no text
             assert isinstance(found, ConfigError)
         else:
@@ -130,4 +130,4 @@ def test_any_value_of_any_key_loads_or_is_refused(key, value):
 def test_any_command_line_loads_or_is_refused(said, written):
     with contextlib.suppress(UnicodeEncodeError):
         text = "\n".join(["[supervisord]", *written, "[program:x]", "command=x"]).encode()
-        outcome(text, {key: Entry(value, COMMAND_LINE, Path("/")) for key, value in said.items()})
+        outcome(text, {key: IniKey(value, COMMAND_LINE, Path("/")) for key, value in said.items()})

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.config import Config
-from supervisor.config.migrate import Fate, judge
+from supervisor.config.migrate import MigrationOutcome, explain_migration
 from tests.config.conftest import DAEMON
 
 EAR = "[eventlistener:ear]\ncommand=/bin/ear\nevents=PROCESS_STATE,tick_60\n"
@@ -87,11 +87,11 @@ def test_migrate_says_which_defaults_are_others(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(DAEMON + EAR)
 
-    header = [each for each in judge(path, {}) if each.what == "[eventlistener:ear]"]
+    header = [each for each in explain_migration(path, {}) if each.subject == "[eventlistener:ear]"]
 
-    assert [(each.fate, each.why) for each in header] == [
-        (Fate.CHANGED, "1000 events may wait, not 10"),
-        (Fate.CHANGED, "standard output, which is the protocol, has no log"),
+    assert [(each.outcome, each.reason) for each in header] == [
+        (MigrationOutcome.CHANGED, "1000 events may wait, not 10"),
+        (MigrationOutcome.CHANGED, "standard output, which is the protocol, has no log"),
     ]
 
 
@@ -102,15 +102,15 @@ def test_migrate_says_what_is_different(tmp_path: Path):
         "result_handler=other:handler\n"
     )
 
-    judged = {each.place.line: each.fate for each in judge(path, {}) if (each.place.line or 0) > 1}
+    judged = {each.location.line: each.outcome for each in explain_migration(path, {}) if (each.location.line or 0) > 1}
 
     assert list(judged.values()) == [
-        Fate.KEPT,
-        Fate.KEPT,
-        Fate.KEPT,
-        Fate.KEPT,
-        Fate.CHANGED,
-        Fate.KEPT,
-        Fate.CHANGED,
-        Fate.REFUSED,
+        MigrationOutcome.KEPT,
+        MigrationOutcome.KEPT,
+        MigrationOutcome.KEPT,
+        MigrationOutcome.KEPT,
+        MigrationOutcome.CHANGED,
+        MigrationOutcome.KEPT,
+        MigrationOutcome.CHANGED,
+        MigrationOutcome.REFUSED,
     ]

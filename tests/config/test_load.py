@@ -9,7 +9,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from supervisor.config import ConfigError, load
+from supervisor.config import ConfigError, load_config
 from supervisor.protocol.launch import Interval
 from tests.config.conftest import DAEMON
 
@@ -319,7 +319,7 @@ def test_without_root_a_program_of_another_user_is_refused(complaints):
 def test_what_belongs_to_the_client_does_not_keep_the_daemon(read):
     client = "[supervisorctl]\nserverrl = x\nhistory_file = %(ENV_NOPE)s\n[ctlplugin:x]\nsupervisor.ctl_factory = a:b\n"
 
-    remarks = [str(each).rpartition("/")[2] for each in read(DAEMON + client).remarks]
+    remarks = [str(each).rpartition("/")[2] for each in read(DAEMON + client).warnings]
 
     assert remarks[0] == "train.conf:3: [supervisorctl] has no key 'serverrl'; did you mean 'serverurl'?"
     assert "there is no environment variable 'NOPE'" in remarks[1]
@@ -329,7 +329,7 @@ def test_what_belongs_to_the_client_does_not_keep_the_daemon(read):
 def test_a_client_s_section_that_is_right_needs_no_remark(read):
     config = read(f"{DAEMON}[supervisorctl]\nserverurl = unix:///x\n")
 
-    assert (config.remarks, config.supervisorctl.serverurl) == ((), "unix:///x")
+    assert (config.warnings, config.supervisorctl.serverurl) == ((), "unix:///x")
 
 
 def test_there_may_be_several_servers_of_a_kind(read):
@@ -411,7 +411,7 @@ def test_nothing_is_said_of_what_depends_on_a_wrong_value(complaints, lines, wro
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.conf: cannot read the configuration: No such file"):
-        load(tmp_path / "none.conf", {})
+        load_config(tmp_path / "none.conf", {})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import Config, ConfigError, load
+from supervisor.config import Config, ConfigError, load_config
 
 ME = getpass.getuser()
 
@@ -234,7 +234,7 @@ files = /nowhere/at/all.conf
 def loaded(folder: Path, text: str) -> Config:
     path = folder / "manual.conf"
     path.write_text(text if "[supervisord]" in text else f"[supervisord]\n{text}")
-    return load(path, {"WEB_LEVEL": "info"})
+    return load_config(path, {"WEB_LEVEL": "info"})
 
 
 @pytest.mark.parametrize("name", LOADS)

@@ -12,8 +12,8 @@ from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.listener import ListenerConfig
 from supervisor.config.keys.program import GroupConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.load import look
-from supervisor.config.migrate import CHANGED, PATHS, UNSET, Fate, judge
+from supervisor.config.load import check_config
+from supervisor.config.migrate import CHANGED, PATHS, UNSET, MigrationOutcome, explain_migration
 
 OLD = """[supervisord]
 logfile = /tmp/d.log
@@ -35,20 +35,20 @@ def test_every_line_has_its_fate(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text(OLD)
 
-    fates = list(dict.fromkeys((each.place.line, each.fate) for each in judge(path, {})))
+    fates = list(dict.fromkeys((each.location.line, each.outcome) for each in explain_migration(path, {})))
 
     assert fates == [
-        (1, Fate.CHANGED),
-        (2, Fate.CHANGED),
-        (3, Fate.KEPT),
-        (4, Fate.CHANGED),
-        (5, Fate.KEPT),
-        (6, Fate.CHANGED),
-        (7, Fate.REFUSED),
-        (8, Fate.REFUSED),
-        (10, Fate.NO_EFFECT),
-        (11, Fate.NO_EFFECT),
-        (12, Fate.NO_EFFECT),
+        (1, MigrationOutcome.CHANGED),
+        (2, MigrationOutcome.CHANGED),
+        (3, MigrationOutcome.KEPT),
+        (4, MigrationOutcome.CHANGED),
+        (5, MigrationOutcome.KEPT),
+        (6, MigrationOutcome.CHANGED),
+        (7, MigrationOutcome.REFUSED),
+        (8, MigrationOutcome.REFUSED),
+        (10, MigrationOutcome.NO_EFFECT),
+        (11, MigrationOutcome.NO_EFFECT),
+        (12, MigrationOutcome.NO_EFFECT),
     ]
 
 
@@ -80,62 +80,62 @@ LOOK = (
 @pytest.mark.parametrize(
     ("section", "line", "fate", "why"),
     [
-        ("supervisord", "logfile = /var/log/d.log", Fate.CHANGED, [JSON_LINES]),
-        ("supervisord", "logfile = d.log", Fate.CHANGED, [JSON_LINES, RELATIVE.format_map]),
-        ("supervisord", "logfile = /dev/null", Fate.CHANGED, [JSON_LINES, "the same as NONE"]),
-        ("supervisord", "pidfile = d.log", Fate.CHANGED, [RELATIVE.format_map]),
-        ("supervisord", "pidfile = %(here)s/d.pid", Fate.KEPT, []),
-        ("supervisord", "pidfile = ~/d.pid", Fate.KEPT, []),
-        ("supervisord", "pidfile = /dev/null", Fate.CHANGED, ["the same as NONE"]),
-        ("supervisord", "childlogdir = /l", Fate.CHANGED, [
+        ("supervisord", "logfile = /var/log/d.log", MigrationOutcome.CHANGED, [JSON_LINES]),
+        ("supervisord", "logfile = d.log", MigrationOutcome.CHANGED, [JSON_LINES, RELATIVE.format_map]),
+        ("supervisord", "logfile = /dev/null", MigrationOutcome.CHANGED, [JSON_LINES, "the same as NONE"]),
+        ("supervisord", "pidfile = d.log", MigrationOutcome.CHANGED, [RELATIVE.format_map]),
+        ("supervisord", "pidfile = %(here)s/d.pid", MigrationOutcome.KEPT, []),
+        ("supervisord", "pidfile = ~/d.pid", MigrationOutcome.KEPT, []),
+        ("supervisord", "pidfile = /dev/null", MigrationOutcome.CHANGED, ["the same as NONE"]),
+        ("supervisord", "childlogdir = /l", MigrationOutcome.CHANGED, [
             "logs are called NAME-stdout.log, and stay after a restart"
         ]),
-        ("supervisord", "directory = d.log", Fate.CHANGED, [RELATIVE.format_map]),
-        ("supervisord", "minfds = 65536", Fate.KEPT, []),
-        ("supervisord", "minprocs = 500", Fate.KEPT, []),
-        ("supervisord", "silent = true", Fate.KEPT, []),
-        ("supervisord", "nocleanup = true", Fate.NO_EFFECT, ["logs are never deleted at a start"]),
-        ("supervisord", "strip_ansi = false", Fate.NO_EFFECT, []),
-        ("supervisord", "loglevel = trace", Fate.CHANGED, ["is the same as debug"]),
-        ("supervisord", "loglevel = warn", Fate.KEPT, []),
-        ("unix_http_server", "file = d.log", Fate.CHANGED, [RELATIVE.format_map]),
-        ("unix_http_server", "file = /s\nchmod = 0770", Fate.CHANGED, [LOOK]),
-        ("unix_http_server", "file = /s\nchmod = 0700", Fate.KEPT, []),
-        ("unix_http_server:b", "file = /s\nusername=a\npassword = b", Fate.CHANGED, [HASHED]),
-        ("inet_http_server:b", "port = 1\nusername=a\npassword = b", Fate.CHANGED, [HASHED]),
-        ("program:x", "command = bin/run", Fate.KEPT, []),
-        ("program:x", "command = a\nautorestart = unexpected", Fate.CHANGED, [CRASHES]),
-        ("program:x", "command = a\nautorestart = true", Fate.CHANGED, [CRASHES]),
-        ("program:x", "command = a\nautorestart = false", Fate.KEPT, []),
-        ("program:x", "command = a\nautostart = true", Fate.CHANGED, [WANTED]),
-        ("program:x", "command = a\nstartretries = 9", Fate.CHANGED, [RETRIES]),
-        ("program:x", "command = a\nstartsecs = 5", Fate.KEPT, []),
-        ("program:x", "command = a\npriority = 5", Fate.CHANGED, [ORDER]),
-        ("program:x", "command = a\nstdout_logfile = AUTO", Fate.KEPT, []),
-        ("program:x", "command = a\nstdout_logfile = d.log", Fate.CHANGED, [RELATIVE.format_map]),
-        ("program:x", "command = a\nstderr_logfile = /dev/null", Fate.CHANGED, [
+        ("supervisord", "directory = d.log", MigrationOutcome.CHANGED, [RELATIVE.format_map]),
+        ("supervisord", "minfds = 65536", MigrationOutcome.KEPT, []),
+        ("supervisord", "minprocs = 500", MigrationOutcome.KEPT, []),
+        ("supervisord", "silent = true", MigrationOutcome.KEPT, []),
+        ("supervisord", "nocleanup = true", MigrationOutcome.NO_EFFECT, ["logs are never deleted at a start"]),
+        ("supervisord", "strip_ansi = false", MigrationOutcome.NO_EFFECT, []),
+        ("supervisord", "loglevel = trace", MigrationOutcome.CHANGED, ["is the same as debug"]),
+        ("supervisord", "loglevel = warn", MigrationOutcome.KEPT, []),
+        ("unix_http_server", "file = d.log", MigrationOutcome.CHANGED, [RELATIVE.format_map]),
+        ("unix_http_server", "file = /s\nchmod = 0770", MigrationOutcome.CHANGED, [LOOK]),
+        ("unix_http_server", "file = /s\nchmod = 0700", MigrationOutcome.KEPT, []),
+        ("unix_http_server:b", "file = /s\nusername=a\npassword = b", MigrationOutcome.CHANGED, [HASHED]),
+        ("inet_http_server:b", "port = 1\nusername=a\npassword = b", MigrationOutcome.CHANGED, [HASHED]),
+        ("program:x", "command = bin/run", MigrationOutcome.KEPT, []),
+        ("program:x", "command = a\nautorestart = unexpected", MigrationOutcome.CHANGED, [CRASHES]),
+        ("program:x", "command = a\nautorestart = true", MigrationOutcome.CHANGED, [CRASHES]),
+        ("program:x", "command = a\nautorestart = false", MigrationOutcome.KEPT, []),
+        ("program:x", "command = a\nautostart = true", MigrationOutcome.CHANGED, [WANTED]),
+        ("program:x", "command = a\nstartretries = 9", MigrationOutcome.CHANGED, [RETRIES]),
+        ("program:x", "command = a\nstartsecs = 5", MigrationOutcome.KEPT, []),
+        ("program:x", "command = a\npriority = 5", MigrationOutcome.CHANGED, [ORDER]),
+        ("program:x", "command = a\nstdout_logfile = AUTO", MigrationOutcome.KEPT, []),
+        ("program:x", "command = a\nstdout_logfile = d.log", MigrationOutcome.CHANGED, [RELATIVE.format_map]),
+        ("program:x", "command = a\nstderr_logfile = /dev/null", MigrationOutcome.CHANGED, [
             "the same as NONE: supervisorctl tail says that there is no log"
         ]),
-        ("program:x", "command = a\nserverurl = AUTO", Fate.NO_EFFECT, []),
-        ("eventlistener:x", "command = a\nevents = EVENT\nautorestart = true", Fate.CHANGED, [CRASHES]),
-        ("eventlistener:x", "command = a\nevents = EVENT\nstdout_logfile = AUTO", Fate.CHANGED, [
+        ("program:x", "command = a\nserverurl = AUTO", MigrationOutcome.NO_EFFECT, []),
+        ("eventlistener:x", "command = a\nevents = EVENT\nautorestart = true", MigrationOutcome.CHANGED, [CRASHES]),
+        ("eventlistener:x", "command = a\nevents = EVENT\nstdout_logfile = AUTO", MigrationOutcome.CHANGED, [
             "AUTO is NONE: standard output is the protocol; a path gets a copy of it"
         ]),
-        ("supervisorctl", "history_file = d.log", Fate.CHANGED, [RELATIVE.format_map]),
-        ("supervisorctl", "prompt = x", Fate.KEPT, []),
+        ("supervisorctl", "history_file = d.log", MigrationOutcome.CHANGED, [RELATIVE.format_map]),
+        ("supervisorctl", "prompt = x", MigrationOutcome.KEPT, []),
     ],
 )  # fmt: skip
-def test_each_fate_has_its_text(tmp_path: Path, section: str, line: str, fate: Fate, why: list[object]):
+def test_each_fate_has_its_text(tmp_path: Path, section: str, line: str, fate: MigrationOutcome, why: list[object]):
     (tmp_path / "conf").mkdir()
     path = tmp_path / "conf/old.conf"
     path.write_text(f"[supervisord]\n[{section}]\n{line}\n")
     last = path.read_text().count("\n")
     filled = [each if isinstance(each, str) else each({"folder": tmp_path, "path": "d.log"}) for each in why]
 
-    judged = [each for each in judge(path, {}) if each.place.line == last]
+    judged = [each for each in explain_migration(path, {}) if each.location.line == last]
 
-    assert {each.fate for each in judged} == {fate}
-    assert [each.why for each in judged if each.why] == filled
+    assert {each.outcome for each in judged} == {fate}
+    assert [each.reason for each in judged if each.reason] == filled
 
 
 def test_what_holds_for_every_program_is_said_once(tmp_path: Path):
@@ -143,7 +143,7 @@ def test_what_holds_for_every_program_is_said_once(tmp_path: Path):
     path.write_text("[supervisord]\n[program:x]\ncommand = x\n[program:y]\ncommand = y\n")
 
     headers = {
-        name: [each.why for each in judge(path, {}) if each.what == f"[{name}]"]
+        name: [each.reason for each in explain_migration(path, {}) if each.subject == f"[{name}]"]
         for name in ("supervisord", "program:x", "program:y")
     }
 
@@ -160,10 +160,10 @@ def test_an_included_file_s_paths_start_from_its_own_folder(tmp_path: Path):
     path = tmp_path / "old.conf"
     path.write_text("[supervisord]\n[include]\nfiles = conf.d/*.conf\n")
 
-    (found,) = [each for each in judge(path, {}) if each.what == "[program:x] directory"]
+    (found,) = [each for each in explain_migration(path, {}) if each.subject == "[program:x] directory"]
 
-    assert found.place.file == tmp_path / "conf.d/x.conf"
-    assert found.why.startswith(f"is {tmp_path}/conf.d/work: relative paths start from the folder of their file")
+    assert found.location.file == tmp_path / "conf.d/x.conf"
+    assert found.reason.startswith(f"is {tmp_path}/conf.d/work: relative paths start from the folder of their file")
 
 
 def test_the_command_prints_it_and_says_whether_the_file_can_be_used(tmp_path: Path):
@@ -208,7 +208,7 @@ def test_supervisors_own_files_load():
     (package,) = binaries.parent.glob("lib/python*/site-packages/supervisor")
     files = sorted([*package.glob("tests/fixtures/*.conf"), package / "skel/sample.conf"])
 
-    refused = {f"{path.name}: {problem.text}" for path in files for problem in look(path, os.environ).problems}
+    refused = {f"{path.name}: {problem.text}" for path in files for problem in check_config(path, os.environ).problems}
 
     assert len(files) > 20
     assert refused == set()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import Config, ConfigError, load
-from supervisor.config.options import entries, parse
+from supervisor.config import Config, ConfigError, load_config
+from supervisor.config.options import overridden_keys, parse_arguments
 
 STOCK = {
     "-c": "--configuration", "-n": "--nodaemon", "-s": "--silent", "-h": "--help", "-v": "--version", "-u": "--user",
@@ -20,12 +20,12 @@ STOCK = {
 def loaded(folder: Path, *options: str, text: str = "[supervisord]\n") -> Config:
     path = folder / "test.conf"
     path.write_text(text)
-    return load(path, {}, entries(parse(options)))
+    return load_config(path, {}, overridden_keys(parse_arguments(options)))
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *options: str) -> str:
     with pytest.raises(SystemExit) as left:
-        parse(options)
+        parse_arguments(options)
     assert left.value.code == 2
     return capsys.readouterr().err
 
@@ -63,7 +63,7 @@ def test_an_option_wins_over_the_file(tmp_path: Path, options: list[str], key: s
 
 def test_every_option_of_supervisors_is_known_by_both_names(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as left:
-        parse(["-?"])
+        parse_arguments(["-?"])
     shown = capsys.readouterr().out
 
     assert left.value.code == 0

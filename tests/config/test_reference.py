@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.config.reference import TABLES, blocks
-from supervisor.config.schema.section import Section
+from supervisor.config.schema.section import SectionModel
 from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD
 from tests.places import ROOT
 
@@ -28,8 +28,8 @@ def test_the_page_names_no_key_that_is_not_there():
 
 
 @pytest.mark.parametrize(("heading", "model"), TABLES)
-def test_every_key_says_what_it_means(heading: str, model: type[Section]):
-    for field, about in model.known():
+def test_every_key_says_what_it_means(heading: str, model: type[SectionModel]):
+    for field, about in model.described_fields():
         assert len(about.description) > 10, f"{heading} {field.name}"
 
 
@@ -38,11 +38,11 @@ def test_the_example_of_the_page_is_good(tmp_path):
     path = tmp_path / "supervisord.conf"
     path.write_text(example[1])
 
-    assert list(load(path, {}).programs) == ["digits", "tensorboard"]
+    assert list(load_config(path, {}).programs) == ["digits", "tensorboard"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.conf")), ids=lambda path: path.name)
 def test_the_examples_are_good(path):
     variables = re.findall(r"%\(ENV_(\w+)\)s", path.read_text())
 
-    assert load(path, dict.fromkeys(variables, "x")).programs
+    assert load_config(path, dict.fromkeys(variables, "x")).programs

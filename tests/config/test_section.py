@@ -6,24 +6,24 @@ from typing import Annotated
 
 import pytest
 
-from supervisor.config import ConfigError, load
+from supervisor.config import ConfigError, load_config
 from supervisor.config.schema.section import (
-    Section,
     SectionError,
-    from_text,
+    SectionModel,
     internal,
     key,
+    parsed_by,
     required,
-    section,
+    section_model,
 )
 from supervisor.config.schema.types import FilePath, Positive
 
 
-@section
-class Kitchen(Section):
+@section_model
+class Kitchen(SectionModel):
     stove: FilePath = required("Where it stands.")
     pots: Positive | None = key(None, "How many.")
-    burners: Annotated[int, from_text(int)] = key(4, "How many.", alias="flames")
+    burners: Annotated[int, parsed_by(int)] = key(4, "How many.", alias="flames")
     labels: dict[str, str] = key({}, "What is written on them.")
     owner: str = internal("Whose.", "nobody")
 
@@ -40,8 +40,8 @@ def test_everything_wrong_is_told_at_once():
     with pytest.raises(SectionError) as refused:
         Kitchen.build({"pots": "0", "flames": "many"})
 
-    assert [key for key, _ in refused.value.complaints] == ["stove", "pots", "flames"]
-    assert all(text.split("'")[1] == key or text.startswith(f"{key} ") for key, text in refused.value.complaints)
+    assert [key for key, _ in refused.value.problems] == ["stove", "pots", "flames"]
+    assert all(text.split("'")[1] == key or text.startswith(f"{key} ") for key, text in refused.value.problems)
 
 
 def test_an_unknown_name_is_our_own_mistake():
@@ -56,7 +56,7 @@ def test_two_sections_share_no_default():
 def test_what_was_said_is_what_is_not_the_default(program):
     said = program(
         "entrypoint = a:b", "checkpoint_dir = /x", "checkpoint_interval = 500 steps", "priority = 999"
-    ).said()
+    ).non_defaults()
 
     assert said["job"] == {
         "checkpoint_dir": Path("/x"),
@@ -70,8 +70,8 @@ def test_bytes_that_are_no_text_may_be_in_paths_only(tmp_path):
     path, environment = tmp_path / "test.conf", {"X": os.fsdecode(b"\xff")}
     path.write_text("[supervisord]\nchildlogdir = /x/%(ENV_X)s\n")
 
-    assert os.fsencode(load(path, environment).supervisord.childlogdir) == b"/x/\xff"
+    assert os.fsencode(load_config(path, environment).supervisord.childlogdir) == b"/x/\xff"
 
     path.write_text("[supervisord]\nidentifier = %(ENV_X)s\n")
     with pytest.raises(ConfigError, match=r"identifier is .* not UTF-8"):
-        load(path, environment)
+        load_config(path, environment)

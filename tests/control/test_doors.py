@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench import peer
-from supervisor.config.schema.secret import Secret, hashed
+from supervisor.config.schema.secret import Secret, hash_password
 from supervisor.control.http.access import Malformed, _credentials
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
@@ -37,7 +37,7 @@ def free_port() -> int:
 def locked(tmp_path_factory: pytest.TempPathFactory):
     """The port of a daemon that asks for a login."""
     folder, port = tmp_path_factory.mktemp("doors"), free_port()
-    inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword={hashed('let: me in')}\n"
+    inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword={hash_password('let: me in')}\n"
     with Daemon(folder, SLEEPER + inet) as daemon:
         daemon.until_state("sleeper", "RUNNING")
         yield port
@@ -207,11 +207,11 @@ def test_any_text_is_a_password_or_refused(text, form):
 
 
 def test_a_hashed_password_is_itself_and_no_other():
-    secret = Secret(hashed("grün"))
+    secret = Secret(hash_password("grün"))
 
     assert secret.matches("grün")
     assert not secret.matches("grun")
-    assert hashed("grün") != hashed("grün")
+    assert hash_password("grün") != hash_password("grün")
 
 
 def test_supervisord_hashes_what_it_is_given():

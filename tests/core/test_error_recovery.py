@@ -17,7 +17,7 @@ ERROR = "internal error"
 
 
 def running() -> Job:
-    job = Job(Policy("digits", is_job=True, stop_timeout=7.0))
+    job = Job(Policy("digits", is_job=True, stopwaitsecs=7.0))
     job.handle(fact.StartRequested(), 0.0)
     job.handle(fact.StepsDone(1, 5), 1.0)
     return job

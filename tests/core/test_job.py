@@ -43,8 +43,8 @@ from supervisor.core.program.facts import AutoRestart, Policy, State
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Then
 
-JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)
-PLAIN = Policy(name="web", is_job=False, startsecs=1, startretries=3, stop_timeout=10)
+JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
+PLAIN = Policy(name="web", is_job=False, startsecs=1, startretries=3, stopwaitsecs=10)
 
 
 def starting(policy: Policy = JOB, now: float = 0.0) -> Job:
@@ -107,7 +107,7 @@ def test_what_a_start_waits_for_its_gpus_is_none_of_its_startup_timeout():
 
 
 def test_nor_of_a_learned_limit():
-    job = Job(replace(JOB, hang_floor=20.0))
+    job = Job(replace(JOB, hang_timeout_min=20.0))
     job.handle(StartRequested(), 0.0)
     job.handle(SpawnDelayed(1, 40.0), 0.0)
     assert job.deadline() == 40.0 + 10.0

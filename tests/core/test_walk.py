@@ -106,14 +106,14 @@ def policies(draw: st.DrawFn) -> Policy:
         startsecs=draw(st.sampled_from([0.0, 1.0])),
         startretries=draw(st.integers(0, 3)),
         hang_timeout=draw(st.sampled_from([None, 5.0])),
-        hang_floor=draw(st.sampled_from([None, 3.0])),
+        hang_timeout_min=draw(st.sampled_from([None, 3.0])),
         on_notice=draw(st.sampled_from(OnNotice)),
         on_oom=draw(st.sampled_from(OnOom)),
         notice_grace=draw(st.sampled_from([0.0, 60.0])),
         notify_timeout=draw(st.sampled_from([None, 7.0])),
         startup_timeout=draw(st.sampled_from([1.0, 90.0, 600.0])),
         flush_timeout=draw(st.sampled_from([1.0, 120.0])),
-        stop_timeout=draw(st.sampled_from([0.0, 10.0])),
+        stopwaitsecs=draw(st.sampled_from([0.0, 10.0])),
     )
 
 
@@ -241,10 +241,12 @@ def attempt_ends(job: Job, end: str, now: float) -> tuple[float, list[Effect]]:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 4), st.sampled_from([None, 3.0]), st.lists(st.sampled_from(list(ENDS)), min_size=30, max_size=30))
 def test_each_failure_is_charged_to_its_own_budget_and_the_first_that_is_spent_ends_the_job(
-    startretries: int, hang_floor: float | None, ends: list[str]
+    startretries: int, hang_timeout_min: float | None, ends: list[str]
 ) -> None:
-    fixed = 5.0 if hang_floor is None else None
-    job = Job(Policy("p", is_job=True, startretries=startretries, hang_floor=hang_floor, hang_timeout=fixed))
+    fixed = 5.0 if hang_timeout_min is None else None
+    job = Job(
+        Policy("p", is_job=True, startretries=startretries, hang_timeout_min=hang_timeout_min, hang_timeout=fixed)
+    )
     job.handle(events.StartRequested(), 0.0)
     now, booked = 0.0, dict.fromkeys(ENDS.values(), 0)
     for end in ends:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from supervisor.config import Config, load
+from supervisor.config import Config, load_config
 from tests.deploy.tools import DEPLOY, judge, tool
 
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
@@ -27,7 +27,7 @@ def configuration(folder: Path) -> Config:
     file.write_text(
         (DEPLOY / "docker" / "supervisord.conf").read_text().replace("/etc/stepkeeper/conf.d", str(programs))
     )
-    return load(file, {})
+    return load_config(file, {})
 
 
 def longest_leave_s(config: Config) -> float:

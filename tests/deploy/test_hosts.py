@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from supervisor.config import load
+from supervisor.config import load_config
 from tests.deploy.tools import DEPLOY, judge, tool
 from tests.reading import content
 from tests.system.harness import Daemon
@@ -34,7 +34,7 @@ def test_the_program_in_the_user_data_loads_and_flushes_within_the_notice(file: 
     conf = tmp_path / "test.conf"
     conf.write_text("[supervisord]\n" + "".join(each["content"] for each in written))
 
-    (program,) = load(conf, {}).programs.values()
+    (program,) = load_config(conf, {}).programs.values()
 
     assert program.job is not None
     assert program.job.flush_timeout < NOTICE_S[file.stem]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from tests.deploy.tools import DEPLOY, judge, tool
 from tests.system.harness import TRAINER
 from tests.waiting import wait_until
@@ -28,7 +28,7 @@ def test_bash_and_shellcheck_find_nothing_to_blame():
 def test_the_warning_comes_before_the_longest_flush(tmp_path: Path):
     conf = tmp_path / "test.conf"
     conf.write_text(f"[supervisord]\n[program:train]\ncommand=x\ncheckpoint_dir={tmp_path}\n")
-    (program,) = load(conf, {}).programs.values()
+    (program,) = load_config(conf, {}).programs.values()
     assert program.job is not None
 
     warned_s = int(SCRIPT.read_text().partition("--signal=B:USR1@")[2].split()[0])

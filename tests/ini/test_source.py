@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.ini.problems import ConfigError
-from supervisor.ini.source import MAX_FILE_BYTES, Source, parse, read
+from supervisor.ini.source import MAX_FILE_BYTES, IniText, parse_ini, read_ini
 from tests.fuzzing import cases
 
 
 def sections(text: str) -> dict[str, dict[str, str]]:
-    source = Source(Path("a.conf"), Path("/"))
-    parse(text, Path("a.conf"), source)
+    source = IniText(Path("a.conf"), Path("/"))
+    parse_ini(text, Path("a.conf"), source)
     assert source.problems == []
     return {
         name: {key: entry.value for key, entry in section.entries.items()} for name, section in source.sections.items()
@@ -42,17 +42,17 @@ def test_a_section_that_comes_again_adds_to_the_first():
 
 
 def test_every_value_knows_its_line():
-    source = Source(Path("a.conf"), Path("/"))
-    parse("[a]\r\n\r\nx = 1\r\ny =\r\n  2\r\n", Path("a.conf"), source)
+    source = IniText(Path("a.conf"), Path("/"))
+    parse_ini("[a]\r\n\r\nx = 1\r\ny =\r\n  2\r\n", Path("a.conf"), source)
 
-    assert [str(entry.place) for entry in source.sections["a"].entries.values()] == ["a.conf:3", "a.conf:4"]
+    assert [str(entry.location) for entry in source.sections["a"].entries.values()] == ["a.conf:3", "a.conf:4"]
 
 
 def test_lines_that_are_nothing_are_all_told():
-    source = Source(Path("a.conf"), Path("/"))
-    parse("x = 1\n[a]\njust words\n[open\n= 1\n", Path("a.conf"), source)
+    source = IniText(Path("a.conf"), Path("/"))
+    parse_ini("x = 1\n[a]\njust words\n[open\n= 1\n", Path("a.conf"), source)
 
-    assert [(problem.place.line, problem.text.split(";")[0]) for problem in source.problems] == [
+    assert [(problem.location.line, problem.text.split(";")[0]) for problem in source.problems] == [
         (1, "'x' stands before the first [section]"),
         (3, "'just words' is neither a [section] nor a 'key = value'"),
         (4, "'[open' is neither a [section] nor a 'key = value'"),
@@ -73,35 +73,35 @@ def test_what_is_no_text_is_refused_with_its_place(tmp_path, content, text):
     path.write_bytes(content)
 
     with pytest.raises(ConfigError, match=text):
-        read(path, {})
+        read_ini(path, {})
 
 
 def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
     path = tmp_path / "a.conf"
     path.write_bytes(b"\xef\xbb\xbf[a]\n")
 
-    assert list(read(path, {}).sections) == ["a"]
+    assert list(read_ini(path, {}).sections) == ["a"]
 
 
 @pytest.mark.parametrize("path", ["/", "/dev/zero", "/none/a.conf", "a\0b", "n" * 5000])
 def test_what_is_no_file_is_refused(path):
     with pytest.raises(ConfigError, match="cannot read the configuration"):
-        read(Path(path), {})
+        read_ini(Path(path), {})
 
 
 def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(ConfigError, match="not a regular file"):
-        read(tmp_path / "pipe", {})
+        read_ini(tmp_path / "pipe", {})
 
 
-def included(tmp_path: Path, files: str, **others: str) -> Source:
+def included(tmp_path: Path, files: str, **others: str) -> IniText:
     for name, text in others.items():
         (tmp_path / f"{name}.conf").write_text(text)
     main = tmp_path / "main.ini"
     main.write_text(f"[include]\nfiles = {files}\n[a]\nx = main\n")
-    return read(main, {"DIR": str(tmp_path)})
+    return read_ini(main, {"DIR": str(tmp_path)})
 
 
 def test_included_files_come_in_order_and_win(tmp_path):
@@ -109,7 +109,7 @@ def test_included_files_come_in_order_and_win(tmp_path):
 
     assert source.problems == []
     assert {key: entry.value for key, entry in source.sections["a"].entries.items()} == {"x": "c", "y": "c"}
-    assert source.sections["a"].entries["x"].place.file == tmp_path / "c.conf"
+    assert source.sections["a"].entries["x"].location.file == tmp_path / "c.conf"
 
 
 def test_a_pattern_may_match_nothing_but_a_name_must_exist(tmp_path):
@@ -145,4 +145,4 @@ def test_a_bad_included_file_is_a_problem_among_others(tmp_path):
 @cases(100)
 @given(st.text(alphabet=st.sampled_from("[]=:;#%(){}ab \t\n\r\"'\x0b\u2028"), max_size=200))
 def test_no_text_makes_the_reader_fail(text):
-    parse(text, Path("a.conf"), Source(Path("a.conf"), Path("/")))
+    parse_ini(text, Path("a.conf"), IniText(Path("a.conf"), Path("/")))

@@ -47,12 +47,12 @@ def test_every_launch_variable_is_described():
         strategy="mirrored",
         replicas=2,
         deterministic=True,
-        interval=launch.Interval(steps=1),
+        checkpoint_interval=launch.Interval(steps=1),
         on_nan="skip",
         loss_spike=20.0,
-        split=2,
+        microbatches=2,
         standby="hot",
-        retention=RetentionPolicy(every_hours=1, best_metric="loss"),
+        retention=RetentionPolicy(checkpoint_keep_every=1, best_metric="loss"),
     )
 
     waiting = launch.Launch(control=launch.Control(0, Path("/x")), waits_for=launch.DaemonIdentity(1, 2))

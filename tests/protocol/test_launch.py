@@ -28,13 +28,15 @@ LAUNCHES = st.builds(
     replicas=st.none() | st.integers(1, 10**6),
     deterministic=st.booleans(),
     strict=st.booleans(),
-    interval=st.none() | INTERVALS,
-    interval_min_s=st.none() | POSITIVE,
-    interval_max_s=st.none() | POSITIVE,
+    checkpoint_interval=st.none() | INTERVALS,
+    checkpoint_interval_min=st.none() | POSITIVE,
+    checkpoint_interval_max=st.none() | POSITIVE,
     between_failures_s=st.none() | POSITIVE,
-    make_room=st.booleans(),
+    checkpoint_make_room=st.booleans(),
     standby=st.none() | st.sampled_from(launch.STANDBYS),
-    retention=st.builds(RetentionPolicy, newest=st.integers(1, 10**9), every_hours=st.none() | st.just(0.1)),
+    retention=st.builds(
+        RetentionPolicy, checkpoint_keep=st.integers(1, 10**9), checkpoint_keep_every=st.none() | st.just(0.1)
+    ),
 )
 KEYS = (
     *Launch(control=Control(1, Path("/p")), checkpoint_dir=Path("/c"), replicas=1).to_environment(),
@@ -77,9 +79,9 @@ def test_who_waits_is_no_attempt_yet() -> None:
 
 @given(POSITIVE)
 def test_the_hours_between_checkpoints_that_stay_come_back(hours: float) -> None:
-    whole = Launch(retention=RetentionPolicy(every_hours=hours))
+    whole = Launch(retention=RetentionPolicy(checkpoint_keep_every=hours))
 
-    found = from_environment(whole.to_environment()).retention.every_hours
+    found = from_environment(whole.to_environment()).retention.checkpoint_keep_every
 
     assert found is not None and math.isclose(found, hours)
 
@@ -147,4 +149,4 @@ def test_text_that_is_no_interval_raises_value_error_only(text: str) -> None:
 def test_no_launch_variable_reaches_a_child() -> None:
     environment = {"HOME": "/root", **Launch(control=Control(1, Path("/p"))).to_environment()}
 
-    assert launch.without_launch(environment) == {"HOME": "/root"}
+    assert launch.without_launch_variables(environment) == {"HOME": "/root"}

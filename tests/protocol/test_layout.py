@@ -46,8 +46,8 @@ def test_a_partial_is_no_checkpoint_but_is_known(name: CheckpointName) -> None:
 @given(NAMES)
 def test_every_trace_of_a_checkpoint_tells_which(name: CheckpointName) -> None:
     for text in (str(name), name.partial, f"{name}.2", f"{name}.13"):
-        assert layout.checkpoint_in(text) == name
-    assert layout.checkpoint_in(f"{name}.old") is None
+        assert layout.checkpoint_name_in(text) == name
+    assert layout.checkpoint_name_in(f"{name}.old") is None
 
 
 def test_the_highest_attempt_of_each_program_is_known_from_its_pipes(tmp_path: Path) -> None:

@@ -344,7 +344,9 @@ class Rig:
             found = [each.name for each in os.scandir(self._folder / name) if layout.is_partial(each.name)]
         except FileNotFoundError:
             return []
-        return [each for each in found if (saved := layout.checkpoint_in(each)) is not None and saved.step > newest]
+        return [
+            each for each in found if (saved := layout.checkpoint_name_in(each)) is not None and saved.step > newest
+        ]
 
     def _damage(self, name: str, damage: Damage) -> str | None:
         """Damages the newest checkpoint if an older one is there; says which and how."""

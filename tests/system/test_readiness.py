@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import ConfigError, load
+from supervisor.config import ConfigError, load_config
 from tests.system.harness import Daemon, Refused
 
 SERVER = """
@@ -118,4 +118,4 @@ def test_what_can_not_work_is_refused_when_it_is_read(tmp_path: Path, settings: 
     path.write_text(f"[supervisord]\n{settings}\n[program:server]\ncommand=/bin/cat\n{keys}\n")
 
     with pytest.raises(ConfigError, match=said):
-        load(path, {})
+        load_config(path, {})

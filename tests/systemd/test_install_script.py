@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from tests.places import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -52,7 +52,7 @@ def test_help_names_every_option():
 
 
 def test_the_configuration_it_writes_is_good():
-    config = load(DEPLOY / "supervisord.conf", {})
+    config = load_config(DEPLOY / "supervisord.conf", {})
 
     assert config.programs == {}
     assert str(config.supervisord.runtime_dir) == "/run/stepkeeper"

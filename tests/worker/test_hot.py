@@ -180,7 +180,7 @@ def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tm
 
     def told(name: str, **other: Any) -> Launch:
         settings = {"checkpoint_dir": tmp_path / name, "deterministic": True, "replicas": 2, "standby": "hot"}
-        return Launch(interval=Interval(steps=5), **{**settings, **other})
+        return Launch(checkpoint_interval=Interval(steps=5), **{**settings, **other})
 
     whole = start(*entry, launch=told("a"))
     daemon = DaemonEnd(tmp_path / "first")

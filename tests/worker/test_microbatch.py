@@ -99,7 +99,14 @@ def test_a_missing_gradient_stays_missing() -> None:
 def test_a_run_that_is_told_to_divides_and_one_that_does_not_is_told_so(
     daemon: DaemonEnd, begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=5), split=2))
+    begin(
+        Launch(
+            control=daemon.control(),
+            checkpoint_dir=tmp_path / "c",
+            checkpoint_interval=Interval(steps=5),
+            microbatches=2,
+        )
+    )
     daemon.send(Go(1, None))
 
     with worker.Run(tf.train.Checkpoint(weight=tf.Variable(1.0))) as run:
@@ -107,7 +114,7 @@ def test_a_run_that_is_told_to_divides_and_one_that_does_not_is_told_so(
         sizes = [len(part) for part, _ in run.microbatches(tf.range(6))]
 
     assert sizes == [3, 3]
-    assert "doesn't divide its batches into 2 parts" in capsys.readouterr().err
+    assert "does not divide its batches into 2 parts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_lack_of_memory_is_known_by_the_exception(error: Exception, is_it: bool)
 
 
 def test_tensorflows_own_lack_of_memory_is_said(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=5)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=5)))
     daemon.send(Go(1, None))
 
     with (

@@ -131,7 +131,7 @@ class _Records:
 
     def add(self, place: _Place, crc: int) -> None:
         kind = place.dtype.as_datatype_enum
-        record = entry.record(kind, place.shape, place.offset, place.size, sstable.mask(crc))
+        record = entry.encode_tensor(kind, place.shape, place.offset, place.size, sstable.mask(crc))
         self._records[place.name.encode()] = record
 
     def table(self) -> bytes:

@@ -82,7 +82,7 @@ class FilesRun(Steps):
         if given is None:
             raise ValueError("cannot keep checkpoints: give the run a directory=, or the job a checkpoint_dir")
         self._directory = given
-        wanted = told.interval or (parse_interval(interval) if interval not in (None, "auto") else None)
+        wanted = told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None)
         self._saves = _FilesSaves(self._attempt, Cadence(wanted, 0, time.monotonic(), auto_of(told)))
         self._metrics: Mapping[str, float] = {}
         self._watch = Watch(told.loss_spike)
@@ -105,7 +105,7 @@ class FilesRun(Steps):
             {**versions, **topology}, opened.directory, opened.restore, self._attempt.reporter.remark
         )
         told = self._attempt.launch
-        shelf = Shelf(opened.directory, told.retention, told.make_room)
+        shelf = Shelf(opened.directory, told.retention, told.checkpoint_make_room)
         origin = Origin(told.job, self._attempt.number, versions, topology)
         writer = FilesWriter(self._files, opened.directory, origin, shelf, opened.lock.check)
         is_own = opened.restore is not None and opened.restore.parent == self._directory and opened.restore.is_dir()

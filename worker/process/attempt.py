@@ -71,7 +71,7 @@ class Attempt:
             self.launch,
             control=Control(promotion.attempt, Path(promotion.pipes)),
             between_failures_s=promotion.between_failures_s,
-            split=promotion.split,
+            microbatches=promotion.microbatches,
             waits_for=None,
         )
 
@@ -238,7 +238,7 @@ def _refuse(text: str) -> NoReturn:
 
 def _hide_launch() -> None:
     """Children that import this package too (data loaders) must not take themselves for the worker."""
-    for name in os.environ.keys() - launch.without_launch(os.environ).keys():
+    for name in os.environ.keys() - launch.without_launch_variables(os.environ).keys():
         del os.environ[name]
 
 

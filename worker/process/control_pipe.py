@@ -38,8 +38,8 @@ from supervisor.protocol.messages import (
     Promote,
     Restored,
     SaveFailed,
-    Standing,
     Then,
+    WorkerStatus,
 )
 from worker.process import truncation
 from worker.process.requests import Asked, Requests
@@ -289,7 +289,7 @@ class Channel:
             self._waiting.append(truncation.line(self._done))
         self.say(self._standing())
 
-    def _standing(self) -> Standing:
+    def _standing(self) -> WorkerStatus:
         requests, restored = self._requests, self._restored
         if self._done is not None:
             phase = Phase.DONE
@@ -297,7 +297,7 @@ class Channel:
             phase = Phase.TRAINING
         else:
             phase = Phase.WAITING if self._go is None else Phase.RESTORING
-        return Standing(
+        return WorkerStatus(
             self.attempt,
             os.getpid(),
             phase,

@@ -115,10 +115,11 @@ class Members:
             member = Launch(
                 job=told.job, checkpoint_dir=told.checkpoint_dir, strategy=told.strategy, workers=told.workers,
                 deterministic=told.deterministic, strict=told.strict, on_nan=told.on_nan, loss_spike=told.loss_spike,
-                split=told.split, interval=told.interval, member=Member(rank, theirs.fileno()),
+                microbatches=told.microbatches, checkpoint_interval=told.checkpoint_interval,
+                member=Member(rank, theirs.fileno()),
             )  # fmt: skip
             environment = {
-                **launch.without_launch(os.environ),
+                **launch.without_launch_variables(os.environ),
                 **member.to_environment(),
                 CLUSTER: _cluster(addresses, rank),
             }

@@ -133,7 +133,7 @@ class Keeper(Saves[Figures, Taken]):
             self._attempt.launch.retention,
             tensorflow_conditions.replica_count(self._strategy),
             self._own,
-            self._attempt.launch.make_room,
+            self._attempt.launch.checkpoint_make_room,
             opened.lock.check,
             must_be_finite=self._diverged is not None,
             parts=self._parts,

@@ -96,14 +96,14 @@ class Run(Steps):
             strategy,
             self._attempt,
             self._directory,
-            told.interval or (parse_interval(interval) if interval not in (None, "auto") else None),
+            told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None),
             hidden_state.check_own(generators),
             self._not_finite if (told.on_nan or on_nan) != "off" else None,
         )
         self._on_nan = told.on_nan or on_nan or "stop"
         self._watch = Watch(told.loss_spike) if self._on_nan != "off" else None
         self._left_out: frozenset[tuple[int, int]] = frozenset()
-        self._divides = told.split <= 1
+        self._divides = told.microbatches <= 1
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict
         self._checked = False
         self._position = Position()
@@ -215,7 +215,7 @@ class Run(Steps):
     def split(self) -> int:
         """Into how many parts each batch is to be divided, as memory ran out before; 1: not at all."""
         self._divides = True
-        return self._attempt.launch.split
+        return self._attempt.launch.microbatches
 
     def microbatches(self, batch: Any) -> Iterator[tuple[Batch, float]]:
         """The batch in the parts that fit into memory, each with its share of the examples; see `worker.microbatch`."""
@@ -315,7 +315,7 @@ class Run(Steps):
     def _check_divides(self) -> None:
         if not self._divides:
             self._attempt.reporter.remark(
-                f"memory ran out, but this script doesn't divide its batches into {self._attempt.launch.split} parts; "
+                f"memory ran out, but this script does not divide its batches into {self.split} parts; "
                 f"use worker.Training, or run.microbatches(batch)"
             )
 

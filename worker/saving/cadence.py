@@ -61,8 +61,8 @@ def auto_of(told: Launch) -> Auto:
     """With what the configuration and the ledger say."""
     return Auto(
         between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
-        lowest_s=told.interval_min_s or LOWEST_S,
-        highest_s=told.interval_max_s or HIGHEST_S,
+        lowest_s=told.checkpoint_interval_min or LOWEST_S,
+        highest_s=told.checkpoint_interval_max or HIGHEST_S,
     )
 
 

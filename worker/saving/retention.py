@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.protocol.checkpoints import manifest, retention, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
-from supervisor.protocol.checkpoints.retention import Kept, RetentionPolicy
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from worker.process.user_messages import remark
 
@@ -20,7 +20,7 @@ class Shelf:
         self._directory = directory
         self._policy = policy
         self._gives_room = gives_room
-        self._known: dict[CheckpointName, Kept] = {}
+        self._known: dict[CheckpointName, RetainedCheckpoint] = {}
 
     def gave_room(self, for_name: CheckpointName) -> bool:
         """Deletes the oldest one for a save that found the disk full; False if none may go."""
@@ -50,14 +50,14 @@ class Shelf:
                 selection.delete(self._directory, name)
                 self._known.pop(name, None)
 
-    def _look_at(self, name: CheckpointName) -> Kept | None:
+    def _look_at(self, name: CheckpointName) -> RetainedCheckpoint | None:
         """What retention needs to know; None for a damaged one, which is evidence and not ours to delete."""
         if name not in self._known:
             try:
                 found = manifest.read(self._directory / str(name))
             except ManifestError:
                 return None
-            self._known[name] = Kept(name, found.created_wall_at, found.metrics)
+            self._known[name] = RetainedCheckpoint(name, found.created_wall_at, found.metrics)
         return self._known[name]
 
 

@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 from supervisor.config.keys.hooks import HookKeys
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
-    from_text,
     internal,
     key,
+    parsed_by,
     required,
-    section,
+    section_model,
 )
 from supervisor.config.schema.types import (
     LOG_BACKUPS,
@@ -29,7 +29,7 @@ from supervisor.config.schema.types import (
 )
 
 
-@section
+@section_model
 class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
@@ -56,13 +56,13 @@ class SupervisordConfig(HookKeys):
     logfile_backups: Count = key(
         LOG_BACKUPS, "How many rotated logs stay, `.1` being the newest: 550 MB at most with the default size."
     )
-    loglevel: Annotated[values.LogLevel, from_text(values.log_level)] = key(
+    loglevel: Annotated[values.LogLevel, parsed_by(values.log_level)] = key(
         "info",
         "What the log holds: critical, error (a person must act), warn (recovered by itself), info (state changed), "
         "debug. Supervisor's trace and blather are the same as debug. What changes somebody asked for is in it at "
         "every level.",
     )
-    log_format: Annotated[Literal["json", "supervisor"], from_text(values.log_format)] = key(
+    log_format: Annotated[Literal["json", "supervisor"], parsed_by(values.log_format)] = key(
         "json",
         "What the log's lines are: `json`, or `supervisor`, the lines of Supervisor's that monitoring looks for "
         "(`exited: x (exit status 1; not expected)`).",
@@ -122,7 +122,7 @@ class SupervisordConfig(HookKeys):
     history_days: Positive = key(
         365, "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case."
     )
-    notices: Annotated[Literal["auto"] | tuple[str, ...], from_text(values.notices)] = key(
+    notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(values.notices)] = key(
         "auto",
         "Where notices that this host goes away come from: `auto` recognises the place it runs in, without asking the "
         "network; `off`; or sources by name, separated by commas.",
@@ -133,7 +133,7 @@ class SupervisordConfig(HookKeys):
         "that back, with a file.",
         shown="`notices` in state_dir",
     )
-    notice_owners: Annotated[frozenset[int], from_text(values.users)] = key(
+    notice_owners: Annotated[frozenset[int], parsed_by(values.users)] = key(
         frozenset(),
         "Users, separated by commas, whose files in notice_dir count besides root's and the daemon's own.",
         shown="none",
@@ -151,7 +151,7 @@ class SupervisordConfig(HookKeys):
         "Seconds after a notice's deadline in which jobs that stopped for it still wait. Then the host has come to "
         "stay after all, and they start. A minute, as providers take a host some time after they said.",
     )
-    exit_on: Annotated[tuple[str, ...], from_text(values.exit_on)] = key(
+    exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
         (),
         "What ends the daemon by itself, for containers and batch systems: `fatal`, once a program is given up (the "
         "others flush and stop; exit status 70), `done`, once every program has ended by itself (exit status 0, or 70 "

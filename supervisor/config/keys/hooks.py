@@ -5,18 +5,18 @@ from typing import Annotated
 
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
-    Section,
-    from_text,
+    SectionModel,
     key,
-    section,
+    parsed_by,
+    section_model,
 )
 
-Command = Annotated[tuple[str, ...] | None, from_text(values.command)]
+Command = Annotated[tuple[str, ...] | None, parsed_by(values.command)]
 SHOWN = "none; for a program: that of [supervisord]"
 
 
-@section
-class HookKeys(Section):
+@section_model
+class HookKeys(SectionModel):
     """Commands by event; each is run as the daemon's user, with JSON on its standard input (docs/hooks.md)."""
 
     hook_failed: Command = key(

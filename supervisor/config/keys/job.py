@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
     INTERPRETER,
-    Section,
-    from_text,
+    SectionModel,
     key,
+    parsed_by,
     required,
-    section,
+    section_model,
 )
 from supervisor.config.schema.types import (
     Boolean,
@@ -25,8 +25,8 @@ MAX_WORKERS = 64
 """More than GPUs in any host; each is a process with its own TensorFlow."""
 
 
-@section
-class JobConfig(Section):
+@section_model
+class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
@@ -48,7 +48,7 @@ class JobConfig(Section):
         "from checkpoints only.",
         shown="none: no export",
     )
-    entrypoint: Annotated[str, from_text(values.entrypoint)] | None = key(
+    entrypoint: Annotated[str, parsed_by(values.entrypoint)] | None = key(
         None,
         "Function that trains, as `package.module:function`. Stands for `command = python -m worker "
         "package.module:function`.",
@@ -60,7 +60,7 @@ class JobConfig(Section):
         "one than the daemon's.",
         shown="the daemon's interpreter",
     )
-    strategy: Annotated[str, from_text(values.strategy)] | None = key(
+    strategy: Annotated[str, parsed_by(values.strategy)] | None = key(
         None,
         "What `worker.strategy()` gives: mirrored, one-device, multiworker or tpu (docs/strategies.md).",
         shown="what the script asks for",
@@ -70,7 +70,7 @@ class JobConfig(Section):
         "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
         shown="every GPU, or one CPU device",
     )
-    workers: Annotated[int, from_text(lambda text: values.whole(text, 2, MAX_WORKERS))] | None = key(
+    workers: Annotated[int, parsed_by(lambda text: values.whole(text, 2, MAX_WORKERS))] | None = key(
         None,
         "How many processes train together on this host under `strategy = multiworker`, 2 or more. The job's process "
         "is the first of them and starts the others; they live and end together (docs/strategies.md).",
@@ -86,7 +86,7 @@ class JobConfig(Section):
         "Whether training ends after its first step if the loop uses a variable that no checkpoint would hold. Off: "
         "then it is a warning, as such a variable may be one that never changes.",
     )
-    checkpoint_interval: Annotated[Interval | None, from_text(values.interval)] = key(
+    checkpoint_interval: Annotated[Interval | None, parsed_by(values.interval)] = key(
         None,
         "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
         "training against how often the job fails (Young and Daly), and `status` shows the choice. What a crash "
@@ -112,10 +112,10 @@ class JobConfig(Section):
     checkpoint_keep: Positive = key(
         5, "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged."
     )
-    checkpoint_keep_every: Annotated[float, from_text(values.hours)] | None = key(
+    checkpoint_keep_every: Annotated[float, parsed_by(values.hours)] | None = key(
         None, "Besides, one checkpoint stays for every such length of time, such as `6 hours`.", shown="none"
     )
-    checkpoint_keep_best: Annotated[tuple[str, str], from_text(values.best)] | None = key(
+    checkpoint_keep_best: Annotated[tuple[str, str], parsed_by(values.best)] | None = key(
         None, "Besides, the one best by a metric stays: `min loss` or `max accuracy`.", shown="none"
     )
     startup_timeout: Timeout = key(
@@ -128,7 +128,7 @@ class JobConfig(Section):
         "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to end. "
         "Spot hosts give 30 to 120 s in all.",
     )
-    on_notice: Annotated[Literal["stop", "train"], from_text(values.on_notice)] = key(
+    on_notice: Annotated[Literal["stop", "train"], parsed_by(values.on_notice)] = key(
         "stop",
         "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` leaves, and "
         "starts again if the host stays after all; `train` trains on until it is killed.",
@@ -138,7 +138,7 @@ class JobConfig(Section):
         "Seconds between the moment its last checkpoint is expected on the disk and the one when the host may be gone. "
         "How long a save and a step take is measured; this is for what no measurement foresees.",
     )
-    hang_timeout: Annotated[float | Literal["auto"] | None, from_text(values.learned_timeout)] = key(
+    hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(values.learned_timeout)] = key(
         "auto",
         "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
         "kept and it is killed and relaunched. `auto` learns the limit: four times the longest silence it came back "
@@ -155,7 +155,7 @@ class JobConfig(Section):
         "Seconds a start waits for the GPU memory that the last attempt still holds; then it starts anyway. Needs "
         "NVIDIA's driver and the extra `nvml`.",
     )
-    standby: Annotated[Literal["off", "warm", "hot"] | None, from_text(values.standby)] = key(
+    standby: Annotated[Literal["off", "warm", "hot"] | None, parsed_by(values.standby)] = key(
         None,
         "Process that is kept beside the worker to become the next attempt when that dies (docs/standby.md). `warm` "
         "has imported TensorFlow and the job's module and waits before it touches a device; `hot` has also built the "
@@ -163,20 +163,20 @@ class JobConfig(Section):
         "where memory is short. A script of your own (`command`) can have a warm one if it is asked for.",
         shown="warm with an entrypoint, off with a command",
     )
-    on_nan: Annotated[str, from_text(values.on_nan)] | None = key(
+    on_nan: Annotated[str, parsed_by(values.on_nan)] | None = key(
         None,
         "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "
         "`rollback` begins again from a checkpoint before it, three times at most without a new best one; `skip` does "
         "so and leaves the batches in question out; `off` doesn't look.",
         shown="what the script says, else stop",
     )
-    loss_spike: Annotated[float | None, from_text(values.loss_spike)] = key(
+    loss_spike: Annotated[float | None, parsed_by(values.loss_spike)] = key(
         None,
         "From how many deviations above its median over the last 100 steps on a loss counts as diverged, for example "
         "20; off: only one that is not finite does, as what is far off depends on the job.",
         shown="off",
     )
-    on_oom: Annotated[Literal["restart", "microbatch"], from_text(values.on_oom)] = key(
+    on_oom: Annotated[Literal["restart", "microbatch"], parsed_by(values.on_oom)] = key(
         "restart",
         "What follows when the job runs out of memory: `restart`, or `microbatch`, which divides each batch into twice "
         "as many parts than before and adds up their gradients. The second needs a script that does so "

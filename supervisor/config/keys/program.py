@@ -8,12 +8,12 @@ from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.listener import ListenerConfig
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
-    Section,
-    from_text,
+    SectionModel,
     internal,
     key,
+    parsed_by,
     required,
-    section,
+    section_model,
 )
 from supervisor.config.schema.types import (
     LOG_BACKUPS,
@@ -40,11 +40,11 @@ JOB_STARTRETRIES = 10
 MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes and two logs
 
 
-@section
-class ProcessesConfig(Section):
+@section_model
+class ProcessesConfig(SectionModel):
     """How many processes a program's section stands for, and what they are called. More than one make a group."""
 
-    numprocs: Annotated[int, from_text(lambda text: values.whole(text, 1, MAX_NUMPROCS))] = key(
+    numprocs: Annotated[int, parsed_by(lambda text: values.whole(text, 1, MAX_NUMPROCS))] = key(
         1, "How many processes, each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
     )
     numprocs_start: Count = key(0, "The first one's number.")
@@ -55,11 +55,11 @@ class ProcessesConfig(Section):
     )
 
 
-@section
-class GroupConfig(Section):
+@section_model
+class GroupConfig(SectionModel):
     """Programs that are started, stopped and shown together, as `GROUP:*`; each is then called `GROUP:NAME`."""
 
-    programs: Annotated[tuple[str, ...], from_text(values.names)] = required(
+    programs: Annotated[tuple[str, ...], parsed_by(values.names)] = required(
         "Names of their sections, separated by commas. A program is in one group at most."
     )
     priority: Priority = key(
@@ -68,7 +68,7 @@ class GroupConfig(Section):
     )
 
 
-@section
+@section_model
 class ProgramConfig(HookKeys):
     """One program: a command that is kept running, or a training job."""
 
@@ -78,7 +78,7 @@ class ProgramConfig(HookKeys):
     group_priority: int = internal("When its group starts.")
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
-    command: Annotated[tuple[str, ...], from_text(values.command)] = required(
+    command: Annotated[tuple[str, ...], parsed_by(values.command)] = required(
         "Program and arguments, split as a shell would, but no shell runs it. Searched for in PATH if it has no slash. "
         "A job may have an entrypoint instead.",
         shown="required, but for a job with an entrypoint",
@@ -119,7 +119,7 @@ class ProgramConfig(HookKeys):
         "groups of its own; elsewhere the log says that it is not held.",
         shown="none",
     )
-    healthcheck_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(
+    healthcheck_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
         None,
         "Command that says, with exit status 0, that the program is well; run beside it as its user, in its directory, "
         "with SUPERVISOR_PROGRAM_PID. Asked while it is RUNNING. A job that is not well flushes; then it starts again "
@@ -129,7 +129,7 @@ class ProgramConfig(HookKeys):
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first. As Docker's.")
     healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take; then it has failed. As Docker's.")
     healthcheck_retries: Positive = key(3, "How many checks in a row have to fail. As Docker's.")
-    oom_score_adjust: Annotated[int, from_text(lambda text: values.whole(text, 0, 1000))] | None = key(
+    oom_score_adjust: Annotated[int, parsed_by(lambda text: values.whole(text, 0, 1000))] | None = key(
         None,
         "How much sooner than others the kernel kills it when memory runs out, 0 to 1000. Never below 0, so that a "
         "program goes before the daemon.",
@@ -140,7 +140,7 @@ class ProgramConfig(HookKeys):
         "Lower numbers start first and are told to stop last: with the daemon, with all and with groups. It is only "
         "the order; what has to be ready before, or gone after, is for depends_on to say, which wins.",
     )
-    depends_on: Annotated[tuple[str, ...], from_text(values.names)] = key(
+    depends_on: Annotated[tuple[str, ...], parsed_by(values.names)] = key(
         (),
         "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
         "for its startsecs or said so (notify), a job trains, or either has done its work. It waits for them at its "
@@ -150,12 +150,12 @@ class ProgramConfig(HookKeys):
     autostart: Boolean = key(
         True, "Whether to start it with the daemon. What you last told supervisorctl wins: a stopped program stays so."
     )
-    autorestart: Annotated[values.AutoRestart, from_text(values.autorestart)] = key(
+    autorestart: Annotated[values.AutoRestart, parsed_by(values.autorestart)] = key(
         "unexpected",
         "Whether to start it again when it ends by itself: true, false, or unexpected, which is when the exit code is "
         "not in exitcodes (for a job: when it did not say that training is done).",
     )
-    exitcodes: Annotated[frozenset[int], from_text(values.exit_codes)] = key(
+    exitcodes: Annotated[frozenset[int], parsed_by(values.exit_codes)] = key(
         frozenset({0}), "Exit codes, separated by commas, with which the program ends as it should.", shown="0"
     )
     startsecs: Seconds = key(
@@ -176,10 +176,10 @@ class ProgramConfig(HookKeys):
         "brought no new checkpoint; more of them, as what they wait for (a disk, a driver) takes longer to come back.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
-    stopsignal: Annotated[signal.Signals, from_text(values.stop_signal)] = key(
+    stopsignal: Annotated[signal.Signals, parsed_by(values.stop_signal)] = key(
         signal.SIGTERM, "Signal that tells it to end, after the flush if it is a job.", shown="TERM"
     )
-    stop_command: Annotated[tuple[str, ...], from_text(values.command)] | None = key(
+    stop_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
         None,
         "Command that tells it to end, run as its user, in its directory, with SUPERVISOR_PROGRAM_PID. When that has "
         "ended and the program has not, the signal follows. Both share stopwaitsecs.",

@@ -4,11 +4,11 @@ from typing import Annotated
 
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
-    Section,
-    from_text,
+    SectionModel,
     key,
+    parsed_by,
     required,
-    section,
+    section_model,
 )
 from supervisor.config.schema.types import FilePath, Mode, Password
 
@@ -18,8 +18,8 @@ HOW_PASSWORDS_ARE_WRITTEN = (
 )
 
 
-@section
-class UnixServerConfig(Section):
+@section_model
+class UnixServerConfig(SectionModel):
     """The socket that supervisorctl talks to. Without the section the daemon can only be told things by signals."""
 
     file: FilePath = required(
@@ -30,7 +30,7 @@ class UnixServerConfig(Section):
         0o700, "The socket's mode, in octal: who may connect. Only the daemon's user by default, as who can give "
         "orders can run programs."
     )  # fmt: skip
-    owner: Annotated[tuple[int, int], from_text(values.owner)] | None = key(
+    owner: Annotated[tuple[int, int], parsed_by(values.owner)] | None = key(
         None,
         "Owner of the socket, as `user` or `user:group`; needs root. The owner may change things, others whom the mode "
         "lets connect may only look.",
@@ -47,11 +47,11 @@ class UnixServerConfig(Section):
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
 
 
-@section
-class InetServerConfig(Section):
+@section_model
+class InetServerConfig(SectionModel):
     """A TCP address that supervisorctl on other hosts can talk to. Off without the section; there is no TLS."""
 
-    address: Annotated[tuple[str | None, int], from_text(values.address)] = required(
+    address: Annotated[tuple[str | None, int], parsed_by(values.address)] = required(
         "`HOST:PORT`; `*:PORT` or `PORT` alone is every interface. On any but the loopback interface "
         "(127.0.0.1, ::1, localhost) username and password must be set.",
         alias="port",
@@ -62,8 +62,8 @@ class InetServerConfig(Section):
     password: Password | None = key(None, HOW_PASSWORDS_ARE_WRITTEN, shown="none")
 
 
-@section
-class CtlConfig(Section):
+@section_model
+class CtlConfig(SectionModel):
     """What supervisorctl reads from the file; its options -s, -u and -p win over it."""
 
     serverurl: str | None = key(

@@ -71,7 +71,7 @@ class Secret:
         return "Secret(…)"
 
 
-def hashed(password: str) -> str:
+def hash_password(password: str) -> str:
     """The password as it may stand in a file: salted and slow to guess."""
     how = _Scrypt(LOG_N, R, P, os.urandom(SALT_BYTES))
     salt, key = (base64.b64encode(each).decode() for each in (how.salt, how.of(password.encode())))

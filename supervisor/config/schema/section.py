@@ -11,20 +11,20 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
 
 from supervisor.config.schema import values
 
-Complaint = tuple[str, str]
+KeyProblem = tuple[str, str]
 """A key, and what is wrong with it: a text that begins with its name."""
 
 
 class SectionError(Exception):
     """Why a section can't be built."""
 
-    def __init__(self, complaints: list[Complaint]) -> None:
-        super().__init__("; ".join(text for _, text in complaints))
-        self.complaints = complaints
+    def __init__(self, problems: list[KeyProblem]) -> None:
+        super().__init__("; ".join(text for _, text in problems))
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class KeyInfo:
     """What is known of a field beside its type. `shown`: the default in words, where it isn't simply the default.
 
     `alias`: the key, where the field is called otherwise.
@@ -37,28 +37,28 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class FromText:
+class ValueParser:
     """Stands in an Annotated type: how the value is read from its text and the folder its relative path starts from."""
 
-    read: Callable[[str, Path], Any]
+    parse: Callable[[str, Path], Any]
 
 
 def key(default: Any, description: str, *, shown: str | None = None, alias: str | None = None) -> Any:
     """A key of the file."""
-    return _field(default, Key(description, shown, alias))
+    return _field(default, KeyInfo(description, shown, alias))
 
 
 def required(description: str, *, shown: str | None = None, alias: str | None = None) -> Any:
     """A key without a default in the class; with `shown` the file need not have it, the reader fills it in."""
-    return _field(MISSING, Key(description, shown, alias))
+    return _field(MISSING, KeyInfo(description, shown, alias))
 
 
 def internal(description: str, default: Any = MISSING) -> Any:
     """A field that is no key of the file."""
-    return _field(default, Key(description, is_internal=True))
+    return _field(default, KeyInfo(description, is_internal=True))
 
 
-def _field(default: Any, known: Key) -> Any:
+def _field(default: Any, known: KeyInfo) -> Any:
     metadata = {"key": known}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
@@ -66,13 +66,13 @@ def _field(default: Any, known: Key) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class SectionModel:
     """A section of the file, checked and frozen. Classes made of it are decorated with `section`."""
 
     _by_name: ClassVar[Mapping[str, Field[Any]]]
     """The fields by what `build` takes them as."""
 
-    _readers: ClassVar[Mapping[str, FromText | None]]
+    _readers: ClassVar[Mapping[str, ValueParser | None]]
     """How each of them is read from its text."""
 
     _required: ClassVar[tuple[str, ...]]
@@ -81,7 +81,7 @@ class Section:
     _ini_keys: ClassVar[Mapping[str, str]]
 
     @classmethod
-    def known(cls) -> Iterator[tuple[Field[Any], Key]]:
+    def described_fields(cls) -> Iterator[tuple[Field[Any], KeyInfo]]:
         """Every field, and what is known of it."""
         return ((each, each.metadata["key"]) for each in fields(cls))
 
@@ -104,24 +104,24 @@ class Section:
         return cls(**parsed)
 
     @classmethod
-    def readable(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
+    def build_partial(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
         """The same as far as it can be read, with None for what is wrong or missing, and the fields of that."""
         parsed, _ = cls._read(given, folders)
         needed = {each.name for name, each in cls._by_name.items() if name in given or is_required(each)}
         lost = frozenset(needed - parsed.keys())
         return cls(**dict.fromkeys(lost), **parsed), lost
 
-    def said(self) -> dict[str, Any]:
+    def non_defaults(self) -> dict[str, Any]:
         """By field, what is not the default; dataclasses inside in the same way."""
-        said: dict[str, Any] = _said(self)
+        said: dict[str, Any] = _non_defaults(self)
         return said
 
     @classmethod
-    def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[Complaint]]:
+    def _read(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[dict[str, Any], list[KeyProblem]]:
         if strange := given.keys() - cls._by_name.keys():
             raise TypeError(f"{cls.__name__} has no {', '.join(sorted(strange))}")
         parsed: dict[str, Any] = {}
-        wrong: list[Complaint] = []
+        wrong: list[KeyProblem] = []
         for name, each in cls._by_name.items():
             try:
                 if name in given:
@@ -131,25 +131,27 @@ class Section:
         return parsed, wrong
 
 
-Model = TypeVar("Model", bound=Section)
+Model = TypeVar("Model", bound=SectionModel)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(key, required, internal))
-def section(model: type[Model]) -> type[Model]:
+def section_model(model: type[Model]) -> type[Model]:
     """Makes a class with keys a Section. With slots: every process has a ProgramConfig, and a dict is 1.2 KB more."""
     made = dataclass(frozen=True, kw_only=True, slots=True)(model)
-    made._by_name = {about.alias or each.name: each for each, about in made.known()}
+    made._by_name = {about.alias or each.name: each for each, about in made.described_fields()}
     made._readers = {name: _reader(each.type) for name, each in made._by_name.items()}
     made._required = tuple(name for name, each in made._by_name.items() if is_required(each))
-    made._ini_keys = {about.alias or each.name: each.name for each, about in made.known() if not about.is_internal}
+    made._ini_keys = {
+        about.alias or each.name: each.name for each, about in made.described_fields() if not about.is_internal
+    }
     return made
 
 
-def _said(value: Any) -> Any:
+def _non_defaults(value: Any) -> Any:
     if not is_dataclass(value):
         return value
     values = {each: getattr(value, each.name) for each in fields(value)}
-    return {each.name: _said(is_) for each, is_ in values.items() if is_required(each) or is_ != _default(each)}
+    return {each.name: _non_defaults(is_) for each, is_ in values.items() if is_required(each) or is_ != _default(each)}
 
 
 def _default(each: Field[Any]) -> Any:
@@ -161,20 +163,20 @@ def is_required(each: Field[Any]) -> bool:
     return each.default is MISSING and each.default_factory is MISSING
 
 
-def from_text(parse: Callable[[str], Any]) -> FromText:
+def parsed_by(parse: Callable[[str], Any]) -> ValueParser:
     """Texts go through `parse`."""
-    return FromText(lambda text, _: parse(_utf8(text)))
+    return ValueParser(lambda text, _: parse(_utf8(text)))
 
 
-def _value(reader: FromText | None, given: Any, folder: Path | None) -> Any:
+def _value(reader: ValueParser | None, given: Any, folder: Path | None) -> Any:
     if not isinstance(given, str):
         return given
-    return _utf8(given) if reader is None else reader.read(given, folder or Path.cwd())
+    return _utf8(given) if reader is None else reader.parse(given, folder or Path.cwd())
 
 
-def _reader(kind: Any) -> FromText | None:
+def _reader(kind: Any) -> ValueParser | None:
     """How a type reads itself, also the one inside `TYPE | None`."""
-    inside = (each if isinstance(each, FromText) else _reader(each) for each in get_args(kind))
+    inside = (each if isinstance(each, ValueParser) else _reader(each) for each in get_args(kind))
     return next(filter(None, inside), None)
 
 
@@ -200,6 +202,6 @@ def _interpreter(text: str, folder: Path) -> str:
     return text if text and "/" not in text else str(_path(text, folder))
 
 
-PATH = FromText(_path)
-OPTIONAL_PATH = FromText(_optional_path)
-INTERPRETER = FromText(_interpreter)
+PATH = ValueParser(_path)
+OPTIONAL_PATH = ValueParser(_optional_path)
+INTERPRETER = ValueParser(_interpreter)

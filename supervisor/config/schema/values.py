@@ -10,7 +10,7 @@ import signal
 from functools import lru_cache
 from typing import Literal
 
-from supervisor.ini.problems import nearest
+from supervisor.ini.problems import nearest_word
 from supervisor.protocol.launch import ON_NAN, STRATEGIES, UNITS, Interval, parse_best, parse_interval, parse_loss_spike
 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
@@ -250,7 +250,7 @@ def stop_signal(text: str) -> signal.Signals:
             return signal.Signals(int(name[:10]))
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     except (KeyError, ValueError):
-        meant = nearest(f"SIG{name.removeprefix('SIG')}", [each.name for each in signal.Signals])
+        meant = nearest_word(f"SIG{name.removeprefix('SIG')}", [each.name for each in signal.Signals])
         hint = f"did you mean {meant[3:]}?" if meant else "write for example TERM, INT, HUP, QUIT or USR1"
         raise ValueError(f"is {text!r:.80}, which is no signal; {hint}") from None
 
@@ -283,7 +283,7 @@ def log_format(text: str) -> Literal["json", "supervisor"]:
 def strategy(text: str) -> str:
     """The name of a distribution strategy."""
     if text not in STRATEGIES:
-        meant = nearest(text, STRATEGIES)
+        meant = nearest_word(text, STRATEGIES)
         hint = f"; did you mean {meant!r}?" if meant else ""
         raise ValueError(f"is {text!r:.80}; it can be {', '.join(STRATEGIES)}{hint}")
     return text

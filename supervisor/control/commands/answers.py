@@ -72,12 +72,14 @@ def _job(runner: Runner) -> dict[str, Any] | None:
         return None
     training = asdict(runner.acts.training)
     policy, patience = runner.facts.policy, runner.facts.patience
-    learned = policy.hang_floor is not None
+    learned = policy.hang_timeout_min is not None
     return {
         "attempt": runner.attempt,
         "checkpoint_dir": str(runner.config.job.checkpoint_dir),
         "section": str(patience.section) if runner.acts.pid is not None else None,
-        "hang_limit_s": patience.limit(patience.section, policy.hang_floor or 0.0) if learned else policy.hang_timeout,
+        "hang_limit_s": patience.limit(patience.section, policy.hang_timeout_min or 0.0)
+        if learned
+        else policy.hang_timeout,
         "suspects": sorted(runner.facts.suspects.avoid),
         "standby": runner.acts.reserve.standing() if runner.acts.reserve is not None else None,
         **training,

@@ -17,7 +17,7 @@ from supervisor.core.listeners.occurrences import (
     Fact,
     is_one_of,
 )
-from supervisor.ini.problems import nearest
+from supervisor.ini.problems import nearest_word
 from supervisor.runner.listeners.stream import Entry, Stream
 
 START = "start"
@@ -120,7 +120,7 @@ def _kinds(text: str) -> tuple[str, ...]:
     found = tuple(each.upper() for each in _listed(text))
     for each in found:
         if each not in KINDS:
-            meant = nearest(each, KINDS)
+            meant = nearest_word(each, KINDS)
             hint = (
                 f"did you mean {meant}?"
                 if meant

@@ -162,8 +162,9 @@ def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
         return []
     patience = facts.patience
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
-    if policy.hang_floor is not None and now < facts.start_by:
-        limit = f"{patience.limit(patience.section, policy.hang_floor):g} s in {patience.section} (hang_timeout = auto)"
+    if policy.hang_timeout_min is not None and now < facts.start_by:
+        limit_s = patience.limit(patience.section, policy.hang_timeout_min)
+        limit = f"{limit_s:g} s in {patience.section} (hang_timeout = auto)"
         patience.hung(facts.step, patience.section)
     facts.ending = (Cause.STARTUP_TIMEOUT, f"did not train within {limit}; does the script use worker.Run?")
     return abort(facts, now)

@@ -29,7 +29,7 @@ def stood_flushing(facts: Facts, event: HostStood, now: float) -> Effects:
     facts.hear_anew(now)
     flush = facts.flush
     if flush is not None and flush.committed and flush.then is Then.STOP:
-        facts.deadline_at = now + facts.policy.stop_timeout
+        facts.deadline_at = now + facts.policy.stopwaitsecs
     elif flush is not None:
         facts.flush = Flush(flush.id, flush.then, flush.committed, now)
         facts.deadline_at = flushing_deadline(facts, now)
@@ -38,7 +38,7 @@ def stood_flushing(facts: Facts, event: HostStood, now: float) -> Effects:
 
 def stood_stopping(facts: Facts, event: HostStood, now: float) -> Effects:
     """It could not heed the signal."""
-    facts.deadline_at = now + facts.policy.stop_timeout
+    facts.deadline_at = now + facts.policy.stopwaitsecs
     return []
 
 

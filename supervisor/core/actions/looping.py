@@ -46,7 +46,7 @@ def own_checkpoint(facts: Facts) -> str | None:
 
 def remember(facts: Facts) -> Effects:
     """What was learned of silences, for the ledger."""
-    if facts.policy.hang_floor is None or not (news := facts.patience.news()):
+    if facts.policy.hang_timeout_min is None or not (news := facts.patience.news()):
         return []
     return [RememberSilences(tuple(sorted((str(section), silent_s) for section, silent_s in news.items())))]
 

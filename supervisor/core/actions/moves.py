@@ -61,8 +61,8 @@ def hang_due(facts: Facts) -> tuple[float, Section] | None:
     policy, patience = facts.policy, facts.patience
     if not policy.is_job:
         return None
-    if policy.hang_floor is not None:
-        return patience.deadline(facts.progressed_at, policy.hang_floor)
+    if policy.hang_timeout_min is not None:
+        return patience.deadline(facts.progressed_at, policy.hang_timeout_min)
     if policy.hang_timeout is not None:
         return patience.fixed_deadline(facts.progressed_at, policy.hang_timeout, fixed_save_limit(policy))
     return None
@@ -79,9 +79,9 @@ def fixed_save_limit(policy: Policy) -> float:
 def starting_deadline(facts: Facts) -> float:
     """The one deadline of a job's STARTING: startup_timeout in all, or a learned limit for the part it is in."""
     policy, patience = facts.policy, facts.patience
-    if policy.hang_floor is None:
+    if policy.hang_timeout_min is None:
         return facts.start_by
-    silent_by = patience.since + patience.limit(patience.section, policy.hang_floor)
+    silent_by = patience.since + patience.limit(patience.section, policy.hang_timeout_min)
     return min(facts.start_by, silent_by if facts.still_until is None else max(silent_by, facts.still_until))
 
 
@@ -113,7 +113,7 @@ def launch(facts: Facts, now: float) -> Effects:
         return [Spawn(facts.attempt)]
     facts.start_by = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt, facts.split), select(facts)]
+    return [Spawn(facts.attempt, facts.microbatches), select(facts)]
 
 
 def select(facts: Facts) -> SelectCheckpoint:
@@ -150,13 +150,13 @@ def hold(facts: Facts, until: float) -> Effects:
 
 def abort(facts: Facts, now: float) -> Effects:
     """Has the worker write down what it was doing, and die."""
-    enter(facts, State.STOPPING, now + facts.policy.stop_timeout)
-    return [Abort(facts.attempt, facts.policy.stop_timeout)]
+    enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
+    return [Abort(facts.attempt, facts.policy.stopwaitsecs)]
 
 
 def terminate(facts: Facts, event: Event | None, now: float) -> Effects:
     """The stop signal, and its time limit."""
-    enter(facts, State.STOPPING, now + facts.policy.stop_timeout)
+    enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
     return [Terminate(facts.attempt)]
 
 

@@ -40,8 +40,9 @@ def follow_bad_checkpoint(facts: Facts, text: str, now: float) -> Effects:
 def follow_out_of_memory(facts: Facts, text: str, now: float) -> Effects:
     """The same again, as others may have taken the memory; or with each batch in twice as many parts."""
     if facts.policy.on_oom is OnOom.MICROBATCH:
-        facts.split = min(2 * facts.split, restart.HIGHEST_SPLIT)
-        remedy = f"each batch in {facts.split} parts from now on, where the script uses worker.Training or microbatches"
+        facts.microbatches = min(2 * facts.microbatches, restart.MAX_MICROBATCHES)
+        parts = f"each batch in {facts.microbatches} parts from now on"
+        remedy = f"{parts}, where the script uses worker.Training or microbatches"
     else:
         remedy = "give it more memory, or set on_oom = microbatch"
     return retry(facts, Cause.OUT_OF_MEMORY, f"{text}; {remedy}", now)

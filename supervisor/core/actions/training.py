@@ -91,7 +91,7 @@ def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> 
     if flush.then is Then.GO_ON:
         run(facts, now)
     else:
-        facts.deadline_at = now + facts.policy.stop_timeout
+        facts.deadline_at = now + facts.policy.stopwaitsecs
     return effects
 
 
@@ -135,10 +135,9 @@ def hung(facts: Facts, event: Event, now: float) -> Effects:
     due = hang_due(facts)
     section = due[1] if due is not None else patience.section
     silent = f"no step for {policy.hang_timeout or 0:g} s (hang_timeout)"
-    if policy.hang_floor is not None:
-        silent = (
-            f"no step for {patience.limit(section, policy.hang_floor):g} s in section {section} (hang_timeout = auto)"
-        )
+    if policy.hang_timeout_min is not None:
+        limit_s = patience.limit(section, policy.hang_timeout_min)
+        silent = f"no step for {limit_s:g} s in section {section} (hang_timeout = auto)"
         patience.hung(facts.step, section)
     elif section is Section.SAVE and patience.saving_since is not None:
         limit = f"{fixed_save_limit(policy):g} s ({SAFETY:g} times the longer of hang_timeout and flush_timeout)"

@@ -43,7 +43,7 @@ class Cause(StrEnum):
 
 LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
 """Most retries of a cause, where startretries is for what mends itself and this does not: each goes further back."""
-HIGHEST_SPLIT = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
+MAX_MICROBATCHES = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
 
 _NONE: Mapping[Cause, int] = MappingProxyType({})
 

@@ -9,11 +9,11 @@ from supervisor.protocol.messages import Then
 class Spawn:
     """Start the process of this attempt; answer with SpawnSucceeded or SpawnFailed.
 
-    `split`: into how many parts it is to divide each batch, to need less memory at a time.
+    `microbatches`: into how many parts it is to divide each batch, to need less memory at a time.
     """
 
     attempt: int
-    split: int = 1
+    microbatches: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,9 +71,9 @@ class Policy:
     startretries: int = 3
     startup_timeout: float = 600.0
     hang_timeout: float | None = None  # fixed
-    hang_floor: float | None = None  # set: learned, with this as the least
+    hang_timeout_min: float | None = None  # set: learned, with this as the least
     flush_timeout: float = 120.0
-    stop_timeout: float = 10.0
+    stopwaitsecs: float = 10.0
     on_notice: OnNotice = OnNotice.STOP
     notice_margin: float = 1.0
     notice_grace: float = 60.0
@@ -107,7 +107,7 @@ class Facts:
     suspects: Suspects = field(default_factory=Suspects)
     best_step: int | None = None  # highest step that is committed, or was restored
     reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
-    split: int = 1  # parts that each batch is divided into
+    microbatches: int = 1  # parts that each batch is divided into
     before: int | None = None  # the next checkpoint to restore is to be of a step below this: training diverged there
     rests_until: float | None = None  # monotonic; the end of a back-off that the next start is not to cut short
     held_back: bool = False  # what it depends on is not ready: nothing is launched

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from supervisor.core.failures.restart import HIGHEST_SPLIT, Cause
+from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
 from supervisor.core.failures.silences import Section
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.events import CheckpointSelected
@@ -31,7 +31,7 @@ class Memory:
     hangs: int = 0
     best_step: int | None = None
     ever_moved: bool = False
-    split: int = 1
+    microbatches: int = 1
     before: int | None = None
     waits: bool = False
     reason: str | None = None
@@ -64,7 +64,7 @@ def memory_of(facts: Facts, now: float) -> Memory:
         hangs=facts.patience.hangs,
         best_step=facts.best_step,
         ever_moved=facts.ever_moved,
-        split=facts.split,
+        microbatches=facts.microbatches,
         before=facts.before,
         waits=waits,
         reason=facts.reason if waits else None,
@@ -98,7 +98,7 @@ def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
     facts.best_step, facts.ever_moved, facts.before = memory.best_step, memory.ever_moved, memory.before
     facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
     if facts.policy.on_oom is OnOom.MICROBATCH:
-        facts.split = min(max(facts.split, memory.split), HIGHEST_SPLIT)
+        facts.microbatches = min(max(facts.microbatches, memory.microbatches), MAX_MICROBATCHES)
     if memory.attempt != facts.attempt:
         return
     facts.restoring, facts.saved, facts.began_at = memory.restoring, memory.saved, memory.began_at

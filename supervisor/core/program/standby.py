@@ -117,11 +117,11 @@ class Ended:
 class AttemptBegins:
     """The job's next attempt. `unfit`: why the standby's process can't be it; None: it can.
 
-    `split`: into how many parts batches are divided from now on.
+    `microbatches`: into how many parts batches are divided from now on.
     """
 
     unfit: str | None = None
-    split: int = 1
+    microbatches: int = 1
 
 
 Event = Stood | Looked | Loaded | Ended | AttemptBegins
@@ -135,7 +135,7 @@ class Prepare:
     """Start a standby; answer with Loaded, and in the end with Ended."""
 
     kind: Kind
-    split: int
+    microbatches: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Standing:
     not_before: float = 0.0
     look_at: float | None = None
     load_by: float = 0.0
-    split: int = 1  # it divides batches into as many parts
+    microbatches: int = 1  # it divides batches into as many parts
     deaths: int = 0  # since one was of use
 
 
@@ -238,7 +238,7 @@ class Standby:
             self.now_is, stage=Stage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
         )
         self._plan(now)
-        return [Prepare(self.wanted, self.now_is.split)]
+        return [Prepare(self.wanted, self.now_is.microbatches)]
 
     def _loaded(self, event: Loaded, now: float) -> list[Effect]:
         if self.now_is.stage is Stage.LOADING:
@@ -257,8 +257,8 @@ class Standby:
 
     def _begins(self, event: AttemptBegins) -> list[Effect]:
         was = self.now_is
-        traced_otherwise = event.split != was.split and self.wanted is not Kind.WARM
-        self.now_is = replace(was, split=event.split)
+        traced_otherwise = event.microbatches != was.microbatches and self.wanted is not Kind.WARM
+        self.now_is = replace(was, microbatches=event.microbatches)
         if was.stage not in (Stage.LOADING, Stage.READY) or was.need is Need.NONE:
             return []
         if event.unfit is not None or traced_otherwise:

@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, Usage
 from supervisor.ctl.terminal import Status, Terminal
-from supervisor.protocol.checkpoints.proving import Proven, prove
+from supervisor.protocol.checkpoints.proving import VerifiedCheckpoint, verify_all
 
 
 def checkpoints_at(terminal: Terminal, arguments: Arguments) -> Status:
@@ -16,7 +16,7 @@ def checkpoints_at(terminal: Terminal, arguments: Arguments) -> Status:
         raise Usage("Error: checkpoints --verify requires one folder or checkpoint")
     place = Path(arguments[0]).expanduser()
     try:
-        proven = prove(place)
+        proven = verify_all(place)
     except OSError as error:
         terminal.say(f"{place}: ERROR ({error.strerror})")
         return Status.WRONG
@@ -28,7 +28,7 @@ def checkpoints_at(terminal: Terminal, arguments: Arguments) -> Status:
     return Status.FINE if judged and all(judged) else Status.WRONG
 
 
-def _tell(terminal: Terminal, place: Path, proven: list[Proven]) -> None:
+def _tell(terminal: Terminal, place: Path, proven: list[VerifiedCheckpoint]) -> None:
     now = time.time()
     rows = [
         (
@@ -45,7 +45,7 @@ def _tell(terminal: Terminal, place: Path, proven: list[Proven]) -> None:
         terminal.say(line)
 
 
-def _verdict(each: Proven) -> str:
+def _verdict(each: VerifiedCheckpoint) -> str:
     if each.quarantined:
         return f"set aside: {each.reason}"
     return "whole" if each.valid else f"damaged: {each.reason}"

@@ -115,10 +115,12 @@ class Ledger:
         """The program is used again, or is not configured any more."""
         self._writer.put("DELETE FROM out_of_use WHERE program = ?", program)
 
-    def attempt_started(self, program: str, attempt: int, pid: int, start_time: int, at: float, split: int = 1) -> None:
+    def attempt_started(
+        self, program: str, attempt: int, pid: int, start_time: int, at: float, microbatches: int = 1
+    ) -> None:
         """A process was started; pid and start time identify it to a later daemon.
 
-        `split`: into how many parts it divides each batch.
+        `microbatches`: into how many parts it divides each batch.
         """
         self._writer.put(
             "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
@@ -129,7 +131,7 @@ class Ledger:
             start_time,
             at,
             self._boot_id,
-            split,
+            microbatches,
         )
 
     def attempt_restored(

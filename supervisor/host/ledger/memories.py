@@ -102,7 +102,7 @@ def _memory(found: Mapping[str, Any]) -> Memory:
         hangs=_number(found["hangs"], 64),
         best_step=_maybe(found["best_step"]),
         ever_moved=found["ever_moved"] is True,
-        split=max(1, _number(found["split"])),
+        microbatches=max(1, _number(found["microbatches"])),
         before=_maybe(found["before"]),
         waits=found["waits"] is True,
         reason=_text(found["reason"]),

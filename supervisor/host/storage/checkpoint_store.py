@@ -17,7 +17,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, rollback, selection
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
 from supervisor.protocol.checkpoints.selection import Selection
-from supervisor.protocol.damage import Refused
+from supervisor.protocol.damage import RejectedCheckpoint
 
 Answer = TypeVar("Answer")
 
@@ -39,11 +39,11 @@ class Listed:
     quarantined: bool
 
 
-def _set_unfit_aside(directory: Path, unfit: Mapping[str, str]) -> tuple[Refused, ...]:
+def _set_unfit_aside(directory: Path, unfit: Mapping[str, str]) -> tuple[RejectedCheckpoint, ...]:
     found = [name for name in selection.committed(directory) if str(name) in unfit]
     for name in found:
         selection.quarantine(directory, name, unfit[str(name)])
-    return tuple(Refused(str(name), unfit[str(name)]) for name in found)
+    return tuple(RejectedCheckpoint(str(name), unfit[str(name)]) for name in found)
 
 
 class CheckpointStore:
@@ -57,11 +57,11 @@ class CheckpointStore:
         """The newest whole checkpoint, bad ones set aside: see `checkpoints.select`, whose errors it raises."""
         return await self._ask(directory, lambda: selection.select(directory, initial, avoid))
 
-    async def roll_back(self, directory: Path, before: int) -> tuple[Refused, ...]:
+    async def roll_back(self, directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
         """Sets aside what was saved at step `before` or later, if something whole is older: see `rollback`."""
         return await self._ask(directory, lambda: rollback.roll_back(directory, before))
 
-    async def set_aside(self, directory: Path, unfit: Collection[tuple[str, str]]) -> tuple[Refused, ...]:
+    async def set_aside(self, directory: Path, unfit: Collection[tuple[str, str]]) -> tuple[RejectedCheckpoint, ...]:
         """Puts these, by name and with why, into quarantine, as far as they are there. Raises OSError."""
         return await self._ask(directory, lambda: _set_unfit_aside(directory, dict(unfit)))
 
@@ -135,8 +135,8 @@ def _look_at(folder: Path, name: layout.CheckpointName, verify: bool) -> Listed 
     return _listed(folder.name, name, found, True if verify else None, None)
 
 
-def _set_aside(quarantine: Path, refused: Refused) -> Listed | None:
-    name = layout.checkpoint_in(refused.name)
+def _set_aside(quarantine: Path, refused: RejectedCheckpoint) -> Listed | None:
+    name = layout.checkpoint_name_in(refused.name)
     if name is None:
         return None
     return _listed(refused.name, name, _readable_manifest(quarantine / refused.name), False, refused.reason, True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.damage import BundleError, Refused
+from supervisor.protocol.damage import BundleError, RejectedCheckpoint
 from supervisor.protocol.tensorbundle import verify
 from supervisor.protocol.tensorbundle.verify import INDEX, Bundle
 
@@ -31,7 +31,7 @@ _STEP_NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ForeignCheckpoint:
     """A proven checkpoint of another program. `step_source`: in words, where its step was read."""
 
     bundle: Bundle
@@ -39,7 +39,7 @@ class Found:
     step_source: str
 
 
-def newest_whole(prefixes: Iterable[Path]) -> tuple[Found | None, tuple[Refused, ...]]:
+def newest_whole(prefixes: Iterable[Path]) -> tuple[ForeignCheckpoint | None, tuple[RejectedCheckpoint, ...]]:
     """The first that is whole, and those refused before it.
 
     Raises OSError if one can't be read for a reason that says nothing about it.
@@ -49,9 +49,9 @@ def newest_whole(prefixes: Iterable[Path]) -> tuple[Found | None, tuple[Refused,
         try:
             bundle = verify.verify(prefix)
         except BundleError as error:
-            refused.append(Refused(prefix.name, explained(prefix, error)))
+            refused.append(RejectedCheckpoint(prefix.name, explained(prefix, error)))
         else:
-            return Found(bundle, *step_of(bundle)), tuple(refused)
+            return ForeignCheckpoint(bundle, *step_of(bundle)), tuple(refused)
     return None, tuple(refused)
 
 

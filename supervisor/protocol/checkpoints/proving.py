@@ -11,7 +11,7 @@ from supervisor.protocol.tensorbundle import verify
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class VerifiedCheckpoint:
     """One checkpoint and the verdict. None where something is not known; `created_wall_at` is Unix time.
 
     `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid; `damage`: of what class, if TensorFlow's.
@@ -29,7 +29,7 @@ class Proven:
     quarantined: bool = False
 
 
-def prove(place: Path) -> list[Proven]:
+def verify_all(place: Path) -> list[VerifiedCheckpoint]:
     """Those in a folder, newest first and ours before others, then those set aside; or the one that `place` names.
 
     Raises OSError if something can't be read for a reason that says nothing about the checkpoints.
@@ -41,27 +41,29 @@ def prove(place: Path) -> list[Proven]:
     return [*ours, *map(_other, foreign.at(place)), *aside]
 
 
-def _ours(folder: Path) -> Proven:
+def _ours(folder: Path) -> VerifiedCheckpoint:
     name = layout.parse_name(folder.name)
     step, attempt = (name.step, name.attempt) if name is not None else (None, None)
     try:
         found = manifest.verify(folder)
     except ManifestError as error:
-        return Proven(folder.name, "stepkeeper", step, attempt, None, None, False, str(error))
-    return Proven(folder.name, "stepkeeper", step, attempt, found.created_wall_at, found.size_bytes, True)
+        return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, None, None, False, str(error))
+    return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, found.created_wall_at, found.size_bytes, True)
 
 
-def _other(prefix: Path) -> Proven:
+def _other(prefix: Path) -> VerifiedCheckpoint:
     try:
         found = verify.verify(prefix)
     except BundleError as error:
         reason = foreign.explained(prefix, error)
-        return Proven(prefix.name, "tensorflow", None, None, None, None, False, reason, error.damage)
+        return VerifiedCheckpoint(prefix.name, "tensorflow", None, None, None, None, False, reason, error.damage)
     written_at = prefix.with_name(f"{prefix.name}{verify.INDEX}").stat().st_mtime
-    return Proven(prefix.name, "tensorflow", foreign.step_of(found)[0], None, written_at, found.size_bytes, True)
+    return VerifiedCheckpoint(
+        prefix.name, "tensorflow", foreign.step_of(found)[0], None, written_at, found.size_bytes, True
+    )
 
 
-def _set_aside(text: str, reason: str) -> Proven:
-    name = layout.checkpoint_in(text)
+def _set_aside(text: str, reason: str) -> VerifiedCheckpoint:
+    name = layout.checkpoint_name_in(text)
     step, attempt = (name.step, name.attempt) if name is not None else (None, None)
-    return Proven(text, "stepkeeper", step, attempt, None, None, False, reason, quarantined=True)
+    return VerifiedCheckpoint(text, "stepkeeper", step, attempt, None, None, False, reason, quarantined=True)

@@ -7,7 +7,7 @@ from supervisor.protocol.layout import CheckpointName
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RetainedCheckpoint:
     """What retention needs to know of one committed checkpoint."""
 
     name: CheckpointName
@@ -17,30 +17,33 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """`newest` of them stay; besides, one every `every_hours`, and the best by `best_metric` ("min" or "max")."""
+    """The newest `checkpoint_keep` stay, one for every `checkpoint_keep_every` hours, and the best by `best_metric`.
 
-    newest: int = 5
-    every_hours: float | None = None
+    `best_mode` is "min" or "max".
+    """
+
+    checkpoint_keep: int = 5
+    checkpoint_keep_every: float | None = None
     best_metric: str | None = None
     best_mode: str = "min"
 
 
-def expendable(checkpoints: Iterable[Kept], policy: RetentionPolicy) -> list[CheckpointName]:
+def expendable(checkpoints: Iterable[RetainedCheckpoint], policy: RetentionPolicy) -> list[CheckpointName]:
     """The checkpoints that no rule of `policy` keeps, oldest first.
 
     The newest one always stays, and that of the newest attempt, which may have begun from an older one. A checkpoint
     without the metric is never the best.
     """
     ordered = sorted(checkpoints, key=lambda kept: kept.name)
-    keep = {kept.name for kept in ordered[-max(1, policy.newest) :]}
+    keep = {kept.name for kept in ordered[-max(1, policy.checkpoint_keep) :]}
     if ordered:
         keep.add(max((kept.name for kept in ordered), key=lambda name: (name.attempt, name.step)))
-    keep |= _one_every(ordered, policy.every_hours)
+    keep |= _one_every(ordered, policy.checkpoint_keep_every)
     keep |= _best(ordered, policy)
     return [kept.name for kept in ordered if kept.name not in keep]
 
 
-def _one_every(ordered: list[Kept], hours: float | None) -> set[CheckpointName]:
+def _one_every(ordered: list[RetainedCheckpoint], hours: float | None) -> set[CheckpointName]:
     """The first checkpoint of each window of `hours`, counted from the one kept before it.
 
     One that says it is older than an earlier step was written after the clock was set back: a window begins there.
@@ -56,7 +59,7 @@ def _one_every(ordered: list[Kept], hours: float | None) -> set[CheckpointName]:
     return chosen
 
 
-def _best(ordered: list[Kept], policy: RetentionPolicy) -> set[CheckpointName]:
+def _best(ordered: list[RetainedCheckpoint], policy: RetentionPolicy) -> set[CheckpointName]:
     metric = policy.best_metric
     if metric is None:
         return set()

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
-from supervisor.protocol.damage import Refused
+from supervisor.protocol.damage import RejectedCheckpoint
 
 
-def roll_back(directory: Path, before: int) -> tuple[Refused, ...]:
+def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
     """Puts the checkpoints of step `before` and later into quarantine, and says which.
 
     Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing.
@@ -20,7 +20,7 @@ def roll_back(directory: Path, before: int) -> tuple[Refused, ...]:
     given_up = [name for name in names if name.step >= before]
     for name in given_up:
         selection.quarantine(directory, name, reason)
-    return tuple(Refused(str(name), reason) for name in given_up)
+    return tuple(RejectedCheckpoint(str(name), reason) for name in given_up)
 
 
 def _is_whole(folder: Path) -> bool:

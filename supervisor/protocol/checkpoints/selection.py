@@ -16,9 +16,9 @@ from pathlib import Path
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import foreign, manifest
-from supervisor.protocol.checkpoints.foreign import Found
+from supervisor.protocol.checkpoints.foreign import ForeignCheckpoint
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
-from supervisor.protocol.damage import Refused
+from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
 
 MAX_STATE_BYTES = 64 << 20  # as its reader in the worker allows
@@ -35,8 +35,8 @@ class Selection:
 
     path: Path | None
     manifest: Manifest | None
-    refused: tuple[Refused, ...] = ()
-    foreign: Found | None = None
+    refused: tuple[RejectedCheckpoint, ...] = ()
+    foreign: ForeignCheckpoint | None = None
 
     @property
     def step(self) -> int | None:
@@ -61,7 +61,7 @@ class Selection:
 class NoValidCheckpoint(Exception):
     """Checkpoints exist, or existed, and none is whole: beginning again at step 0 is a decision for a person."""
 
-    def __init__(self, directory: Path, refused: tuple[Refused, ...], what_else: str = BEGIN_AGAIN) -> None:
+    def __init__(self, directory: Path, refused: tuple[RejectedCheckpoint, ...], what_else: str = BEGIN_AGAIN) -> None:
         """`what_else`: what a person can do instead of restoring one from a copy."""
         self.refused = refused
         listed = "; ".join(f"{each.name}: {each.reason}" for each in refused)
@@ -93,7 +93,7 @@ def select(directory: Path, initial: Path | None = None, avoid: Collection[str] 
     an older one is whole. Raises NoValidCheckpoint if there is nothing whole but something was, now or earlier, or
     `initial` is nothing; OSError if the directory can't be read.
     """
-    refused: list[Refused] = []
+    refused: list[RejectedCheckpoint] = []
     names = committed(directory)
     for name in [*(each for each in names if str(each) not in avoid), *(each for each in names if str(each) in avoid)]:
         try:
@@ -101,7 +101,7 @@ def select(directory: Path, initial: Path | None = None, avoid: Collection[str] 
         except ManifestError as error:
             if name not in committed(directory):
                 continue  # retention of a worker that is still leaving took it
-            refused.append(Refused(str(name), _set_aside(directory, name, str(error))))
+            refused.append(RejectedCheckpoint(str(name), _set_aside(directory, name, str(error))))
         else:
             return Selection(directory / str(name), proven, tuple(refused))
     set_aside = [*refused, *(each for each in quarantined(directory) if each.name not in {r.name for r in refused})]
@@ -122,13 +122,13 @@ def _begin(place: Path, candidates: Iterable[Path]) -> Selection:
 
 def _begin_from(initial: Path) -> Selection:
     """From where the operator said: ours or another program's, a folder of several or one. Nothing there is moved."""
-    refused: list[Refused] = []
+    refused: list[RejectedCheckpoint] = []
     own = [initial] if layout.parse_name(initial.name) else [initial / str(name) for name in committed(initial)]
     for folder in own:
         try:
             return Selection(folder, manifest.verify(folder), tuple(refused))
         except ManifestError as error:
-            refused.append(Refused(folder.name, str(error)))
+            refused.append(RejectedCheckpoint(folder.name, str(error)))
     if not own:
         chosen = _begin(initial, foreign.at(initial))
         if chosen.path is not None:
@@ -136,7 +136,7 @@ def _begin_from(initial: Path) -> Selection:
     nothing = "there is no checkpoint of this name, nor a folder with any"
     if (initial / "saved_model.pb").is_file():
         nothing = "it is a SavedModel, an export: the optimizer's state and the place in the data are not in it"
-    why = tuple(refused) or (Refused(initial.name, nothing),)
+    why = tuple(refused) or (RejectedCheckpoint(initial.name, nothing),)
     raise NoValidCheckpoint(initial, why, "set initial_checkpoint to one that is whole, or take the line out")
 
 
@@ -209,13 +209,13 @@ def _give_to_owner_of(folder: int, descriptor: int) -> None:
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
 
 
-def quarantined(directory: Path) -> list[Refused]:
+def quarantined(directory: Path) -> list[RejectedCheckpoint]:
     """What lies in quarantine, newest first, with the reason it was put there."""
     try:
         names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [Refused(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
+    return [RejectedCheckpoint(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
 
 
 def _reason(folder: Path) -> str:
@@ -235,7 +235,7 @@ def highest_attempt(directory: Path) -> int:
     for folder in (directory, directory / layout.QUARANTINE):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             names += os.listdir(folder)  # noqa: PTH208 - names, not paths
-    return max((found.attempt for found in map(layout.checkpoint_in, names) if found is not None), default=0)
+    return max((found.attempt for found in map(layout.checkpoint_name_in, names) if found is not None), default=0)
 
 
 def sweep_partials(directory: Path) -> list[str]:

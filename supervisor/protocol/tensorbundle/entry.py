@@ -37,14 +37,14 @@ WIDTHS = {1: 4, 2: 8, 3: 4, 4: 1, 5: 2, 6: 1, 8: 8, 9: 8, 10: 1, 11: 1, 12: 1, 1
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class BundleHeader:
     """How many data files there are."""
 
     shards: int
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """Where a tensor's bytes lie, and their masked crc32c. `elements`: how many its shape has."""
 
     name: str
@@ -62,7 +62,7 @@ class Entry:
         return self.dimensions == 0 and self.dtype in (Dtype.INT32, Dtype.INT64)
 
 
-def header(key: bytes, record: bytes) -> Header:
+def parse_header(key: bytes, record: bytes) -> BundleHeader:
     """The first record. Raises ValueError for another one, and for what TensorFlow's reader refuses too."""
     if key:
         raise ValueError("its first record is no header")
@@ -72,14 +72,14 @@ def header(key: bytes, record: bytes) -> Header:
         raise ValueError(f"its header says there are {shards!r} data files")
     if big_endian:
         raise ValueError("it was written on a big-endian machine, which is not supported")
-    return Header(shards)
+    return BundleHeader(shards)
 
 
 HEADER = number_field(1, 1) + bytes_field(3, number_field(1, 1))
 """The first record of a checkpoint with one data file, as TensorFlow writes it: little-endian, format version 1."""
 
 
-def record(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int) -> bytes:
+def encode_tensor(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int) -> bytes:
     """A tensor's record, as TensorFlow writes it. `crc`: masked; of a tensor in the first data file."""
     dimensions = b"".join(bytes_field(2, number_field(1, length)) for length in shape)
     places = number_field(4, offset) + number_field(5, size)
@@ -87,7 +87,7 @@ def record(dtype: int, shape: Sequence[int], offset: int, size: int, crc: int) -
     return number_field(1, dtype) + bytes_field(2, dimensions) + places + checksum
 
 
-def entry(key: bytes, record: bytes) -> Entry | None:
+def parse_tensor(key: bytes, record: bytes) -> TensorEntry | None:
     """A tensor's record; None for that of a partitioned tensor, which has no bytes of its own. Raises ValueError."""
     name = key.decode(errors="backslashreplace")
     numbers = {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}
@@ -101,12 +101,12 @@ def entry(key: bytes, record: bytes) -> Entry | None:
             numbers[number] = signed(value)
         elif number in numbers or number == 2:
             raise ValueError(f"the record of {name!r:.120} is not one of a tensor")
-    found = Entry(name, numbers[1], len(shape), math.prod(shape), numbers[3], numbers[4], numbers[5], numbers[6])
+    found = TensorEntry(name, numbers[1], len(shape), math.prod(shape), numbers[3], numbers[4], numbers[5], numbers[6])
     _check(found, shape)
     return found
 
 
-def _check(found: Entry, shape: tuple[int, ...]) -> None:
+def _check(found: TensorEntry, shape: tuple[int, ...]) -> None:
     if min(shape, default=0) < 0 or len(shape) > MAX_DIMENSIONS or found.elements > MAX_SIZE:
         raise ValueError(f"{found.name!r:.120} has an impossible shape")
     if found.offset < 0 or found.size < 0 or found.offset + found.size > MAX_SIZE:

@@ -19,7 +19,7 @@ from supervisor.protocol import durable
 from supervisor.protocol.damage import BundleError, Damage, reading
 from supervisor.protocol.tensorbundle import crc32c, sstable
 from supervisor.protocol.tensorbundle import entry as bundle_entry
-from supervisor.protocol.tensorbundle.entry import Dtype, Entry, Header
+from supervisor.protocol.tensorbundle.entry import BundleHeader, Dtype, TensorEntry
 from supervisor.protocol.tensorbundle.protowire import varint
 
 INDEX = ".index"
@@ -59,7 +59,7 @@ def look(prefix: Path) -> Bundle:
     return _read(prefix, _look_at_shard)
 
 
-_ReadShard = Callable[["_Shard", list[Entry], dict[str, int]], None]
+_ReadShard = Callable[["_Shard", list[TensorEntry], dict[str, int]], None]
 
 
 def _read(prefix: Path, read_shard: _ReadShard) -> Bundle:
@@ -67,7 +67,7 @@ def _read(prefix: Path, read_shard: _ReadShard) -> Bundle:
     header, entries = _index(index)
     counters: dict[str, int] = {}
     size_bytes = 0
-    by_shard: dict[int, list[Entry]] = {number: [] for number in range(header.shards)}
+    by_shard: dict[int, list[TensorEntry]] = {number: [] for number in range(header.shards)}
     for entry in entries:
         if entry.shard not in by_shard:
             raise BundleError(
@@ -84,16 +84,16 @@ def _read(prefix: Path, read_shard: _ReadShard) -> Bundle:
     return Bundle(prefix, len(entries), size_bytes, header.shards, object_based, counters)
 
 
-def _index(path: Path) -> tuple[Header, list[Entry]]:
-    header: Header | None = None
-    entries: list[Entry] = []
+def _index(path: Path) -> tuple[BundleHeader, list[TensorEntry]]:
+    header: BundleHeader | None = None
+    entries: list[TensorEntry] = []
     names_bytes = 0
     for key, value in sstable.entries(path):
         try:
             if header is None:
-                header = bundle_entry.header(key, value)
+                header = bundle_entry.parse_header(key, value)
                 continue
-            entry = bundle_entry.entry(key, value)
+            entry = bundle_entry.parse_tensor(key, value)
         except ValueError as error:
             raise BundleError(Damage.MALFORMED, f"{path.name}: {error}") from error
         if entry is None:  # a partitioned tensor: each of its parts has an entry of its own
@@ -129,7 +129,7 @@ class _Shard:
         return b"".join(self.pieces(count))
 
 
-def _prove_shard(shard: _Shard, entries: list[Entry], counters: dict[str, int]) -> None:
+def _prove_shard(shard: _Shard, entries: list[TensorEntry], counters: dict[str, int]) -> None:
     """Reads a file from its beginning to its end: the entries must lie in it without gap or overlap."""
     claimed = max((entry.offset + entry.size for entry in entries), default=0)
     if claimed != shard.size:
@@ -144,14 +144,14 @@ def _prove_shard(shard: _Shard, entries: list[Entry], counters: dict[str, int]) 
         at += entry.size
 
 
-def _look_at_shard(shard: _Shard, entries: list[Entry], counters: dict[str, int]) -> None:
+def _look_at_shard(shard: _Shard, entries: list[TensorEntry], counters: dict[str, int]) -> None:
     for entry in entries:
         if entry.is_counter:
             shard.file.seek(entry.offset)
             _prove(shard, entry, counters)
 
 
-def _prove(shard: _Shard, entry: Entry, counters: dict[str, int]) -> None:
+def _prove(shard: _Shard, entry: TensorEntry, counters: dict[str, int]) -> None:
     match entry.dtype:
         case Dtype.STRING:
             crc = _crc_of_strings(shard, entry)
@@ -170,7 +170,7 @@ def _prove(shard: _Shard, entry: Entry, counters: dict[str, int]) -> None:
         raise _mismatch(shard, entry)
 
 
-def _mismatch(shard: _Shard, entry: Entry) -> BundleError:
+def _mismatch(shard: _Shard, entry: TensorEntry) -> BundleError:
     where = f"{entry.size} bytes at {entry.offset}"
     return BundleError(Damage.CHECKSUM, f"{shard.name}: {entry.name!r} ({where}) does not match its checksum")
 
@@ -178,7 +178,7 @@ def _mismatch(shard: _Shard, entry: Entry) -> BundleError:
 class _Span:
     """The bytes of an entry that is no plain array, taken in small portions."""
 
-    def __init__(self, shard: _Shard, entry: Entry) -> None:
+    def __init__(self, shard: _Shard, entry: TensorEntry) -> None:
         self._pieces = shard.pieces(entry.size)
         self._mismatch = _mismatch(shard, entry)
         self._held = b""
@@ -224,7 +224,7 @@ class _Span:
             raise self._mismatch
 
 
-def _crc_of_strings(shard: _Shard, entry: Entry) -> int:
+def _crc_of_strings(shard: _Shard, entry: TensorEntry) -> int:
     """All lengths, their checksum, all bytes. It covers each length in a fixed width, that checksum, and the bytes."""
     span = _Span(shard, entry)
     crc: int = 0
@@ -243,7 +243,7 @@ def _crc_of_strings(shard: _Shard, entry: Entry) -> int:
     return crc
 
 
-def _crc_of_variants(shard: _Shard, entry: Entry) -> int:
+def _crc_of_variants(shard: _Shard, entry: TensorEntry) -> int:
     """For each element its length, its bytes, the checksum so far."""
     span = _Span(shard, entry)
     crc: int = 0

@@ -121,10 +121,10 @@ class Attempts:
         self._between_failures_s = between_failures_s
         self._log = log
 
-    def spawned(self, number: int, split: int) -> Attempt:
+    def spawned(self, number: int, microbatches: int) -> Attempt:
         """A new process. Raises SpawnError or OSError with everything taken back."""
         config, services, mark = self._config, self._services, self._mark(number)
-        told = launch_of(config, Control(number, self._folder(number)), self._between_failures_s(), split)
+        told = launch_of(config, Control(number, self._folder(number)), self._between_failures_s(), microbatches)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             channel = ways = listener = None
             ends = captured(config, services.logs, number, handed_over)

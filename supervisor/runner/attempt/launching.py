@@ -34,7 +34,7 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
         startsecs=config.startsecs,
         notify_timeout=config.notify_timeout if config.notify else None,
         startretries=config.startretries,
-        stop_timeout=config.stopwaitsecs,
+        stopwaitsecs=config.stopwaitsecs,
     )
     if job is None:
         return policy
@@ -42,7 +42,7 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
         policy,
         startup_timeout=job.startup_timeout,
         hang_timeout=None if job.hang_timeout == "auto" else job.hang_timeout,
-        hang_floor=job.hang_timeout_min if job.hang_timeout == "auto" else None,
+        hang_timeout_min=job.hang_timeout_min if job.hang_timeout == "auto" else None,
         flush_timeout=job.flush_timeout,
         on_notice=OnNotice(job.on_notice),
         notice_margin=job.notice_margin,
@@ -86,7 +86,7 @@ def spawn_request(
         argv=config.command,
         directory=config.directory,
         environment={
-            **launch.without_launch(environment),
+            **launch.without_launch_variables(environment),
             marks.VARIABLE: mark,
             marks.CONFIGURATION: digest_of(config),
             "SUPERVISOR_ENABLED": "1",
@@ -124,7 +124,7 @@ def check_of(
 
 def digest_of(config: ProgramConfig) -> str:
     """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
-    return hashlib.sha256(json.dumps(config.said(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(config.non_defaults(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
 
 
 def _plain(value: object) -> object:
@@ -143,7 +143,7 @@ def launch_of(
     config: ProgramConfig,
     control: launch.Control,
     between_failures_s: float,
-    split: int,
+    microbatches: int,
     waits_for: launch.DaemonIdentity | None = None,
 ) -> launch.Launch | None:
     """All that the worker of a job is told, or its standby (`waits_for`); None for a program that is no job."""
@@ -162,19 +162,19 @@ def launch_of(
         workers=job.workers,
         deterministic=job.deterministic,
         strict=job.strict,
-        interval=job.checkpoint_interval,
-        interval_min_s=job.checkpoint_interval_min,
-        interval_max_s=job.checkpoint_interval_max,
+        checkpoint_interval=job.checkpoint_interval,
+        checkpoint_interval_min=job.checkpoint_interval_min,
+        checkpoint_interval_max=job.checkpoint_interval_max,
         between_failures_s=between_failures_s,
-        make_room=job.checkpoint_make_room,
+        checkpoint_make_room=job.checkpoint_make_room,
         on_nan=job.on_nan,
         loss_spike=job.loss_spike,
-        split=split,
+        microbatches=microbatches,
         standby=str(standby) if standby is Kind.HOT or waits_for is not None else None,
         waits_for=waits_for,
         retention=RetentionPolicy(
-            newest=job.checkpoint_keep,
-            every_hours=job.checkpoint_keep_every,
+            checkpoint_keep=job.checkpoint_keep,
+            checkpoint_keep_every=job.checkpoint_keep_every,
             best_metric=job.checkpoint_keep_best[1] if job.checkpoint_keep_best else None,
             best_mode=job.checkpoint_keep_best[0] if job.checkpoint_keep_best else "min",
         ),

@@ -103,17 +103,17 @@ class Reserve:
         """Where the job stands now. What it needs no more is killed when this returns."""
         self._handle(core.Stood(core.need_of(facts)))
 
-    def take(self, attempt: int, split: int) -> Spare | None:
+    def take(self, attempt: int, microbatches: int) -> Spare | None:
         """The standby as the process of this attempt: promoted, and nobody's here any more. None: there is none."""
         spare = self._spare
-        effects = self._decide(core.AttemptBegins(self._unfit(), split))
+        effects = self._decide(core.AttemptBegins(self._unfit(), microbatches))
         if spare is None or not any(isinstance(each, core.Promote) for each in effects):
             self._perform(effects)
             return None
         self._spare = None
         self._loaded_or_gone()
         try:
-            self._promote(spare, attempt, split)
+            self._promote(spare, attempt, microbatches)
         except Exception as error:  # noqa: BLE001 - whatever it was, the process would be nobody's
             self._log.warning("standby.not_promoted", error=str(error))
             self.discard(spare)
@@ -199,7 +199,7 @@ class Reserve:
             config,
             Control(messages.STANDBY, folder),
             self._between_failures_s(),
-            effect.split,
+            effect.microbatches,
             DaemonIdentity(os.getpid(), identity(os.getpid()) or 1),
         )
         mark = marks.standby_mark(services.state_dir, config.name, token)
@@ -230,13 +230,13 @@ class Reserve:
             return "it had only just begun"
         return None if _place(self._config.directory) == spare.place else "the folder was another one by then"
 
-    def _promote(self, spare: Spare, attempt: int, split: int) -> None:
+    def _promote(self, spare: Spare, attempt: int, microbatches: int) -> None:
         config, services = self._config, self._services
         folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
         spare.channel.become(folder, attempt)
         _with_all_it_needs(spare.process)
         oom_score.give(spare.process.pid, config.oom_score_adjust)
-        spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), split))
+        spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 

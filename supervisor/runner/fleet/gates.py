@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from supervisor.config.relations import graph_of
+from supervisor.config.relations import dependency_graph
 from supervisor.core.fleet import dependencies
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger
@@ -21,7 +21,7 @@ class Gates:
 
     def graph(self) -> dict[str, frozenset[str]]:
         """By program in use: those in use that it depends on."""
-        return graph_of({name: runner.config for name, runner in self._runners().items()})
+        return dependency_graph({name: runner.config for name, runner in self._runners().items()})
 
     def start(self, runner: Runner, anew: bool = True) -> None:
         """Starts it once all it depends on is ready; meanwhile it is wanted and says what it waits for.

@@ -212,10 +212,14 @@ class Acts:
             self._post(fact.SpawnFailed(number, "ended before it was started; its GPUs were not free", permanent=False))
 
     def _spawn(self, effect: order.Spawn) -> None:
-        number, split = effect.attempt, effect.split
-        spare = self.reserve.take(number, split) if self.reserve is not None else None
+        number, microbatches = effect.attempt, effect.microbatches
+        spare = self.reserve.take(number, microbatches) if self.reserve is not None else None
         try:
-            made = self._attempts.spawned(number, split) if spare is None else self._attempts.promoted(number, spare)
+            made = (
+                self._attempts.spawned(number, microbatches)
+                if spare is None
+                else self._attempts.promoted(number, spare)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it was, nobody else would end a standby that was taken
             if self.reserve is not None and spare is not None:
                 self.reserve.discard(spare)
@@ -226,7 +230,7 @@ class Acts:
         self.started_wall_at, self.ended_wall_at = time.time(), None
         self.started_at, self.ended_at = made.began_at, None
         self._services.ledger.attempt_started(
-            self._config.name, number, process.pid, process.start_time, self.started_wall_at, split
+            self._config.name, number, process.pid, process.start_time, self.started_wall_at, microbatches
         )
         self._log.info("worker.spawned", attempt=number, pid=process.pid, was_standby=spare is not None)
         self._post(fact.SpawnSucceeded(number))
@@ -246,7 +250,7 @@ class Acts:
         number = effect.attempt
         self.spawn_error, self.ended_wall_at = error, time.time()
         self.started_at = self.ended_at = time.monotonic()
-        self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.split)
+        self._services.ledger.attempt_started(self._config.name, number, 0, 0, self.ended_wall_at, effect.microbatches)
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
@@ -408,7 +412,7 @@ class Acts:
         """The worker said something."""
         self.training.note(message)
         self._spoke_last = self._spoke_last or isinstance(message, messages.Done | messages.Failed)
-        is_done = isinstance(message, messages.Standing) and message.phase is messages.Phase.DONE
+        is_done = isinstance(message, messages.WorkerStatus) and message.phase is messages.Phase.DONE
         self._said_done = self._said_done or is_done or isinstance(message, messages.Done)
         self.tally.heard(message, time.monotonic())
         self.books.heard(message, time.monotonic())

@@ -31,7 +31,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact
             return fact.FailureSaid(
                 message.attempt, message.error, message.step, message.out_of_memory, message.go_back
             )
-        case messages.Standing():
+        case messages.WorkerStatus():
             return fact.WorkerIdentified(
                 message.attempt,
                 message.phase,
@@ -84,7 +84,7 @@ def book(message: messages.FromWorker, program: str, ledger: Ledger, log: Filter
             )
             if message.left_out:
                 log.warning("checkpoint.incomplete", attempt=attempt, left_out=list(message.left_out))
-        case messages.Standing():
+        case messages.WorkerStatus():
             log.info("worker.identified", attempt=attempt, pid=message.pid, phase=str(message.phase), step=message.step)
         case messages.SaveFailed():
             log.error("checkpoint.not_saved", attempt=attempt, step=message.step, error=message.error)

@@ -5,7 +5,7 @@ import contextlib
 
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.cadence import Reliability
-from supervisor.core.failures.restart import HIGHEST_SPLIT
+from supervisor.core.failures.restart import MAX_MICROBATCHES
 from supervisor.core.failures.silences import Section
 from supervisor.core.job import Job
 from supervisor.core.program.memory import Memory, memory_of
@@ -96,4 +96,4 @@ class Learning:
         """Into how many parts the last attempt divided its batches; twice as many if that was not enough."""
         with contextlib.suppress(LedgerError):
             last = await asyncio.to_thread(self._services.ledger.last_split, self._config.name)
-            self._job.facts.split = min(last, HIGHEST_SPLIT)
+            self._job.facts.microbatches = min(last, MAX_MICROBATCHES)

@@ -146,7 +146,7 @@ class Runner:
     def patience_s(self) -> float:
         """How long its worker may take to flush and leave."""
         policy = self._job.facts.policy
-        return policy.stop_timeout + (policy.flush_timeout if policy.is_job else 0.0)
+        return policy.stopwaitsecs + (policy.flush_timeout if policy.is_job else 0.0)
 
     def restarts_left(self, cause: Cause) -> int:
         """How many more failures of this cause, without progress between them, are followed by another attempt."""

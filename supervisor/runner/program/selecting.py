@@ -12,7 +12,7 @@ from supervisor.core.program.effects import SelectCheckpoint, SetAside
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
-from supervisor.protocol.damage import Refused
+from supervisor.protocol.damage import RejectedCheckpoint
 
 PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
@@ -33,7 +33,7 @@ async def select(
     """
     directory, attempt = job.checkpoint_dir, order.attempt
 
-    def book(refused: tuple[Refused, ...]) -> None:
+    def book(refused: tuple[RejectedCheckpoint, ...]) -> None:
         _book(refused, program, attempt, ledger, refused_is, log)
 
     try:
@@ -84,7 +84,7 @@ async def set_aside(
 
 
 def _book(
-    refused: tuple[Refused, ...],
+    refused: tuple[RejectedCheckpoint, ...],
     program: str,
     attempt: int,
     ledger: Ledger,

@@ -117,7 +117,7 @@ class Tally:
             case messages.Restored() | messages.Progress() | messages.Committed():
                 self._step = max(message.step, self._step or 0)
                 self._furthest = max(message.step, self._furthest)
-            case messages.Standing():
+            case messages.WorkerStatus():
                 self._is_repeating = False
 
     def _progressed(self, step: int) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.control.base.context import Daemon
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.faults import FaultCode, RpcFault
@@ -42,7 +42,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[Daemon]:
     services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{OFF}")
-    config = load(path, os.environ)
+    config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
     await programs.begin()

@@ -240,7 +240,7 @@ def test_what_an_adopted_worker_did_before_is_not_counted_again():
         messages.Restored(1, 0, None, 0.0),
         messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1, ago_s=60.0),
         messages.Progress(1, 520),
-        messages.Standing(1, 77, messages.Phase.TRAINING, 520),
+        messages.WorkerStatus(1, 77, messages.Phase.TRAINING, 520),
         messages.Progress(1, 525),
         messages.Committed(1, 525, "step-0000000525.a1", 10, 1.0, 0.1),
     ):

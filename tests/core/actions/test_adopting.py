@@ -37,8 +37,8 @@ from supervisor.core.program.facts import AutoRestart, Policy, State
 from supervisor.core.program.memory import memory_of
 from supervisor.protocol.messages import Phase, Then
 
-JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stop_timeout=10)
-PLAIN = Policy(name="web", is_job=False, startsecs=5, stop_timeout=10)
+JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
+PLAIN = Policy(name="web", is_job=False, startsecs=5, stopwaitsecs=10)
 
 
 def taken_up(policy: Policy = JOB, wanted: bool = True) -> Job:

@@ -29,8 +29,8 @@ from supervisor.core.program.stillness import STILL_S
 from supervisor.protocol.messages import Then
 from tests.core.test_job import JOB, PLAIN, running, starting
 
-FIXED = replace(JOB, hang_timeout=50.0, flush_timeout=20.0, stop_timeout=10.0, startup_timeout=60.0)
-LEARNED = replace(FIXED, hang_timeout=None, hang_floor=50.0)
+FIXED = replace(JOB, hang_timeout=50.0, flush_timeout=20.0, stopwaitsecs=10.0, startup_timeout=60.0)
+LEARNED = replace(FIXED, hang_timeout=None, hang_timeout_min=50.0)
 FREEZE = Notice("google", "m", Kind.FREEZE, Certainty.POSSIBLE, None, is_cancellable=True, text="moved")
 
 

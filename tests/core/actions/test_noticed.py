@@ -460,7 +460,7 @@ def test_a_notice_that_is_past_and_was_heard_before_costs_no_other_stop():
     job.handle(SavesMeasured(5.0), 20.0)
 
     assert job.handle(NoticeReceived(notice(15.0), again=True), 20.0) == []
-    assert job.expire(job.deadline() or 0.0)[0] == Abort(1, POLICY.stop_timeout), "only a hang is waited for"
+    assert job.expire(job.deadline() or 0.0)[0] == Abort(1, POLICY.stopwaitsecs), "only a hang is waited for"
 
 
 def test_another_notice_after_one_that_was_heard_before_makes_it_save():

@@ -13,7 +13,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import Policy, State
 
-NOTIFIES = Policy(name="web", is_job=False, startsecs=0, startretries=1, stop_timeout=10, notify_timeout=90)
+NOTIFIES = Policy(name="web", is_job=False, startsecs=0, startretries=1, stopwaitsecs=10, notify_timeout=90)
 PLAIN = Policy(name="web", is_job=False, startsecs=5)
 
 

@@ -247,14 +247,14 @@ def test_microbatch_divides_twice_as_finely_after_each_lack_of_memory_and_after_
             for each in job.handle(WorkerExited(number + 1, signal=9, oom="it"), 2.0 + number)
             if isinstance(each, Spawn)
         )
-        splits.append(spawn.split)
+        splits.append(spawn.microbatches)
         training(job, number, number + 1, 2.2 + number)
         job.handle(CheckpointCommitted(number + 2, number + 1), 2.5 + number)
 
     effects = job.handle(WorkerExited(13, signal=9), 20.0)
 
     assert splits == [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
-    assert Spawn(14, split=1024) in effects
+    assert Spawn(14, microbatches=1024) in effects
 
 
 def test_lack_of_memory_before_the_first_step_is_no_broken_script():
@@ -265,4 +265,4 @@ def test_lack_of_memory_before_the_first_step_is_no_broken_script():
     job.handle(WorkerExited(1, code=1), 1.0)
 
     assert job.state is State.BACKOFF
-    assert Spawn(2, split=2) in job.expire(100.0)
+    assert Spawn(2, microbatches=2) in job.expire(100.0)

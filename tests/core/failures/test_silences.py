@@ -30,7 +30,7 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import Policy, State
 
-AUTO = Policy(name="digits", is_job=True, startup_timeout=600, hang_floor=60.0)
+AUTO = Policy(name="digits", is_job=True, startup_timeout=600, hang_timeout_min=60.0)
 
 
 def running(policy: Policy = AUTO, restored_at: float = 5.0, first_step_at: float = 10.0) -> Job:
@@ -150,7 +150,7 @@ def test_doubling_ends_and_an_operators_start_ends_what_came_of_it():
 
 @pytest.mark.parametrize("hangs_in", ["start-up", "tracing", "step"])
 def test_a_job_that_always_hangs_is_given_up_within_hours(hangs_in: str):
-    job, now, hours = Job(replace(AUTO, startretries=10, startup_timeout=7200, hang_floor=600.0)), 0.0, 0.0
+    job, now, hours = Job(replace(AUTO, startretries=10, startup_timeout=7200, hang_timeout_min=600.0)), 0.0, 0.0
     job.handle(StartRequested(), now)
     while job.state is not State.FAILED:
         attempt = job.facts.attempt
@@ -204,7 +204,7 @@ def test_a_slow_save_is_forgotten_after_some_quick_ones():
 
 
 def test_with_a_fixed_limit_too_a_save_that_never_ends_is_a_hang_though_training_goes_on():
-    job = running(replace(AUTO, hang_floor=None, hang_timeout=30.0, flush_timeout=10.0))
+    job = running(replace(AUTO, hang_timeout_min=None, hang_timeout=30.0, flush_timeout=10.0))
     for second in range(11, 300):
         job.handle(StepsDone(1, second, saving_s=second - 11.0), float(second))
         if (job.deadline() or 0.0) <= second:
@@ -219,7 +219,7 @@ def test_with_a_fixed_limit_too_a_save_that_never_ends_is_a_hang_though_training
 
 
 def test_a_save_that_ends_in_time_leaves_the_fixed_limit_to_the_steps():
-    job = running(replace(AUTO, hang_floor=None, hang_timeout=30.0, flush_timeout=50.0))
+    job = running(replace(AUTO, hang_timeout_min=None, hang_timeout=30.0, flush_timeout=50.0))
     job.handle(StepsDone(1, 2, saving_s=199.0), 300.0)
     assert job.deadline() == 300.0 - 199.0 + 200.0
     job.handle(CheckpointCommitted(1, 1), 300.5)

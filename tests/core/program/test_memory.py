@@ -18,7 +18,7 @@ from supervisor.core.program.facts import OnOom, Policy, State
 from supervisor.core.program.memory import memory_of
 from supervisor.host.ledger.memories import from_json, to_json
 
-JOB = Policy(name="digits", is_job=True, startretries=4, hang_floor=10.0)
+JOB = Policy(name="digits", is_job=True, startretries=4, hang_timeout_min=10.0)
 PAUSE_S = 1000.0  # longer than any back-off
 
 
@@ -104,7 +104,14 @@ def decisions(effects: list[Effect]) -> list[Effect]:
 
 
 def standing(job: Job) -> tuple[object, ...]:
-    return job.state, job.facts.failures, job.facts.suspects, job.facts.before, job.facts.split, job.facts.best_step
+    return (
+        job.state,
+        job.facts.failures,
+        job.facts.suspects,
+        job.facts.before,
+        job.facts.microbatches,
+        job.facts.best_step,
+    )
 
 
 @settings(max_examples=300, deadline=None)

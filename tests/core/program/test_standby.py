@@ -96,12 +96,12 @@ def test_what_cannot_be_used_is_dropped_and_the_attempt_is_a_new_process():
 def test_only_a_traced_one_minds_that_batches_are_divided_anew(kind: standby.Kind, promoted: bool):
     machine = ready(kind=kind)
 
-    assert (machine.handle(AttemptBegins(split=2), 1.0) == [Promote()]) is promoted
+    assert (machine.handle(AttemptBegins(microbatches=2), 1.0) == [Promote()]) is promoted
 
 
 def test_the_next_one_is_prepared_with_the_new_split():
     machine = ready(kind=HOT)
-    machine.handle(AttemptBegins(split=2), 1.0)
+    machine.handle(AttemptBegins(microbatches=2), 1.0)
     machine.handle(Ended("killed"), 1.0)
     machine.handle(Stood(Need.KEPT), 1.0)
     machine.handle(Stood(Need.CALM), 2.0)
@@ -245,7 +245,7 @@ class Together:
         for effect in effects:
             if isinstance(effect, Spawn):
                 unfit = None if usable and self.spares > 0 else "it had ended"
-                asked = self.standby.handle(AttemptBegins(unfit, effect.split), now)
+                asked = self.standby.handle(AttemptBegins(unfit, effect.microbatches), now)
                 if Promote() in asked:
                     assert self.spares == 1 and usable, "only what lives is promoted"
                     self.spares -= 1

@@ -3,12 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.checkpoints.retention import Kept, RetentionPolicy, expendable
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, expendable
 from supervisor.protocol.layout import CheckpointName
 
 HOUR = 3600.0
 KEPT = st.builds(
-    Kept,
+    RetainedCheckpoint,
     st.builds(CheckpointName, st.integers(0, 50), st.integers(1, 3)),
     st.floats(0, 1e6),
     st.dictionaries(st.sampled_from(["loss", "accuracy"]), st.floats(allow_nan=False), max_size=2),
@@ -16,16 +16,18 @@ KEPT = st.builds(
 CHECKPOINTS = st.lists(KEPT, max_size=20, unique_by=lambda kept: kept.name)
 POLICIES = st.builds(
     RetentionPolicy,
-    newest=st.integers(0, 10),
-    every_hours=st.none() | st.floats(0.01, 100),
+    checkpoint_keep=st.integers(0, 10),
+    checkpoint_keep_every=st.none() | st.floats(0.01, 100),
     best_metric=st.none() | st.just("loss"),
     best_mode=st.sampled_from(["min", "max"]),
 )
 
 
-def _hourly(count: int, **metrics: list[float]) -> list[Kept]:
+def _hourly(count: int, **metrics: list[float]) -> list[RetainedCheckpoint]:
     return [
-        Kept(CheckpointName(step, 1), step * HOUR, {name: values[step] for name, values in metrics.items()})
+        RetainedCheckpoint(
+            CheckpointName(step, 1), step * HOUR, {name: values[step] for name, values in metrics.items()}
+        )
         for step in range(count)
     ]
 
@@ -35,14 +37,14 @@ def _steps(names: list[CheckpointName]) -> list[int]:
 
 
 @given(CHECKPOINTS, POLICIES)
-def test_the_newest_always_stay(checkpoints: list[Kept], policy: RetentionPolicy) -> None:
-    newest = sorted(kept.name for kept in checkpoints)[-max(1, policy.newest) :]
+def test_the_newest_always_stay(checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy) -> None:
+    newest = sorted(kept.name for kept in checkpoints)[-max(1, policy.checkpoint_keep) :]
 
     assert not set(newest) & set(expendable(checkpoints, policy))
 
 
 @given(CHECKPOINTS, POLICIES)
-def test_only_what_exists_goes_oldest_first(checkpoints: list[Kept], policy: RetentionPolicy) -> None:
+def test_only_what_exists_goes_oldest_first(checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy) -> None:
     gone = expendable(checkpoints, policy)
 
     assert gone == sorted(set(gone))
@@ -50,44 +52,48 @@ def test_only_what_exists_goes_oldest_first(checkpoints: list[Kept], policy: Ret
 
 
 @given(CHECKPOINTS, POLICIES)
-def test_a_second_look_gives_up_nothing_more(checkpoints: list[Kept], policy: RetentionPolicy) -> None:
+def test_a_second_look_gives_up_nothing_more(checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy) -> None:
     gone = set(expendable(checkpoints, policy))
 
     assert expendable([kept for kept in checkpoints if kept.name not in gone], policy) == []
 
 
 def test_what_an_attempt_that_went_back_has_just_saved_stays_though_older_ones_are_of_later_steps() -> None:
-    passed_over = [Kept(CheckpointName(step, 1), step * HOUR) for step in (20, 30)]
-    saved = [Kept(CheckpointName(step, 2), step * HOUR) for step in (11, 12)]
+    passed_over = [RetainedCheckpoint(CheckpointName(step, 1), step * HOUR) for step in (20, 30)]
+    saved = [RetainedCheckpoint(CheckpointName(step, 2), step * HOUR) for step in (11, 12)]
 
-    assert expendable([*passed_over, *saved], RetentionPolicy(newest=2)) == [CheckpointName(11, 2)]
+    assert expendable([*passed_over, *saved], RetentionPolicy(checkpoint_keep=2)) == [CheckpointName(11, 2)]
 
 
 def test_all_but_the_newest_go() -> None:
-    assert _steps(expendable(_hourly(3), RetentionPolicy(newest=0))) == [0, 1]
-    assert _steps(expendable(_hourly(6), RetentionPolicy(newest=2))) == [0, 1, 2, 3]
+    assert _steps(expendable(_hourly(3), RetentionPolicy(checkpoint_keep=0))) == [0, 1]
+    assert _steps(expendable(_hourly(6), RetentionPolicy(checkpoint_keep=2))) == [0, 1, 2, 3]
 
 
 def test_one_of_every_so_many_hours_stays() -> None:
-    assert _steps(expendable(_hourly(8), RetentionPolicy(newest=1, every_hours=3))) == [1, 2, 4, 5]
+    assert _steps(expendable(_hourly(8), RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=3))) == [1, 2, 4, 5]
 
 
 def test_the_best_stays() -> None:
     checkpoints = _hourly(4, loss=[3.0, 1.0, 2.0, 4.0])
 
-    assert _steps(expendable(checkpoints, RetentionPolicy(newest=1, best_metric="loss"))) == [0, 2]
-    assert _steps(expendable(checkpoints, RetentionPolicy(newest=1, best_metric="loss", best_mode="max"))) == [0, 1, 2]
+    assert _steps(expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, best_metric="loss"))) == [0, 2]
+    assert _steps(expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, best_metric="loss", best_mode="max"))) == [
+        0,
+        1,
+        2,
+    ]
 
 
 def test_without_the_metric_nothing_is_the_best() -> None:
-    assert _steps(expendable(_hourly(3), RetentionPolicy(newest=1, best_metric="loss"))) == [0, 1]
+    assert _steps(expendable(_hourly(3), RetentionPolicy(checkpoint_keep=1, best_metric="loss"))) == [0, 1]
 
 
 def test_one_every_goes_on_after_the_clock_was_set_back() -> None:
-    set_back = [Kept(CheckpointName(100 + step, 1), step * HOUR - 24 * HOUR, {}) for step in range(8)]
+    set_back = [RetainedCheckpoint(CheckpointName(100 + step, 1), step * HOUR - 24 * HOUR, {}) for step in range(8)]
     checkpoints = [*_hourly(8), *set_back]
 
-    gone = expendable(checkpoints, RetentionPolicy(newest=1, every_hours=4.0))
+    gone = expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=4.0))
 
     kept = sorted({each.name.step for each in checkpoints} - set(_steps(gone)))
     assert kept == [0, 4, 100, 104, 107]

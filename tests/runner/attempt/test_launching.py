@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import ProgramConfig, load
+from supervisor.config import ProgramConfig, load_config
 from supervisor.core.program.standby import Kind
 from supervisor.runner.attempt.launching import digest_of, standby_of
 
@@ -14,7 +14,7 @@ def program(tmp_path: Path):
     def read(keys: str) -> ProgramConfig:
         path = tmp_path / "test.conf"
         path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\n{keys}\n")
-        return load(path, {}).programs["digits"]
+        return load_config(path, {}).programs["digits"]
 
     return read
 
@@ -34,7 +34,7 @@ def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: Kind):
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\n[program:digits]\n{keys}\n")
 
-    assert standby_of(load(path, {}).programs["digits"]) is kind
+    assert standby_of(load_config(path, {}).programs["digits"]) is kind
 
 
 def test_the_same_configuration_has_the_same_digest_in_whatever_order_it_is_written(program):

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.core.fleet.gpus import Gpu
 from supervisor.core.program.facts import State
 from supervisor.host.processes import marks
@@ -70,7 +70,7 @@ async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Pro
         f"[supervisord]\nstate_dir={tmp_path}/state\n[program:digits]\ncommand={sys.executable} {TRAINER}\n"
         f'checkpoint_dir={tmp_path}/c\nenvironment=STEPS="1000000",GRANDCHILD="1",STRAY="1"\nstopwaitsecs=5\n{keys}\n'
     )
-    config = load(path, os.environ)
+    config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
     await programs.begin()

@@ -6,7 +6,7 @@ import os
 import tracemalloc
 from pathlib import Path
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
@@ -19,7 +19,7 @@ MOST_BYTES = 11_000  # some 8700; each Event, set or bound logger too many is 20
 async def test_a_running_program_takes_little_memory(tmp_path: Path, services: Services):
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{section('first', 5)}")  # what is made once is made
-    programs = Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
     await programs.begin()
     path.write_text(path.read_text() + section("many", MANY))
 

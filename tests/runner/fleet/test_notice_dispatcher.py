@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.core.notices.board import Memory
 from supervisor.core.notices.notice import Certainty, Kind, Notice
 from supervisor.core.program.facts import State
@@ -60,9 +60,9 @@ async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable
     def make(text: str) -> Programs:
         path = tmp_path / "test.conf"
         path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{text}")
-        config = load(path, os.environ)
+        config = load_config(path, os.environ)
         config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
-        made.append(Programs(config, lambda: load(path, os.environ), services))
+        made.append(Programs(config, lambda: load_config(path, os.environ), services))
         return made[-1]
 
     yield make

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.core.program.facts import State
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.programs import Programs
@@ -20,7 +20,7 @@ TWO = "[program:first]\ncommand=/bin/true\nautostart=false\n[program:second]\nco
 async def programs(tmp_path: Path, services: Services) -> Programs:
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
-    return Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+    return Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
 
 
 async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: Programs, services: Services):
@@ -56,7 +56,7 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
         f"command=/bin/sh -c 'trap \"sleep 0.3; exit\" TERM; touch {tmp_path}/heeds; while :; do sleep 0.05; done'\n"
         "startsecs=0\n"
     )
-    config = load(conf, os.environ)
+    config = load_config(conf, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
     await programs.begin()
@@ -83,7 +83,7 @@ async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_it
 ):
     path = tmp_path / "more.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
-    programs = Programs(load(path, os.environ), lambda: load(path, os.environ), services)
+    programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
     await programs.begin()
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
     await programs.reread()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint
 from supervisor.core.program.events import Event, SelectionFailed
 from supervisor.runner.attempt.services import Services
@@ -22,7 +22,7 @@ async def test_a_host_without_a_thread_left_is_told_as_a_failure_that_may_pass(
 ):
     path, told = tmp_path / "test.conf", asyncio.Queue[Event]()
     path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
-    acts = Acts(load(path, os.environ).programs["digits"], services, told.put_nowait, structlog.get_logger())
+    acts = Acts(load_config(path, os.environ).programs["digits"], services, told.put_nowait, structlog.get_logger())
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from supervisor.config import load
+from supervisor.config import load_config
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
@@ -32,7 +32,7 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     logs.start()
     state, run = tmp_path / "state", tmp_path / "run"
     services = Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
-    config = load(path, os.environ).programs["sleeper"]
+    config = load_config(path, os.environ).programs["sleeper"]
     config = replace(config, stdout_logfile=None, stderr_logfile=None)
     runner = Runner(config, services)
     runner.taken_up.set()
@@ -54,7 +54,7 @@ def test_an_event_is_told_with_what_is_known_of_it():
 def test_what_is_empty_is_not_told_and_sets_are_told_as_lists():
     assert words(order.SelectCheckpoint(3)) == "select checkpoint"
     assert words(order.Spawn(3)) == "spawn"
-    assert words(order.Spawn(3, split=4)) == "spawn (split 4)"
+    assert words(order.Spawn(3, microbatches=4)) == "spawn (microbatches 4)"
     avoided = order.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), before=40)
     assert words(avoided) == "select checkpoint (avoid step-1 step-2, before 40)"
     assert (

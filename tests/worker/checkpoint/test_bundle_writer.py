@@ -113,7 +113,7 @@ def memory(field):
 
 variables = [tf.Variable(tf.ones([int(sys.argv[2]) * 25_000])) for _ in range(10)]
 tracked = tf.train.Checkpoint(variables=variables)
-writer = CheckpointWriter(tracked, Path(sys.argv[1]), Origin("job", 1, {}, {}), RetentionPolicy(newest=1), 1)
+writer = CheckpointWriter(tracked, Path(sys.argv[1]), Origin("job", 1, {}, {}), RetentionPolicy(checkpoint_keep=1), 1)
 before = memory("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
 for step, copied in enumerate((False, False, True, True)):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.launch import Launch, without_launch
+from supervisor.protocol.launch import Launch, without_launch_variables
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -49,7 +49,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     def of(strategy: str) -> list[dict[str, Any]]:
         if strategy not in known:
             folder = tmp_path_factory.mktemp(strategy)
-            environment = {**without_launch(os.environ), **LAUNCHES[strategy].to_environment(), "PYTHONPATH": str(ROOT)}
+            environment = {
+                **without_launch_variables(os.environ),
+                **LAUNCHES[strategy].to_environment(),
+                "PYTHONPATH": str(ROOT),
+            }
             command = [sys.executable, str(SCRIPT), str(folder), *done_under(strategy)]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
             assert done.returncode == 0, done.stderr[-3000:]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from supervisor.protocol.launch import without_launch
+from supervisor.protocol.launch import without_launch_variables
 from tests.places import ROOT
 from worker.checkpoint import tpu
 
@@ -93,7 +93,7 @@ def test_checkpoints_are_of_this_process_where_variables_are_anothers(tmp_path: 
     """With a second process that holds the variables, as a TPU's host does, though it has no TPU."""
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
-    environment = {**without_launch(os.environ), "PYTHONPATH": str(ROOT)}
+    environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(tmp_path)]
     done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

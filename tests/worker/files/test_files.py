@@ -129,7 +129,7 @@ def test_figures_of_numpy_and_more_than_a_message_holds_leave_the_control_thread
 def test_second_run_of_a_script_goes_on_where_the_first_one_ended(
     tmp_path: Path, begin: Begin, daemon: DaemonEnd
 ) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, interval=Interval(steps=2)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=2)))
     daemon.send(Go(1, restore=None))
     files = Counting()
     with FilesRun(files, total_steps=4) as first:
@@ -192,7 +192,7 @@ def test_full_disk_is_reported_and_trained_through(tmp_path: Path, begin: Begin,
 
 
 def test_retention_is_the_jobs(tmp_path: Path, begin: Begin) -> None:
-    begin(Launch(checkpoint_dir=tmp_path, retention=RetentionPolicy(newest=2)))
+    begin(Launch(checkpoint_dir=tmp_path, retention=RetentionPolicy(checkpoint_keep=2)))
     files = Counting()
     with FilesRun(files, total_steps=8, interval="2 steps") as run:
         train(run, files)
@@ -280,7 +280,11 @@ def test_a_state_that_is_not_finite_is_no_checkpoint_and_ends_the_attempt_as_div
             if not np.isfinite(self.value).all():
                 raise NotFinite("value is not finite")
 
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, interval=Interval(steps=2), on_nan="rollback"))
+    begin(
+        Launch(
+            control=daemon.control(), checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=2), on_nan="rollback"
+        )
+    )
     daemon.send(Go(1, restore=None))
     files = Watchful()
     run = FilesRun(files, total_steps=8)
@@ -308,7 +312,7 @@ def test_the_daemon_is_told_that_a_save_is_no_step(begin: Begin, daemon: DaemonE
             time.sleep(2.0)
             super().write(folder)
 
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=2)))
     daemon.send(Go(1, restore=None))
     with FilesRun(Slow(), total_steps=4) as run:
         for step in (1, 2, 3):
@@ -412,7 +416,7 @@ class Copied(Counting):
 def test_training_goes_on_beside_a_save_which_holds_the_step_it_was_taken_at(
     tmp_path: Path, begin: Begin, daemon: DaemonEnd
 ) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=2)))
     daemon.send(Go(1, restore=None))
     files = Copied()
     with FilesRun(files, total_steps=4) as run:
@@ -432,7 +436,7 @@ def test_training_goes_on_beside_a_save_which_holds_the_step_it_was_taken_at(
 
 
 def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=1)))
     daemon.send(Go(1, restore=None))
     files = Copied()
     with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
@@ -450,7 +454,7 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
 
 
 def test_error_of_a_save_beside_training_is_told_at_once(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=1)))
     daemon.send(Go(1, restore=None))
     files = Copied()
     files.fails = True
@@ -480,7 +484,11 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
 
     monkeypatch.setattr(scheduler, "LAST_SAVE_PAUSES_S", ())
     subprocess.run(["mount", "-o", "remount,size=400k", small_disk], check=True)  # for some of eight
-    begin(Launch(checkpoint_dir=small_disk / "c", retention=RetentionPolicy(newest=20), make_room=allowed))
+    begin(
+        Launch(
+            checkpoint_dir=small_disk / "c", retention=RetentionPolicy(checkpoint_keep=20), checkpoint_make_room=allowed
+        )
+    )
     files = Large()
     run = FilesRun(files, total_steps=8, interval="1 steps")
     if allowed:
@@ -504,7 +512,7 @@ def test_a_lack_of_memory_for_a_copy_has_training_wait_and_is_said_once(
         def copied(self) -> Callable[[Path], None]:
             raise MemoryError("cannot allocate 2 GiB")
 
-    begin(Launch(checkpoint_dir=tmp_path, interval=Interval(steps=1)))
+    begin(Launch(checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=1)))
     files = Tight()
     with FilesRun(files, total_steps=3) as run:
         train(run, files)
@@ -524,7 +532,7 @@ def no_more_threads() -> Iterator[None]:
 def test_training_waits_for_saves_where_no_thread_can_be_started(
     tmp_path: Path, begin: Begin, no_more_threads: None
 ) -> None:
-    begin(Launch(checkpoint_dir=tmp_path, interval=Interval(steps=1)))
+    begin(Launch(checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=1)))
     files = Copied()
     files.may.set()
     with FilesRun(files, total_steps=3) as run:
@@ -541,7 +549,7 @@ def test_an_error_while_the_copy_is_made_is_trained_through(tmp_path: Path, begi
         def copied(self) -> Callable[[Path], None]:
             raise OSError("device is busy")
 
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=2)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=2)))
     daemon.send(Go(1, restore=None))
     files = Failing()
     with FilesRun(files, total_steps=3) as run:
@@ -565,7 +573,7 @@ def test_an_error_of_the_programs_own_on_the_saves_thread_is_answered_and_leaves
             return write
 
     asked = threading.Event()
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=1)))
     daemon.send(Go(1, restore=None))
     run = FilesRun(Failing())
     with pytest.raises(ZeroDivisionError if kind is MemoryError else kind, match=r"on purpose|wrong"), run:
@@ -593,7 +601,7 @@ def test_a_state_that_is_not_finite_does_not_hide_the_scripts_own_error(tmp_path
 
             return write
 
-    begin(Launch(checkpoint_dir=tmp_path, interval=Interval(steps=1), on_nan="rollback"))
+    begin(Launch(checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=1), on_nan="rollback"))
     files = Diverging()
     with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
         run.step_done(epoch=0, batch=1)
@@ -612,7 +620,7 @@ def test_an_end_that_fails_hides_no_error_of_the_script_and_lets_go_of_all(
 
             return write
 
-    begin(Launch(checkpoint_dir=tmp_path / "c", interval=Interval(steps=1)))
+    begin(Launch(checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=1)))
     files = Failing()
     run = FilesRun(files, summaries=tmp_path / "summaries")
     with pytest.raises(ZeroDivisionError), run:

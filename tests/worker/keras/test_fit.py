@@ -34,7 +34,7 @@ EPOCHS = 5  # of 6 steps
 @pytest.mark.timeout(600)
 def test_killed_in_the_middle_of_epochs_it_ends_as_if_nothing_had_happened(start: Start, tmp_path: Path) -> None:
     def fitting(folder: str, *hold_at: int) -> subprocess.Popen[str]:
-        launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, interval=Interval(steps=4))
+        launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, checkpoint_interval=Interval(steps=4))
         return start(CHILDREN / "fitting.py", EPOCHS, *hold_at, launch=launch)
 
     undisturbed = read_until(fitting("a"), "hash")

@@ -24,8 +24,8 @@ from supervisor.protocol.messages import (
     Progress,
     Restored,
     SaveFailed,
-    Standing,
     Then,
+    WorkerStatus,
 )
 from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
@@ -161,7 +161,7 @@ def test_names_too_long_for_a_line_leave_the_thread_alive(daemon: DaemonEnd, cha
     daemon.send(Identify(1))
 
     assert told.metrics == {"loss": 1.5}
-    assert daemon.wait_for(Standing)
+    assert daemon.wait_for(WorkerStatus)
 
 
 def test_talking_never_waits_for_a_daemon_that_does_not_read(channel: Channel) -> None:
@@ -220,10 +220,10 @@ def test_identify_repeats_what_a_new_daemon_may_have_missed_and_ends_with_where_
 
     daemon.send(Identify(1))
 
-    standing = daemon.wait_for(Standing)
-    assert [type(each) for each in daemon.heard] == [Hello, Restored, Committed, Progress, Standing]
+    standing = daemon.wait_for(WorkerStatus)
+    assert [type(each) for each in daemon.heard] == [Hello, Restored, Committed, Progress, WorkerStatus]
     assert daemon.wait_for(Committed).ago_s is not None
-    assert standing == Standing(1, os.getpid(), Phase.TRAINING, 113, "step-0000000100.a1", (4,), 4, Then.STOP)
+    assert standing == WorkerStatus(1, os.getpid(), Phase.TRAINING, 113, "step-0000000100.a1", (4,), 4, Then.STOP)
 
 
 @pytest.mark.parametrize("answer", [Committed, SaveFailed])
@@ -235,7 +235,7 @@ def test_flush_that_was_answered_is_not_open_any_more(
     channel.say(_committed(step=5, flushes=(4,)) if answer is Committed else SaveFailed(1, 5, "disk full", (4,)))
     daemon.send(Identify(1))
 
-    standing = daemon.wait_for(Standing)
+    standing = daemon.wait_for(WorkerStatus)
 
     assert (standing.flushes, standing.last_flush) == ((), 4)
 
@@ -244,7 +244,7 @@ def test_phase_follows_what_was_heard_and_said(daemon: DaemonEnd, channel: Chann
     def phase() -> Phase:
         daemon.heard.clear()
         daemon.send(Identify(1))
-        return daemon.wait_for(Standing).phase
+        return daemon.wait_for(WorkerStatus).phase
 
     phases = [phase()]
     daemon.send(Go(1, None))

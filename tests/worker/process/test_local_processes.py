@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.launch import Launch, LaunchError, Member, from_environment, without_launch
+from supervisor.protocol.launch import Launch, LaunchError, Member, from_environment, without_launch_variables
 from supervisor.protocol.messages import Failed
 from tests.places import ROOT
 from tests.reading import alive
@@ -27,7 +27,7 @@ def start() -> Iterator[Start]:
 
     def start(*acts: str, workers: int = 3, **launch: Any) -> subprocess.Popen[str]:
         told = Launch(strategy="multiworker", workers=workers, **launch).to_environment()
-        environment = {**without_launch(os.environ), **told, "PYTHONPATH": str(ROOT)}
+        environment = {**without_launch_variables(os.environ), **told, "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             [sys.executable, str(SCRIPT), *acts],
             env=environment,
@@ -145,7 +145,7 @@ def test_the_variable_of_a_member_is_read_back_or_refused() -> None:
     ],
 )
 def test_a_strategy_that_can_not_be_had_says_what_to_do(call: str, text: str) -> None:
-    environment = {**without_launch(os.environ), "PYTHONPATH": str(ROOT)}
+    environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", f"import worker; {call}"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=False)
 

@@ -12,7 +12,7 @@ import pytest
 from supervisor.host.processes.tree import identity
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.exit_codes import WorkerExit
-from supervisor.protocol.launch import Control, DaemonIdentity, Launch, without_launch
+from supervisor.protocol.launch import Control, DaemonIdentity, Launch, without_launch_variables
 from supervisor.protocol.messages import STANDBY, Done, Failed, Go, Hello, Promote, Ready, Restored
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
@@ -39,7 +39,7 @@ class Waiting:
             standby="warm",
             waits_for=daemon,
         )
-        environment = {**without_launch(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
+        environment = {**without_launch_variables(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
         self.process = subprocess.Popen(
             [sys.executable, "train.py", str(steps)],
             cwd=folder,
@@ -51,7 +51,7 @@ class Waiting:
 
     def promote(self, attempt: int, restore: str | None = None) -> None:
         folder = self.end.folder.rename(self.end.folder.parent / f"a{attempt}")
-        self.end.send(Promote(attempt, str(folder), between_failures_s=60.0, split=1))
+        self.end.send(Promote(attempt, str(folder), between_failures_s=60.0, microbatches=1))
         self.end.send(Go(attempt, restore))
 
     def ended(self) -> tuple[int, str, str]:

@@ -55,7 +55,7 @@ class Line:
 
 
 def start(begin: Begin, daemon: DaemonEnd, directory: Path, restore: str | None = None, **settings: Any) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=2), **settings))
+    begin(Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_interval=Interval(steps=2), **settings))
     daemon.send(Go(daemon.attempt, restore))
 
 
@@ -152,7 +152,7 @@ def test_elements_of_any_kind_that_are_no_numbers_are_seen(
 
 
 def test_a_flush_of_a_state_that_is_not_finite_is_refused(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=10**9)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_interval=Interval(steps=10**9)))
     daemon.send(Go(1, None))
     weight = tf.Variable(1.0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.launch import Launch, without_launch
+from supervisor.protocol.launch import Launch, without_launch_variables
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Hello, Progress, Restored, Then
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
@@ -28,7 +28,7 @@ def start() -> Iterator[Start]:
 
     def start(*arguments: object, launch: Launch | None = None, before: Sequence[str] = ()) -> subprocess.Popen[str]:
         told = launch.to_environment() if launch is not None else {}
-        environment = {**without_launch(os.environ), **told, "PYTHONPATH": str(ROOT)}
+        environment = {**without_launch_variables(os.environ), **told, "PYTHONPATH": str(ROOT)}
         started.append(
             subprocess.Popen(
                 [*before, sys.executable, *map(str, arguments)],

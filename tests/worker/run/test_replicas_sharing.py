@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.protocol.launch import Launch, without_launch
+from supervisor.protocol.launch import Launch, without_launch_variables
 from tests.places import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +26,7 @@ def shared(folder: Path, workers: int, batch: int, stop: int, *kinds: str) -> st
 
 def ran(script: str, workers: int, *arguments: str) -> str:
     told = Launch(strategy="multiworker", workers=workers) if workers > 1 else Launch(strategy="one-device")
-    environment = {**without_launch(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
+    environment = {**without_launch_variables(os.environ), **told.to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(CHILDREN / script), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -143,7 +143,7 @@ def test_other_trackables_are_taken_as_a_plain_write_takes_them(tmp_path: Path) 
 def test_what_cannot_be_copied_is_saved_while_training_waits(
     daemon: DaemonEnd, start: Callable[..., None], directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    start(interval=Interval(steps=1))
+    start(checkpoint_interval=Interval(steps=1))
     count, iterator = tf.Variable(0, dtype=tf.int64), iter(tf.data.Dataset.range(9))
     tracked = tf.train.Checkpoint(count=count, iterator=iterator)
     with worker.Run(tracked) as run:
@@ -166,7 +166,7 @@ def test_where_there_is_no_memory_for_a_copy_training_waits_while_there_is_none(
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
-    start(interval=Interval(steps=1))
+    start(checkpoint_interval=Interval(steps=1))
     count, tracked = counting()
     with worker.Run(tracked) as run:
         with monkeypatch.context() as patch:
@@ -205,7 +205,7 @@ def test_a_lack_of_memory_while_it_is_written_costs_that_save_only(
 def test_training_goes_on_while_a_save_is_written(
     daemon: DaemonEnd, start: Callable[..., None], directory: Path, disk: Disk
 ) -> None:
-    start(interval=Interval(seconds=1000.0))
+    start(checkpoint_interval=Interval(seconds=1000.0))
     count, tracked = counting()
     with worker.Run(tracked) as run:
         stepped(run, count)
@@ -301,7 +301,7 @@ def test_exception_lets_the_save_in_flight_commit(
 def test_interval_in_seconds_does_not_wait_for_the_save_in_flight(
     daemon: DaemonEnd, start: Callable[..., None], disk: Disk
 ) -> None:
-    start(interval=Interval(seconds=0.001))
+    start(checkpoint_interval=Interval(seconds=0.001))
     count, tracked = counting()
     with worker.Run(tracked) as run:
         while not disk.asked.is_set():

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import worker
 from supervisor.protocol import layout
-from supervisor.protocol.launch import Launch, without_launch
+from supervisor.protocol.launch import Launch, without_launch_variables
 from supervisor.protocol.messages import Go, Restored
 from tests.places import ROOT
 from tests.worker import training
@@ -197,7 +197,12 @@ ENVIRONMENT_OF_TENSORFLOW = "import worker, os; print(os.environ.get('TF_ENABLE_
 
 
 def said_by(program: str, launch: Launch, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**without_launch(os.environ), **launch.to_environment(), "PYTHONPATH": str(ROOT), **variables}
+    environment = {
+        **without_launch_variables(os.environ),
+        **launch.to_environment(),
+        "PYTHONPATH": str(ROOT),
+        **variables,
+    }
     command = [sys.executable, "-c", program]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
 

@@ -51,7 +51,7 @@ class Operations:
         power_calls.watch(patch, directory, self._told)
 
     def _told(self, name: str, path: Path) -> None:
-        if name == "mkdir" and (saved := layout.checkpoint_in(path.name)) is not None:
+        if name == "mkdir" and (saved := layout.checkpoint_name_in(path.name)) is not None:
             self._step = saved.step  # a save begins with its folder
         self.of_step[self._step] = self.of_step.get(self._step, 0) + 1
         self._before(self._step, self.of_step[self._step])
@@ -69,7 +69,7 @@ def test_kill_before_any_operation_of_a_save_leaves_the_old_or_the_new_whole(
     kind: Kind, daemon: DaemonEnd, begin: Begin, tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     directory, images = tmp_path / "checkpoints", tmp_path / "images"
-    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(newest=1))
+    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(checkpoint_keep=1))
     begin(launch)
     daemon.send(Go(1, restore=None))
     numbers = itertools.count()
@@ -97,7 +97,7 @@ def test_error_in_any_operation_of_a_save_leaves_the_old_or_the_new_whole_and_tr
     number: int, kind: Kind, daemon: DaemonEnd, begin: Begin, tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "checkpoints"
-    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(newest=2))
+    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(checkpoint_keep=2))
     begin(launch)
     daemon.send(Go(1, restore=None))
 

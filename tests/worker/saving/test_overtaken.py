@@ -20,7 +20,7 @@ pytestmark = pytest.mark.tensorflow
 def test_worker_that_was_overtaken_commits_nothing_and_leaves_with_75(
     daemon: DaemonEnd, begin: Callable[[Launch], None], two_replicas: Any, tmp_path: Path
 ) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "ckpt", interval=Interval(steps=2)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "ckpt", checkpoint_interval=Interval(steps=2)))
     daemon.send(Go(1, restore=None))
     tracked = training.build(two_replicas)
     step = training.step_of(tracked, two_replicas)

@@ -65,7 +65,7 @@ def names(directory: Path) -> list[str]:
 def test_saves_at_multiples_of_the_interval_and_at_the_end(
     daemon: DaemonEnd, under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
-    under_daemon(interval=Interval(steps=3))
+    under_daemon(checkpoint_interval=Interval(steps=3))
     run, tracked = run_of(two_replicas, 7)
     with run:
         training.train(run, tracked, two_replicas)
@@ -156,7 +156,7 @@ def test_flush_then_stop_leaves_with_143_after_the_commit(
 def test_flush_of_a_step_that_is_saved_is_answered_with_that_checkpoint(
     daemon: DaemonEnd, under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
-    under_daemon(interval=Interval(steps=2))
+    under_daemon(checkpoint_interval=Interval(steps=2))
     run, tracked = run_of(two_replicas, 2)
     with run:
         training.train(run, tracked, two_replicas)
@@ -187,8 +187,8 @@ def test_exception_saves_nothing_and_is_the_last_word(
 def test_retention_keeps_the_newest_and_the_best(
     under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
-    policy = RetentionPolicy(newest=2, best_metric="loss", best_mode="min")
-    under_daemon(interval=Interval(steps=1), retention=policy)
+    policy = RetentionPolicy(checkpoint_keep=2, best_metric="loss", best_mode="min")
+    under_daemon(checkpoint_interval=Interval(steps=1), retention=policy)
     run, _ = run_of(two_replicas, None)
     with run:
         for loss in (3.0, 1.0, 2.0, 2.5, 4.0):
@@ -200,7 +200,7 @@ def test_retention_keeps_the_newest_and_the_best(
 def test_retention_does_not_depend_on_the_pointer_for_other_tools(
     under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
-    under_daemon(interval=Interval(steps=1), retention=RetentionPolicy(newest=2))
+    under_daemon(checkpoint_interval=Interval(steps=1), retention=RetentionPolicy(checkpoint_keep=2))
     run, _ = run_of(two_replicas, None)
     with run:
         (directory / layout.POINTER / "in the way").mkdir(parents=True)
@@ -265,7 +265,11 @@ def test_full_disk_costs_the_save_and_training_goes_on(
 ) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * FILLER_BYTES)
-    begin(Launch(control=daemon.control(), checkpoint_dir=small_disk / "checkpoints", interval=Interval(steps=2)))
+    begin(
+        Launch(
+            control=daemon.control(), checkpoint_dir=small_disk / "checkpoints", checkpoint_interval=Interval(steps=2)
+        )
+    )
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, 6)
     step = training.step_of(tracked, two_replicas)
@@ -292,8 +296,8 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
         ["mount", "-o", "remount,size=400k", small_disk], check=True
     )  # for some checkpoints, far fewer than eight
     directory = small_disk / "checkpoints"
-    keeping = {"retention": RetentionPolicy(newest=20), "make_room": allowed}
-    begin(Launch(control=daemon.control(), checkpoint_dir=directory, interval=Interval(steps=1), **keeping))
+    keeping = {"retention": RetentionPolicy(checkpoint_keep=20), "checkpoint_make_room": allowed}
+    begin(Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_interval=Interval(steps=1), **keeping))
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, None)
     with pytest.raises(ZeroDivisionError), run:

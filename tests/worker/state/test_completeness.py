@@ -146,7 +146,7 @@ def counted(run: worker.Run, steps: int, forgotten: Any) -> None:
 
 
 def test_daemon_is_told_with_the_first_checkpoint_only(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
-    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, interval=Interval(steps=1)))
+    begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=1)))
     daemon.send(Go(1, restore=None))
     with worker.Run(tf.train.Checkpoint(count=tf.Variable(0))) as run:
         counted(run, 3, variable())

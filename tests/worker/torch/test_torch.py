@@ -16,7 +16,7 @@ from bench import peer
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest
-from supervisor.protocol.launch import Launch, without_launch
+from supervisor.protocol.launch import Launch, without_launch_variables
 from tests.worker.run.test_multiworker import CHILDREN, ROOT, read_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -38,7 +38,7 @@ def start(python: Path) -> Iterator[Start]:
 
     def start(*arguments: object, launch: Launch | None = None) -> subprocess.Popen[str]:
         told = launch.to_environment() if launch is not None else {}
-        environment = {**without_launch(os.environ), **told, "PYTHONPATH": str(ROOT)}
+        environment = {**without_launch_variables(os.environ), **told, "PYTHONPATH": str(ROOT)}
         command = [str(python), *map(str, arguments)]
         pipe = subprocess.PIPE
         started.append(subprocess.Popen(command, env=environment, cwd=ROOT, stdout=pipe, stderr=pipe, text=True))
