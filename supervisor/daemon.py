@@ -26,7 +26,7 @@ from supervisor.config.schema.secret import hash_password
 from supervisor.control.http.sockets import ListenError
 from supervisor.host.daemon_log.log import DaemonLog
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.host.notices.choose import UnknownSourceError
+from supervisor.host.notices.sources import UnknownSourceError
 from supervisor.host.processes import limits
 from supervisor.host.processes.process import SpawnError, credentials
 from supervisor.host.service.background import (

@@ -17,17 +17,17 @@ from supervisor.control.base.context import Daemon
 from supervisor.control.doors import open_doors
 from supervisor.control.server import serve
 from supervisor.core.fleet.finishing import ExitOn, Finish, finish
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.commands.hooks import Hooks
 from supervisor.host.daemon_log.log import DaemonLog
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.pruning import Pruning
-from supervisor.host.logs.capture import LogPump
-from supervisor.host.notices.choose import sources
-from supervisor.host.notices.files.drill import Drills
-from supervisor.host.notices.memory import NoticeMemory
+from supervisor.host.logs.capture import LogCapture
+from supervisor.host.notices.drills import Drills
 from supervisor.host.notices.settings import NoticeSettings
-from supervisor.host.notices.source import Source
+from supervisor.host.notices.source import NoticeSource
+from supervisor.host.notices.sources import sources
+from supervisor.host.notices.store import NoticeStore
 from supervisor.host.processes import orphans
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.gpus import Gpus
@@ -36,7 +36,7 @@ from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import Systemd, without_notify
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.fleet.notice_dispatcher import Noticing
+from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.fleet.summary import standing
 from supervisor.runner.fleet.suspend_watch import Pulse
@@ -91,10 +91,10 @@ class Supervisord:
         programs = Programs(self._config, self._read, services)
         self._printing.begin(programs.printed)
         services.saves.learn(ledger)
-        memory = NoticeMemory(settings.runtime_dir)
-        noticing = Noticing(services.saves, settings.notice_grace, lambda: programs.runners, memory)
-        programs.on_new = noticing.meet
-        self._trap_signals(programs, logs, noticing)
+        memory = NoticeStore(settings.runtime_dir)
+        notices = NoticeDispatcher(services.saves, settings.notice_grace, lambda: programs.runners, memory)
+        programs.on_new = notices.post_current_notice
+        self._trap_signals(programs, logs, notices)
         daemon = Daemon(
             programs,
             ledger,
@@ -104,21 +104,21 @@ class Supervisord:
             reload=self._ask_reload,
             settings=settings,
             is_reloading=lambda: self._reload,
-            noticing=noticing,
+            notices=notices,
             hooks=services.hooks,
-            drills=Drills(noticing.received, noticing.withdrawn),
+            drills=Drills(notices.received, notices.withdrawn),
             listening=services.listening,
         )
         try:
             async with self._listening(daemon):
                 self._background.ready()
                 self._stay_alive()
-                noticing.begin(notice_sources(settings))
+                notices.watch_sources(notice_sources(settings))
                 with orphans.reaped(programs.has_worker):
                     await self._supervise(programs, services.environment)
                 services.listening.close()
         finally:
-            await noticing.end()
+            await notices.stop_watching()
             if self._reload:
                 logs.detach()
             else:
@@ -131,9 +131,9 @@ class Supervisord:
     def _services(self, ledger: Ledger) -> Services:
         """What all programs share, the log capture among it begun."""
         settings = self._config.supervisord
-        logs = LogPump(settings.state_dir)
+        logs = LogCapture(settings.state_dir)
         self._printing = Printing()
-        logs.hearers.heard, logs.hearers.missed = self._printing.heard, self._printing.missed
+        logs.subscribers.on_output, logs.subscribers.on_missed = self._printing.heard, self._printing.missed
         logs.start()
         return Services(
             ledger=ledger,
@@ -242,11 +242,11 @@ class Supervisord:
             return f"http://{f'[{host}]' if host and ':' in host else host or 'localhost'}:{port}"
         return None
 
-    def _trap_signals(self, programs: Programs, logs: LogPump, noticing: Noticing) -> None:
+    def _trap_signals(self, programs: Programs, logs: LogCapture, notices: NoticeDispatcher) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             loop.add_signal_handler(number, partial(self._asked_to_leave, number, programs))
-        loop.add_signal_handler(signal.SIGPWR, self._power_fails, programs, noticing)
+        loop.add_signal_handler(signal.SIGPWR, self._power_fails, programs, notices)
         loop.add_signal_handler(signal.SIGHUP, self._start_update, programs)
         loop.add_signal_handler(signal.SIGUSR2, self._reopen_logs, logs)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -282,15 +282,17 @@ class Supervisord:
             programs.host_leaves()
         self._leave.set()
 
-    def _power_fails(self, programs: Programs, noticing: Noticing) -> None:
+    def _power_fails(self, programs: Programs, notices: NoticeDispatcher) -> None:
         """SIGPWR: everything is to be on the disk within power_timeout, and the daemon leaves."""
         if self._reload:
             self._asked_to_leave(signal.SIGPWR, programs)
             return
         loop = asyncio.get_running_loop()
         gone_at = loop.time() + self._config.supervisord.power_timeout
-        noticing.received(
-            Notice("signal", "SIGPWR", Kind.SHUTDOWN, Certainty.CERTAIN, gone_at, is_cancellable=False, text="SIGPWR")
+        notices.received(
+            Notice(
+                "signal", "SIGPWR", NoticeKind.SHUTDOWN, Certainty.CERTAIN, gone_at, is_cancellable=False, text="SIGPWR"
+            )
         )
         self._asked_to_leave(signal.SIGPWR, programs)
         loop.call_at(gone_at, programs.hurry)
@@ -300,7 +302,7 @@ class Supervisord:
             self._reload = True
             self._leave.set()
 
-    def _reopen_logs(self, logs: LogPump) -> None:
+    def _reopen_logs(self, logs: LogCapture) -> None:
         logs.reopen()
         self._daemon_log.reopen()
         log.info("daemon.signalled", signal="SIGUSR2", effect="log files are opened again")
@@ -340,7 +342,7 @@ def _pass_on(number: int, frame: FrameType | None = None) -> None:
     signal.raise_signal(number)
 
 
-def notice_sources(settings: SupervisordConfig) -> tuple[Source, ...]:
+def notice_sources(settings: SupervisordConfig) -> tuple[NoticeSource, ...]:
     """Where notices of this host come from. Raises UnknownSourceError."""
     told = NoticeSettings(
         notice_dir=settings.notice_dir,

@@ -13,7 +13,7 @@ from supervisor.core.failures.restart import (
 )
 from supervisor.core.failures.silences import Section
 from supervisor.core.job import TABLE, Job
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import events
 from supervisor.core.program.effects import (
     Abort,
@@ -43,7 +43,7 @@ NOTICES = st.builds(
     Notice,
     source=st.just("aws-spot"),
     id=st.sampled_from(["1", "2"]),
-    kind=st.sampled_from([Kind.PREEMPTION, Kind.FREEZE]),
+    kind=st.sampled_from([NoticeKind.PREEMPTION, NoticeKind.FREEZE]),
     certainty=st.sampled_from(Certainty),
     deadline_at=st.none() | st.floats(0, 4000),
     is_cancellable=st.booleans(),

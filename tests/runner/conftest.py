@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 
@@ -15,7 +15,7 @@ from supervisor.runner.attempt.services import Services
 @pytest.fixture
 async def services(tmp_path: Path) -> AsyncIterator[Services]:
     state, run = tmp_path / "state", tmp_path / "run"
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(state)
+    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogCapture(state)
     logs.start()
     yield Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)
     logs.close()

@@ -8,11 +8,11 @@ from supervisor.config import SupervisordConfig
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.host.commands.hooks import Hooks
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.logs.capture import LogPump
-from supervisor.host.notices.files.drill import Drills
+from supervisor.host.logs.capture import LogCapture
+from supervisor.host.notices.drills import Drills
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.host.storage.disk_threads import DiskThreads
-from supervisor.runner.fleet.notice_dispatcher import Noticing
+from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.listeners.dispatch import Listening
 from supervisor.runner.program.runner import Runner
@@ -27,13 +27,13 @@ class Daemon:
 
     programs: Programs
     ledger: Ledger
-    logs: LogPump
+    logs: LogCapture
     checkpoints: CheckpointStore
     shut_down: Callable[[], None]
     reload: Callable[[], None]
     settings: SupervisordConfig
     is_reloading: Callable[[], bool]
-    noticing: Noticing
+    notices: NoticeDispatcher
     hooks: Hooks
     drills: Drills
     listening: Listening

@@ -14,11 +14,11 @@ from supervisor.control.base.context import (
     text_in,
 )
 from supervisor.control.base.errors import Code, CommandError
-from supervisor.core.notices.board import Posted
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.active import ActiveNotice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import outlook
 from supervisor.core.program.facts import OnNotice, State
-from supervisor.runner.fleet.notice_dispatcher import wall
+from supervisor.runner.fleet.notice_dispatcher import deadline_wall_at
 from supervisor.runner.program.runner import Runner
 
 ALL = "all"  # no program can be called so
@@ -31,16 +31,16 @@ async def notices(daemon: Daemon, arguments: Arguments) -> Result:
     """What holds, the gravest first, and how each source does."""
     now = asyncio.get_running_loop().time()
     return {
-        "notices": [_shown(each, now) for each in daemon.noticing.posted],
+        "notices": [_shown(each, now) for each in daemon.notices.by_severity],
         "sources": [
-            {"name": each.name, "shortest_s": each.shortest_s, "trouble": each.trouble}
-            for each in daemon.noticing.health
+            {"name": each.name, "shortest_s": each.shortest_s, "trouble": each.error}
+            for each in daemon.notices.source_health
         ],
-        "shortest_s": daemon.noticing.shortest_s,
+        "shortest_s": daemon.notices.shortest_s,
     }
 
 
-def _shown(posted: Posted, now: float) -> dict[str, Any]:
+def _shown(posted: ActiveNotice, now: float) -> dict[str, Any]:
     notice = posted.notice
     return {
         "source": notice.source,
@@ -48,7 +48,7 @@ def _shown(posted: Posted, now: float) -> dict[str, Any]:
         "kind": str(notice.kind),
         "certainty": str(notice.certainty),
         "deadline_s": None if notice.deadline_at is None else round(notice.deadline_at - now, 3),
-        "deadline_wall_at": wall(notice, now),
+        "deadline_wall_at": deadline_wall_at(notice, now),
         "is_cancellable": notice.is_cancellable,
         "program": posted.program,
         "text": notice.text,
@@ -60,16 +60,16 @@ async def drill(daemon: Daemon, arguments: Arguments) -> Result:
     name = text_in(arguments, "name")
     program = None if name == ALL else program_in(daemon, arguments).name
     if flag_in(arguments, "withdraw", False):
-        count = daemon.drills.take_back(program)
+        count = daemon.drills.withdraw(program)
         if not count:
             raise CommandError(Code.NOT_RUNNING, f"there is no drill for {name}")
         return {"name": name, "withdrawn": count}
-    kind = _word(arguments, "kind", Kind, Kind.DRILL)
-    usual = Certainty.POSSIBLE if kind is Kind.FREEZE else Certainty.CERTAIN
+    kind = _word(arguments, "kind", NoticeKind, NoticeKind.DRILL)
+    usual = Certainty.POSSIBLE if kind is NoticeKind.FREEZE else Certainty.CERTAIN
     certainty = _word(arguments, "certainty", Certainty, usual)
-    if kind is Kind.FREEZE and certainty is Certainty.CERTAIN:
+    if kind is NoticeKind.FREEZE and certainty is Certainty.CERTAIN:
         raise CommandError(Code.BAD_ARGUMENTS, "a freeze is nothing to stop for; certainty can only be possible")
-    given = daemon.drills.give(program, _seconds(arguments), kind, certainty)
+    given = daemon.drills.start(program, _seconds(arguments), kind, certainty)
     return {"name": name, "id": given.id, "kind": str(kind), "certainty": str(certainty)}
 
 
@@ -103,7 +103,7 @@ def standing(runner: Runner, now: float) -> dict[str, Any] | None:
         "source": notice.source,
         "kind": str(notice.kind),
         "certainty": str(notice.certainty),
-        "deadline_wall_at": wall(notice, now),
+        "deadline_wall_at": deadline_wall_at(notice, now),
         "last_flush_s": None if last_at is None else round(last_at - now, 3),
         "waits": runner.facts.held,
         "doing": next(iter(words(runner, now)), None),
@@ -120,7 +120,7 @@ def words(runner: Runner, now: float) -> list[str]:
 
 
 def _fate(notice: Notice, now: float) -> str:
-    if notice.kind is Kind.FREEZE:
+    if notice.kind is NoticeKind.FREEZE:
         return "may stand still for a while"
     goes = "goes away" if notice.certainty is Certainty.CERTAIN else "may go away"
     if notice.deadline_at is None:

@@ -33,7 +33,7 @@ from supervisor.control.commands import (
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from supervisor.protocol.messages import Committed, SaveFailed
 
 
@@ -47,8 +47,8 @@ class Command:
 
 async def status(daemon: Daemon, arguments: Arguments) -> Result:
     """Every program, by group and name."""
-    troubles, durable_s = daemon.logs.troubles, daemon.noticing.durable_s()
-    warnings = {name: notices.too_slow(takes_s, daemon.noticing.shortest_s) for name, takes_s in durable_s.items()}
+    troubles, durable_s = daemon.logs.failures, daemon.notices.flush_times_s()
+    warnings = {name: notices.too_slow(takes_s, daemon.notices.shortest_s) for name, takes_s in durable_s.items()}
     return {
         "programs": [
             {**answers.standing(each, troubles, warnings.get(each.name)), "durable_s": durable_s.get(each.name)}
@@ -151,7 +151,7 @@ async def clear(daemon: Daemon, arguments: Arguments) -> Result:
     return {"name": config.name}
 
 
-async def _clear(logs: LogPump, paths: set[Path | None]) -> None:
+async def _clear(logs: LogCapture, paths: set[Path | None]) -> None:
     for path in filter(None, paths):
         await logs.clear(path)
 

@@ -8,7 +8,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.launch import Interval
-from supervisor.runner.fleet.notice_dispatcher import Noticing, wall
+from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
 from supervisor.runner.listeners.dispatch import PoolCounts
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.tally import Spans
@@ -97,25 +97,27 @@ class Sample:
 
 def sample(daemon: Daemon) -> Sample:
     """What there is to say now. For the event loop's thread; takes some microseconds a program."""
-    runners, expected_s = daemon.programs.runners, daemon.noticing.durable_s()
+    runners, expected_s = daemon.programs.runners, daemon.notices.flush_times_s()
     return Sample(
         tuple(_program(runners[name], expected_s.get(name)) for name in sorted(runners)),
-        _notices(daemon.noticing, time.monotonic()),
+        _notices(daemon.notices, time.monotonic()),
         daemon.programs.closing,
         daemon.ledger.last_error is not None,
-        len(daemon.logs.troubles),
+        len(daemon.logs.failures),
         daemon.listening.counts(),
     )
 
 
-def _notices(noticing: Noticing, now: float) -> NoticesSample:
-    notices = [each.notice for each in noticing.posted]
+def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
+    notices = [each.notice for each in dispatcher.by_severity]
     certain = [each for each in notices if each.certainty is Certainty.CERTAIN and each.deadline_at is not None]
     return NoticesSample(
         holding={str(each): sum(notice.certainty is each for notice in notices) for each in Certainty},
-        deadline_wall_at=min((at for at in (wall(each, now) for each in certain) if at is not None), default=None),
-        sources={each.name: each.trouble is None for each in noticing.health},
-        shortest_s=noticing.shortest_s,
+        deadline_wall_at=min(
+            (at for at in (deadline_wall_at(each, now) for each in certain) if at is not None), default=None
+        ),
+        sources={each.name: each.error is None for each in dispatcher.source_health},
+        shortest_s=dispatcher.shortest_s,
     )
 
 

@@ -18,7 +18,7 @@ from supervisor.control.openapi.schema import (
     word_of,
 )
 from supervisor.control.streams import events
-from supervisor.core.notices.notice import Certainty, Kind
+from supervisor.core.notices.notice import Certainty, NoticeKind
 from supervisor.core.program.facts import State
 from supervisor.core.program.standby import Kind as Standby
 from supervisor.core.program.standby import Stage
@@ -55,7 +55,7 @@ PROGRAM = object_(
     notice=or_null(
         object_(
             source=TEXT,
-            kind=word_of(Kind),
+            kind=word_of(NoticeKind),
             certainty=word_of(Certainty),
             deadline_wall_at=or_null(NUMBER),
             last_flush_s=or_null(NUMBER),
@@ -90,7 +90,7 @@ PROGRAM = object_(
 NOTICE = object_(
     source=TEXT,
     id=TEXT,
-    kind=word_of(Kind),
+    kind=word_of(NoticeKind),
     certainty=word_of(Certainty),
     deadline_s=or_null(NUMBER),
     deadline_wall_at=or_null(NUMBER),
@@ -98,7 +98,7 @@ NOTICE = object_(
     program=or_null(TEXT),
     text=TEXT,
 )
-GIVEN = object_(name=TEXT, id=TEXT, kind=word_of(Kind), certainty=word_of(Certainty))
+GIVEN = object_(name=TEXT, id=TEXT, kind=word_of(NoticeKind), certainty=word_of(Certainty))
 _RECORD = schema_of(AttemptRecord)["properties"]
 SPENT: Schema = {"type": "object", "additionalProperties": NUMBER, "description": "Seconds by category."}
 ATTEMPT = object_(
@@ -133,7 +133,7 @@ SHAPES: Mapping[str, Shape] = {
     "drill": named(
         {"anyOf": [GIVEN, object_(name=TEXT, withdrawn=WHOLE)]},
         in_s={**SECONDS, "maximum": notices.MAX_DRILL_S, "description": "Seconds to the end; needed unless withdrawn."},
-        kind={**word_of(Kind), "default": str(Kind.DRILL)},
+        kind={**word_of(NoticeKind), "default": str(NoticeKind.DRILL)},
         certainty={**word_of(Certainty), "default": str(Certainty.CERTAIN)},
         withdraw={**FLAG, "default": False},
     ),

@@ -56,7 +56,7 @@ def clear(path: Path | None) -> None:
     if not existing.exists():
         raise RpcFault(FaultCode.NO_FILE, f"{path} does not exist yet")
     try:
-        log_file.empty(existing)
+        log_file.truncate_with_backups(existing)
     except OSError as error:
         raise RpcFault(FaultCode.FAILED, f"cannot clear {path}: {error.strerror}") from error
 

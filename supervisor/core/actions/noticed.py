@@ -12,7 +12,7 @@ from supervisor.core.actions.moves import (
 from supervisor.core.actions.stopping import flush_too_long
 from supervisor.core.actions.training import hung
 from supervisor.core.failures.restart import Cause
-from supervisor.core.notices.notice import Kind
+from supervisor.core.notices.notice import NoticeKind
 from supervisor.core.program import outlook
 from supervisor.core.program.events import (
     Event,
@@ -28,7 +28,7 @@ REASON = "notice"
 
 def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """Nothing trains here that could be saved; a start will ask whether there is time."""
-    if event.notice.kind is not Kind.FREEZE:
+    if event.notice.kind is not NoticeKind.FREEZE:
         facts.still_until = None
     elif facts.still_until is None:
         facts.still_until = now + outlook.FREEZE_S

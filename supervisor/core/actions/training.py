@@ -14,7 +14,7 @@ from supervisor.core.actions.moves import (
 )
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.silences import SAFETY, Section
-from supervisor.core.notices.flush import RECENT, Pause, with_pause
+from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program.events import (
     CheckpointCommitted,
     Event,
@@ -43,7 +43,7 @@ def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
     facts.patience.saving(event.saving_s, now)
     facts.patience.passed(event.step)
     if event.step_s is not None and event.step_s >= 0:
-        facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT:]
+        facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT_COUNT:]
     _note_pause(facts, before, now)
     return []
 
@@ -52,7 +52,7 @@ def _note_pause(facts: Facts, before: int | None, now: float) -> None:
     """What passed since the last word of a step (of `before`), less what the steps before the last one took."""
     if facts.stepped_at is not None and facts.step is not None and before is not None:
         steps_s = max(0, facts.step - before - 1) * min(facts.steps_s, default=0.0)
-        facts.pauses = with_pause(facts.pauses, Pause(now, max(0.0, now - facts.stepped_at - steps_s)))
+        facts.pauses = remember_pause(facts.pauses, Pause(now, max(0.0, now - facts.stepped_at - steps_s)))
     facts.stepped_at = now
 
 

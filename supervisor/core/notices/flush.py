@@ -11,13 +11,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-SPREAD = 1.2  # the next save may be slower than the slowest of the last few: page cache, neighbours on the same disk
-PAUSES_S = 3600.0  # for so long a pause is remembered: evaluations come every few minutes, seldom less than hourly
-RECENT = 8  # saves and steps that are remembered: enough to meet a slow one, few enough to follow a job that changes
+SAVE_SPREAD = (
+    1.2  # the next save may be slower than the slowest of the last few: page cache, neighbours on the same disk
+)
+PAUSE_MEMORY_S = (
+    3600.0  # for so long a pause is remembered: evaluations come every few minutes, seldom less than hourly
+)
+RECENT_COUNT = (
+    8  # saves and steps that are remembered: enough to meet a slow one, few enough to follow a job that changes
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class MeasuredSave:
     """One save that reached the disk: when it ended (monotonic seconds; -inf: long ago), and how long it took."""
 
     ended_at: float
@@ -29,7 +35,7 @@ class Saved:
         return self.ended_at - self.save_s
 
 
-def latest_ask(gone_at: float, step_s: float, save_s: float, margin_s: float) -> float:
+def latest_flush_at(gone_at: float, step_s: float, save_s: float, margin_s: float) -> float:
     """The last moment (monotonic seconds) at which a flush can still finish before `gone_at`.
 
     The worker saves only between steps, so a whole step may pass before it starts.
@@ -40,14 +46,14 @@ def latest_ask(gone_at: float, step_s: float, save_s: float, margin_s: float) ->
     return gone_at - margin_s - save_s - step_s
 
 
-def in_turn(save: Saved, before: Saved | None) -> Saved:
+def without_queueing(save: MeasuredSave, before: MeasuredSave | None) -> MeasuredSave:
     """`save` without the time it waited for the one before it of the same job: those are written one by one.
 
     So much need not be planned for. Where the last flush has to wait for a save that began shortly before, that save is
     on the disk in its place, and little is lost.
     """
     waited_s = 0.0 if before is None else min(max(0.0, before.ended_at - save.began_at), save.save_s)
-    return Saved(save.ended_at, save.save_s - waited_s)
+    return MeasuredSave(save.ended_at, save.save_s - waited_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +64,13 @@ class Pause:
     pause_s: float
 
 
-def with_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
+def remember_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
     """What has to be remembered to know the longest pause of the last hour, at any later time: longest first."""
-    since = pause.ended_at - PAUSES_S
+    since = pause.ended_at - PAUSE_MEMORY_S
     return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
 
 
-def alone_s(save: Saved, others: Iterable[Saved]) -> float:
+def unshared_save_s(save: MeasuredSave, others: Iterable[MeasuredSave]) -> float:
     """How long `save` had taken with the disk to itself. `others`: other jobs' saves on that disk.
 
     Saves that go on at the same time are taken to share the disk evenly: while n of them write, each gets 1/n.
@@ -80,26 +86,26 @@ def alone_s(save: Saved, others: Iterable[Saved]) -> float:
     return total
 
 
-def _others(name: str, saves: Mapping[str, Sequence[Saved]]) -> list[Saved]:
+def _others(name: str, saves: Mapping[str, Sequence[MeasuredSave]]) -> list[MeasuredSave]:
     return [each for job, found in saves.items() if job != name for each in found]
 
 
-def _ends(save: Saved) -> tuple[float, float]:
+def _ends(save: MeasuredSave) -> tuple[float, float]:
     return save.began_at, save.ended_at
 
 
-def _within(at: float, save: Saved) -> float:
+def _within(at: float, save: MeasuredSave) -> float:
     return min(max(at, save.began_at), save.ended_at)
 
 
-def expected_s(saves: Mapping[str, Sequence[Saved]], finishing: Collection[str]) -> dict[str, float]:
+def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Collection[str]) -> dict[str, float]:
     """How long the next save of each job takes if those of `finishing` save at the same time; measured jobs only.
 
     `saves`: recent saves on one disk by job. With even shares a job waits for each other one no longer than that
     one's save takes, nor longer than its own.
     """
-    alone = {job: max(alone_s(each, _others(job, saves)) for each in own) for job, own in saves.items() if own}
+    alone = {job: max(unshared_save_s(each, _others(job, saves)) for each in own) for job, own in saves.items() if own}
     return {
-        name: SPREAD * (own_s + sum(min(own_s, alone.get(job, own_s)) for job in set(finishing) - {name}))
+        name: SAVE_SPREAD * (own_s + sum(min(own_s, alone.get(job, own_s)) for job in set(finishing) - {name}))
         for name, own_s in alone.items()
     }

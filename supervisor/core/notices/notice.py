@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class NoticeKind(StrEnum):
     """What is going to happen."""
 
     PREEMPTION = "preemption"  # the provider takes the host back
@@ -33,9 +33,9 @@ class Notice:
 
     source: str
     id: str
-    kind: Kind
+    kind: NoticeKind
     certainty: Certainty
     deadline_at: float | None
     is_cancellable: bool
     text: str
-    said_wall: float | None = None
+    deadline_wall_at: float | None = None

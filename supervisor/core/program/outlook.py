@@ -1,7 +1,7 @@
 """What the host's fate means for one job: when its flushes are due, and whether a start is still worth its while."""
 
 from supervisor.core.failures.restart import Cause
-from supervisor.core.notices.flush import latest_ask
+from supervisor.core.notices.flush import latest_flush_at
 from supervisor.core.notices.notice import Certainty, Notice
 from supervisor.core.program.facts import ALIVE, Facts, State
 
@@ -62,7 +62,7 @@ def last_flush_at(facts: Facts) -> float | None:
     end, save = gone_at(facts), save_s(facts)
     if end is None or save is None or facts.last_flush_asked or not facts.policy.is_job:
         return None
-    return latest_ask(end, wait_s(facts), save, facts.policy.notice_margin)
+    return latest_flush_at(end, wait_s(facts), save, facts.policy.notice_margin)
 
 
 def insurance_at(facts: Facts) -> float | None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from supervisor.host.logs.journal import Journal
+from supervisor.host.logs.journal import JournalSocket
 
 PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 """syslog's numbers for the levels from the gravest down; 5 (notice) has no counterpart here."""
@@ -22,7 +22,7 @@ _OWN = frozenset({"event", "level", "timestamp", "exception", "_record", "_from_
 class JournalHandler(logging.Handler):
     """Gives each record to the journal, and to `otherwise` what the journal does not take."""
 
-    def __init__(self, journal: Journal, otherwise: logging.Handler) -> None:
+    def __init__(self, journal: JournalSocket, otherwise: logging.Handler) -> None:
         super().__init__()
         self._journal = journal
         self._otherwise = otherwise

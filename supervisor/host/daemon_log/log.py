@@ -148,7 +148,7 @@ def _foreground_handler(journal_stream: str, in_supervisors_words: bool, lines: 
     """The journal, if systemd connected standard error with it and nobody has redirected it since."""
     plain = _stream_handler(sys.stderr, in_supervisors_words, lines)
     if journal.is_at(sys.stderr.fileno(), journal_stream):
-        return JournalHandler(journal.Journal(), plain)
+        return JournalHandler(journal.JournalSocket(), plain)
     return plain
 
 

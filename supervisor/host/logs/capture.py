@@ -19,19 +19,21 @@ from pathlib import Path
 import structlog
 
 from supervisor.host.logs import journal, syslog
-from supervisor.host.logs.file import empty
+from supervisor.host.logs.file import truncate_with_backups
 from supervisor.host.logs.handover import (
     CLOSE_S,
     SILENT_S,
     Handover,
-    Hearers,
+    OutputSubscribers,
 )
-from supervisor.host.logs.messages import End, Reopen, Take
+from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
 from supervisor.host.storage.disk_threads import DiskThreads
 
 ANSWER_S = 10.0  # how long `clear` waits for a disk
 
-OURS = {Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")} | {
+DAEMON_STREAMS = {
+    Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")
+} | {
     Path("/dev/stdout"): 1,
     Path("/dev/stderr"): 2,
 }
@@ -55,12 +57,12 @@ class Tee:
     capture: int = 0
 
     @property
-    def asks_for_something(self) -> bool:
+    def has_destination(self) -> bool:
         """Whether anybody gets it."""
         return self.syslog or self.journal or self.events or self.capture > 0
 
 
-class LogPump:
+class LogCapture:
     """Pipes in, files out. `start` it before the first program, `close` or `detach` it after the last.
 
     Finds the keeper of the state folder if there is one, and what it reads; starts one when the first pipe is made.
@@ -76,9 +78,9 @@ class LogPump:
     ) -> None:
         self._syslog_at = syslog_at
         self._journal_at = journal_at
-        self.hearers = Hearers()
+        self.subscribers = OutputSubscribers()
         """Who hears what programs print, if they are to be heard; called in a thread of this."""
-        self._handover = Handover(state_dir, silent_s, self.hearers)
+        self._handover = Handover(state_dir, silent_s, self.subscribers)
         self._disks = DiskThreads()
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -92,21 +94,21 @@ class LogPump:
         self._thread.start()
 
     @property
-    def keeper_pid(self) -> int | None:
+    def logger_pid(self) -> int | None:
         """The pid of the keeper while we are connected to it."""
-        return self._handover.keeper_pid
+        return self._handover.logger_pid
 
     @property
-    def open_pipes(self) -> int:
+    def open_pipe_count(self) -> int:
         """How many pipes are read, because programs still hold them."""
-        return self._handover.open_pipes
+        return self._handover.open_pipe_count
 
     @property
-    def troubles(self) -> dict[Path, str]:
+    def failures(self) -> dict[Path, str]:
         """Log files that can't be written at present, and why."""
-        return self._handover.troubles
+        return self._handover.failures
 
-    def capture(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None) -> int:
+    def open_pipe(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None) -> int:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
         What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
@@ -115,14 +117,14 @@ class LogPump:
         `path` means (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
-        is_told = tee is not None and tee.asks_for_something
+        is_told = tee is not None and tee.has_destination
         if path is None and not is_told:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        if path is not None and path in OURS:
-            return os.dup(OURS[path])
+        if path is not None and path in DAEMON_STREAMS:
+            return os.dup(DAEMON_STREAMS[path])
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
-        take = Take(os.fstat(reading).st_ino, "" if path is None else str(path.absolute()), maxbytes, backups)
+        take = CapturePipe(os.fstat(reading).st_ino, "" if path is None else str(path.absolute()), maxbytes, backups)
         if tee is not None and is_told:
             take = take._replace(
                 syslog=str(self._syslog_at) if tee.syslog else "",
@@ -141,14 +143,14 @@ class LogPump:
 
     def reopen(self) -> None:
         """Opens all files again by their names, for whoever has rotated them."""
-        self._order(lambda: self._handover.say(Reopen()))
+        self._order(lambda: self._handover.say(ReopenFiles()))
 
     async def clear(self, path: Path) -> None:
         """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them.
 
         Of the daemon's descriptors nothing is deleted. No thread that others need waits for the disk.
         """
-        if path in OURS:
+        if path in DAEMON_STREAMS:
             return
         done: Future[bool] = Future()
         if not self._order(lambda: self._handover.clear(str(path.absolute()), done)):
@@ -156,19 +158,19 @@ class LogPump:
         try:
             async with asyncio.timeout(ANSWER_S):
                 if not await asyncio.shield(asyncio.wrap_future(done)):
-                    await self._disks.run(path, empty, path)
+                    await self._disks.run(path, truncate_with_backups, path)
         except TimeoutError:
             raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {ANSWER_S:g} s") from None
 
     def close(self) -> None:
         """Writes what can still be read, closes everything, ends keeper and thread; waits about CLOSE_S at most."""
-        self._leave(End(drain=True))
+        self._leave(EndCapture(drain=True))
 
     def detach(self) -> None:
         """Closes everything here; the keeper goes on for the next daemon while there is something to read."""
         self._leave(None)
 
-    def _leave(self, last_word: End | None) -> None:
+    def _leave(self, last_word: EndCapture | None) -> None:
         self._order(lambda: self._handover.leave(last_word), last=True)
         self._thread.join(CLOSE_S + 1)
         if self._thread.is_alive():

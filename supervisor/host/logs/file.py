@@ -23,7 +23,7 @@ class LogFile:
         self.path = path
         self.maxbytes = maxbytes
         self.backups = backups
-        self.trouble: str | None = None
+        self.error: str | None = None
         self.retry_every_s = RETRY_EVERY_S
         self._descriptor: int | None = None
         self._identity = (0, 0)
@@ -44,16 +44,16 @@ class LogFile:
         try:
             self._follow_name()
             self._tell_loss()
-            self.trouble = None
+            self.error = None
             while done < len(data):
                 done += self._append(data[done : done + self._room(data, done)])
         except OSError as error:
             self._cause = error.strerror or str(error)
-            self.trouble = f"cannot write {self.path}: {self._cause}; what its program prints is dropped"
+            self.error = f"cannot write {self.path}: {self._cause}; what its program prints is dropped"
             self._dropped += len(data) - done
             self._retry_at = time.monotonic() + self.retry_every_s
 
-    def lose(self, count: int, cause: str) -> None:
+    def record_loss(self, count: int, cause: str) -> None:
         """Has `count` bytes, which others had to drop, told in the file."""
         self._dropped += count
         self._cause = cause
@@ -67,7 +67,7 @@ class LogFile:
     def clear(self) -> None:
         """Empties the file and deletes its backups; makes none where there is none. Raises OSError."""
         if self._descriptor is None:
-            empty(self.path)
+            truncate_with_backups(self.path)
             return
         for number in range(1, self.backups + 1):
             self._backup(number).unlink(missing_ok=True)
@@ -116,7 +116,7 @@ class LogFile:
         except OSError as error:
             if self._descriptor is None:
                 raise
-            self.trouble = f"cannot rotate {self.path}: {error.strerror}; it grows beyond its {self.maxbytes} bytes"
+            self.error = f"cannot rotate {self.path}: {error.strerror}; it grows beyond its {self.maxbytes} bytes"
             return len(data) - start
         return self._fitting(data, start) or self.maxbytes
 
@@ -171,7 +171,7 @@ class LogFile:
         self._check_at = time.monotonic() + CHECK_EVERY_S
 
 
-def empty(path: Path) -> None:
+def truncate_with_backups(path: Path) -> None:
     """Empties a log file that may be nobody's, and deletes its backups: those whose numbers have no gap."""
     number = 1
     while (backup := path.with_name(f"{path.name}.{number}")).exists():

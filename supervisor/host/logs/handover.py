@@ -21,20 +21,20 @@ from supervisor.host.logs.link import (
     connect,
 )
 from supervisor.host.logs.messages import (
-    Alive,
-    Clear,
-    Cleared,
-    End,
-    Ended,
-    Hello,
+    CaptureEnded,
+    CapturePipe,
+    CaptureRefused,
+    ClearFile,
+    EndCapture,
+    FileCleared,
+    LogFailure,
+    LoggerHello,
+    LoggerMessage,
+    LoggerReady,
     LogProtocolError,
-    Message,
-    Missed,
-    Printed,
-    Ready,
-    Refused,
-    Take,
-    Trouble,
+    OutputMissed,
+    OutputPrinted,
+    StillAlive,
 )
 from supervisor.host.logs.pipes import Pipes
 
@@ -49,7 +49,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ProgramOutput:
     """What a program printed, for the listeners of an event type (PROCESS_LOG_STDOUT)."""
 
     event: str
@@ -59,17 +59,17 @@ class Output:
 
 
 @dataclass(slots=True)
-class Hearers:
+class OutputSubscribers:
     """Who is told, in the thread of the handover, of what programs print, and how many events of it were dropped."""
 
-    heard: Callable[[Output], None] = lambda _: None
-    missed: Callable[[int], None] = lambda _: None
+    on_output: Callable[[ProgramOutput], None] = lambda _: None
+    on_missed: Callable[[int], None] = lambda _: None
 
 
 class Handover:
     """The pipes, and the keeper that reads them. Belongs to one thread, but for `troubles` and `keeper_pid`."""
 
-    def __init__(self, state_dir: Path, silent_s: float, hearers: Hearers) -> None:
+    def __init__(self, state_dir: Path, silent_s: float, hearers: OutputSubscribers) -> None:
         self._state_dir = state_dir
         self._silent_s = silent_s
         self._hearers = hearers
@@ -78,42 +78,42 @@ class Handover:
         self._file_troubles: dict[Path, str] = {}
         self._keeper_trouble: str | None = None
         self._link: Link | None = None
-        self._keeper: Hello | None = None
+        self._keeper: LoggerHello | None = None
         self._is_ready = self._is_replacing = False
         self._started_at: float | None = None  # when we started this keeper; None if it was there before us
         self._try_at = self._heard_at = self._sought_at = time.monotonic()
-        self._unsent: deque[tuple[Message, int | None]] = deque()
+        self._unsent: deque[tuple[LoggerMessage, int | None]] = deque()
         self._requests = itertools.count(1)
         self._clears: dict[int, tuple[str, Future[bool]]] = {}
-        self._last_word: End | None = None
+        self._last_word: EndCapture | None = None
         self._leave_by: float | None = None
         self._has_left = False
 
     @property
-    def keeper_pid(self) -> int | None:
+    def logger_pid(self) -> int | None:
         """The keeper's pid while we are connected."""
         keeper = self._keeper
         return keeper.pid if keeper else None
 
     @property
-    def open_pipes(self) -> int:
+    def open_pipe_count(self) -> int:
         """How many pipes somebody may still print into."""
         return len(self._pipes)
 
     @property
-    def troubles(self) -> dict[Path, str]:
+    def failures(self) -> dict[Path, str]:
         """Log files that can't be written at present, and why."""
         trouble = self._keeper_trouble
         if trouble is None:
             return dict(self._file_troubles)
         return dict.fromkeys(self._pipes.paths, trouble)
 
-    def add(self, descriptor: int, take: Take) -> None:
+    def add(self, descriptor: int, take: CapturePipe) -> None:
         """Has the keeper read one more pipe."""
         self._pipes.add(descriptor, take)
         self._hand_over()
 
-    def say(self, message: Message) -> None:
+    def say(self, message: LoggerMessage) -> None:
         """Tells the keeper, if there is one."""
         if self._link is not None:
             self._unsent.append((message, None))
@@ -125,9 +125,9 @@ class Handover:
             return
         request = next(self._requests)
         self._clears[request] = (path, done)
-        self.say(Clear(request, path))
+        self.say(ClearFile(request, path))
 
-    def leave(self, last_word: End | None) -> None:
+    def leave(self, last_word: EndCapture | None) -> None:
         """From now on: hand over what is left, say the last word, wait for the keeper's end if there was one."""
         self._last_word, self._leave_by = last_word, time.monotonic() + CLOSE_S
 
@@ -183,7 +183,7 @@ class Handover:
             link = connect(self._state_dir)
             if link is None and self._pipes and start.start(self._state_dir):
                 started_at, link = time.monotonic(), connect(self._state_dir)
-        except (OSError, start.KeeperError) as error:
+        except (OSError, start.LoggerStartError) as error:
             self._try_at = time.monotonic() + CALM_S
             self._suffer(f"cannot capture output: {error}")
             return
@@ -208,32 +208,32 @@ class Handover:
             lock = self._state_dir / LOCK
             self._suffer(f"the log keeper has not answered for {self._silent_s:g} s and output waits; its pid: {lock}")
 
-    def _heed(self, message: Message, descriptor: int | None) -> None:
-        if isinstance(message, Take) and descriptor is not None:
+    def _heed(self, message: LoggerMessage, descriptor: int | None) -> None:
+        if isinstance(message, CapturePipe) and descriptor is not None:
             self._pipes.adopt(descriptor, message)
             return
         if descriptor is not None:
             os.close(descriptor)
-        if isinstance(message, Hello):
+        if isinstance(message, LoggerHello):
             self._keeper = message
-        elif isinstance(message, Ready):
+        elif isinstance(message, LoggerReady):
             self._begin()
-        elif isinstance(message, Ended):
+        elif isinstance(message, CaptureEnded):
             self._pipes.forget(message.id)
-        elif isinstance(message, Refused):
+        elif isinstance(message, CaptureRefused):
             self._refused(message)
-        elif isinstance(message, Cleared):
+        elif isinstance(message, FileCleared):
             self._cleared(message)
-        elif isinstance(message, Trouble):
+        elif isinstance(message, LogFailure):
             self._note(Path(message.path), message.text)
-        elif isinstance(message, Printed):
+        elif isinstance(message, OutputPrinted):
             self._heard_printed(message)
-        elif isinstance(message, Missed):
-            self._hearers.missed(message.events)
-        elif isinstance(message, Alive):
+        elif isinstance(message, OutputMissed):
+            self._hearers.on_missed(message.events)
+        elif isinstance(message, StillAlive):
             self._recover()
 
-    def _heard_printed(self, message: Printed) -> None:
+    def _heard_printed(self, message: OutputPrinted) -> None:
         self._printed.append(message.data)
         if message.goes_on:
             return
@@ -242,7 +242,7 @@ class Handover:
             data = b"".join(base64.b64decode(each, validate=True) for each in pieces)
         except ValueError as error:
             raise LogProtocolError(f"cannot read what {message.program:.80} printed: {error}") from error
-        self._hearers.heard(Output(message.event, message.program, message.attempt, data))
+        self._hearers.on_output(ProgramOutput(message.event, message.program, message.attempt, data))
 
     def _begin(self) -> None:
         """The keeper has introduced itself. One of another version is asked to make room for its successor."""
@@ -250,19 +250,19 @@ class Handover:
         if self._started_at is None and self._keeper.version != __version__:
             log.info("log_keeper.replaced", pid=self._keeper.pid, version=self._keeper.version, by=__version__)
             self._is_replacing = True
-            self.say(End(drain=False))
+            self.say(EndCapture(drain=False))
             return
         self._is_ready = True
         event = "log_keeper.found" if self._started_at is None else "log_keeper.started"
         log.info(event, pid=self._keeper.pid, pipes=len(self._pipes))
         self._recover()
         for request, (path, _) in self._clears.items():
-            self.say(Clear(request, path))
+            self.say(ClearFile(request, path))
 
     def _recover(self) -> None:
         """All is well with the keeper; what it has not, it gets."""
         if self._keeper_trouble is not None:
-            log.info("log_keeper.recovered", pid=self.keeper_pid)
+            log.info("log_keeper.recovered", pid=self.logger_pid)
             self._keeper_trouble = None
         self._hand_over()
 
@@ -271,13 +271,13 @@ class Handover:
             pipe.is_handed_over = True
             self._unsent.append((pipe.take, pipe.descriptor))
 
-    def _refused(self, message: Refused) -> None:
+    def _refused(self, message: CaptureRefused) -> None:
         path = self._pipes.take_back(message.id)  # until the next sign of life
         if path is not None:
             self._note(path, f"cannot write {path}: {message.why}")
             log.error("log_keeper.refused", path=str(path), why=message.why, next="it is tried again")
 
-    def _cleared(self, message: Cleared) -> None:
+    def _cleared(self, message: FileCleared) -> None:
         _, done = self._clears.pop(message.request, ("", None))
         if done is None:
             return
@@ -302,7 +302,7 @@ class Handover:
     def _send(self, link: Link) -> None:
         while self._unsent:
             message, descriptor = self._unsent[0]
-            has_ended = isinstance(message, Take) and message.id not in self._pipes
+            has_ended = isinstance(message, CapturePipe) and message.id not in self._pipes
             if not has_ended and not link.send(message, descriptor):
                 return
             self._unsent.popleft()
@@ -316,7 +316,7 @@ class Handover:
 
     def _lost(self) -> None:
         """The keeper is gone. What it had not read is still in the pipes; its successor gets them all."""
-        pid = self.keeper_pid
+        pid = self.logger_pid
         assert self._link is not None
         self._link.close()
         self._link = self._keeper = None

@@ -53,7 +53,7 @@ def _field(name: str, value: bytes) -> bytes:
     return name.encode() + b"=" + value + b"\n"
 
 
-class Journal:
+class JournalSocket:
     """The way to the journal at `address`."""
 
     def __init__(self, address: Path = SOCKET) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from supervisor.host.logs.messages import (
     PACKET_BYTES,
-    Message,
+    LoggerMessage,
     decode,
     encode,
 )
@@ -46,7 +46,7 @@ class Link:
         uid: int = struct.unpack("3i", credentials)[1]
         return uid in (0, os.geteuid())
 
-    def send(self, message: Message, descriptor: int | None = None) -> bool:
+    def send(self, message: LoggerMessage, descriptor: int | None = None) -> bool:
         """Sends a message and a duplicate of the descriptor; False if there is no room now. Raises LinkLost."""
         try:
             socket.send_fds(self._socket, [encode(message)], [] if descriptor is None else [descriptor])
@@ -56,7 +56,7 @@ class Link:
             raise LinkLost(error.strerror) from error
         return True
 
-    def receive(self) -> tuple[Message, int | None] | None:
+    def receive(self) -> tuple[LoggerMessage, int | None] | None:
         """The next message, and the descriptor that came with it, now the caller's; None if there is none now.
 
         Raises LinkLost, or LogProtocolError about one packet.
@@ -70,7 +70,7 @@ class Link:
         """Closes our end; what was sent still arrives."""
         self._socket.close()
 
-    def _receive(self) -> tuple[Message, int | None]:
+    def _receive(self) -> tuple[LoggerMessage, int | None]:
         packet, descriptors, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
             if not packet:

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 
 from supervisor import __version__
-from supervisor.host.logs.events import packets
+from supervisor.host.logs.capture_mode import packets
+from supervisor.host.logs.inputs import LogInputs
 from supervisor.host.logs.link import (
     LOCK,
     SOCKET,
@@ -27,19 +28,18 @@ from supervisor.host.logs.link import (
     listen,
 )
 from supervisor.host.logs.messages import (
-    Alive,
-    Clear,
-    End,
-    Hello,
+    CapturePipe,
+    ClearFile,
+    EndCapture,
+    LogFailure,
+    LoggerHello,
+    LoggerMessage,
+    LoggerReady,
     LogProtocolError,
-    Message,
-    Ready,
-    Reopen,
-    Take,
-    Trouble,
+    ReopenFiles,
+    StillAlive,
 )
 from supervisor.host.logs.outbox import Outbox
-from supervisor.host.logs.sources import Sources
 
 EXIT_BUSY = 75  # EX_TEMPFAIL: another keeper holds the lock
 
@@ -50,7 +50,7 @@ SHORTAGE_S = 0.1  # so that waiting for a descriptor is no busy loop
 STACK_BYTES = 256 * 1024  # a writer's calls are shallow
 
 
-class Keeper:
+class Logger:
     """Runs until no daemon is connected and no pipe is open, or until it is told to end."""
 
     def __init__(self, listener: socket.socket) -> None:
@@ -63,7 +63,7 @@ class Keeper:
         self._expects_until: float | None = time.monotonic() + FIRST_S  # the first daemon; None once it has come
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
-        self._sources = Sources(self._epoll, self._ring, self._tell, self._tell_printed)
+        self._sources = LogInputs(self._epoll, self._ring, self._tell, self._tell_printed)
         for each in (listener.fileno(), self._bell):
             self._epoll.register(each, select.EPOLLIN)
 
@@ -75,7 +75,7 @@ class Keeper:
                 self._attend(descriptor)
             if time.monotonic() - said_at >= TICK_S:
                 said_at, self._has_news = time.monotonic(), True
-                self._tell("alive", Alive())
+                self._tell("alive", StillAlive())
             if self._has_news:
                 self._has_news = False
                 self._sources.look()
@@ -124,12 +124,12 @@ class Keeper:
         self._part()
         self._link, self._expects_until = link, None
         self._epoll.register(link.fileno(), select.EPOLLIN)
-        self._tell("hello", Hello(__version__, os.getpid()))
+        self._tell("hello", LoggerHello(__version__, os.getpid()))
         for descriptor, take in self._sources:
             self._tell(("pipe", take.id), take, descriptor)
         for path, text in self._sources.troubles.items():
-            self._tell(("trouble", path), Trouble(path, text))
-        self._tell("ready", Ready())
+            self._tell(("trouble", path), LogFailure(path, text))
+        self._tell("ready", LoggerReady())
 
     def _part(self) -> None:
         if self._link is not None:
@@ -147,26 +147,26 @@ class Keeper:
         except LogProtocolError as error:
             print(error, file=sys.stderr, flush=True)  # noqa: T201 - standard error is a file
 
-    def _obey(self, message: Message, descriptor: int | None) -> None:
-        if isinstance(message, Take):
+    def _obey(self, message: LoggerMessage, descriptor: int | None) -> None:
+        if isinstance(message, CapturePipe):
             self._sources.take(message, descriptor)
             return
         if descriptor is not None:
             os.close(descriptor)
-        if isinstance(message, Reopen):
+        if isinstance(message, ReopenFiles):
             self._sources.reopen()
-        elif isinstance(message, Clear):
+        elif isinstance(message, ClearFile):
             self._sources.clear(message)
-        elif isinstance(message, End) and self._leave_by is None:
+        elif isinstance(message, EndCapture) and self._leave_by is None:
             self._leave_by, self._has_news = time.monotonic() + LEAVE_S, True
             self._sources.end(message.drain)
 
-    def _tell(self, subject: object, message: Message, descriptor: int | None = None) -> None:
+    def _tell(self, subject: object, message: LoggerMessage, descriptor: int | None = None) -> None:
         """Has it sent to the daemon, if there is one."""
         if self._link is not None:
             self._unsent.put(subject, message, descriptor)
 
-    def _tell_printed(self, take: Take, kind: str, data: bytes) -> None:
+    def _tell_printed(self, take: CapturePipe, kind: str, data: bytes) -> None:
         """The same for what a program printed; while there is no daemon, there are no listeners."""
         if self._link is not None:
             self._unsent.put_printed(packets(take, kind, data))
@@ -200,7 +200,7 @@ def main() -> None:
     if os.fork():  # nobody's child: every daemon, also the one that started it, knows it by its socket only
         os._exit(0)
     _settle(lock)
-    Keeper(listener).run()
+    Logger(listener).run()
     (state_dir / SOCKET).unlink(missing_ok=True)
     os._exit(0)  # not waiting for a thread that a disk still holds
 

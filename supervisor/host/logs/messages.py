@@ -14,7 +14,7 @@ class LogProtocolError(Exception):
     """A packet that is no message; the text says why."""
 
 
-class Take(NamedTuple):
+class CapturePipe(NamedTuple):
     """Comes with the reading end of a pipe: what comes out of it belongs into the file at `path`, if that is not empty.
 
     `id`: the pipe's inode. The daemon hands over pipes with it; the keeper gives a new daemon duplicates with it.
@@ -36,48 +36,48 @@ class Take(NamedTuple):
     capture: int = 0
 
 
-class Reopen(NamedTuple):
+class ReopenFiles(NamedTuple):
     """To the keeper: open all files again by their names."""
 
 
-class Clear(NamedTuple):
+class ClearFile(NamedTuple):
     """To the keeper: empty a file and delete its backups; the answer is `Cleared` with the same `request`."""
 
     request: int
     path: str
 
 
-class End(NamedTuple):
+class EndCapture(NamedTuple):
     """To the keeper: write what you have and end; `drain`: also what can still be read. Never changes its form."""
 
     drain: bool
 
 
-class Hello(NamedTuple):
+class LoggerHello(NamedTuple):
     """The keeper's first word to every daemon. Never changes its form."""
 
     version: str
     pid: int
 
 
-class Ready(NamedTuple):
+class LoggerReady(NamedTuple):
     """From the keeper: this daemon has now been given all pipes that I read."""
 
 
-class Ended(NamedTuple):
+class CaptureEnded(NamedTuple):
     """From the keeper: nobody holds the pipe's writing end any more, and all that was in it has been read."""
 
     id: int
 
 
-class Refused(NamedTuple):
+class CaptureRefused(NamedTuple):
     """From the keeper: the pipe can't be taken at present; hand it over again later."""
 
     id: int
     why: str
 
 
-class Cleared(NamedTuple):
+class FileCleared(NamedTuple):
     """From the keeper: the answer to `Clear`; `errno` 0 if it was done."""
 
     request: int
@@ -85,14 +85,14 @@ class Cleared(NamedTuple):
     why: str
 
 
-class Trouble(NamedTuple):
+class LogFailure(NamedTuple):
     """From the keeper: what is wrong with a file; nothing any more if `text` is empty."""
 
     path: str
     text: str
 
 
-class Printed(NamedTuple):
+class OutputPrinted(NamedTuple):
     """From the keeper: a piece of what a program printed, in base64, for the listeners of an event type.
 
     `goes_on`: the next packet has more of the same event.
@@ -105,30 +105,58 @@ class Printed(NamedTuple):
     goes_on: bool
 
 
-class Missed(NamedTuple):
+class OutputMissed(NamedTuple):
     """From the keeper: so many events of `Printed` did not fit into memory, as the daemon did not take them in time."""
 
     events: int
 
 
-class Alive(NamedTuple):
+class StillAlive(NamedTuple):
     """From the keeper, every few seconds: its main thread is not stuck."""
 
 
-Message = Take | Reopen | Clear | End | Hello | Ready | Ended | Refused | Cleared | Trouble | Printed | Missed | Alive
+LoggerMessage = (
+    CapturePipe
+    | ReopenFiles
+    | ClearFile
+    | EndCapture
+    | LoggerHello
+    | LoggerReady
+    | CaptureEnded
+    | CaptureRefused
+    | FileCleared
+    | LogFailure
+    | OutputPrinted
+    | OutputMissed
+    | StillAlive
+)
 
-_TYPES: dict[str, type[Message]] = {
+_TYPES: dict[str, type[LoggerMessage]] = {
     kind.__name__.lower(): kind
-    for kind in (Take, Reopen, Clear, End, Hello, Ready, Ended, Refused, Cleared, Trouble, Printed, Missed, Alive)
+    for kind in (
+        CapturePipe,
+        ReopenFiles,
+        ClearFile,
+        EndCapture,
+        LoggerHello,
+        LoggerReady,
+        CaptureEnded,
+        CaptureRefused,
+        FileCleared,
+        LogFailure,
+        OutputPrinted,
+        OutputMissed,
+        StillAlive,
+    )
 }
 
 
-def encode(message: Message) -> bytes:
+def encode(message: LoggerMessage) -> bytes:
     """The packet for a message."""
     return json.dumps({"type": type(message).__name__.lower(), **message._asdict()}).encode()
 
 
-def decode(packet: bytes) -> Message:
+def decode(packet: bytes) -> LoggerMessage:
     """The message in a packet; fields that it does not know are left out. Raises LogProtocolError."""
     try:
         content = json.loads(packet)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.host.logs.messages import Take
+from supervisor.host.logs.messages import CapturePipe
 
 
 @dataclass(slots=True)
@@ -13,7 +13,7 @@ class Pipe:
     """The reading end of a pipe: as long as it is open here, a log keeper that dies takes no program with it."""
 
     descriptor: int
-    take: Take
+    take: CapturePipe
     is_handed_over: bool = False
 
 
@@ -35,11 +35,11 @@ class Pipes:
         takes = [each.take for each in list(self._pipes.values())]
         return {Path(each) for take in takes for each in (take.path, take.syslog, take.journal) if each}
 
-    def add(self, descriptor: int, take: Take) -> None:
+    def add(self, descriptor: int, take: CapturePipe) -> None:
         """A new pipe, which no keeper knows."""
         self._pipes[take.id] = Pipe(descriptor, take)
 
-    def adopt(self, descriptor: int, take: Take) -> None:
+    def adopt(self, descriptor: int, take: CapturePipe) -> None:
         """A duplicate of one that the keeper reads."""
         if take.id in self._pipes:
             os.close(descriptor)

@@ -17,7 +17,7 @@ DEATH_S = 1.0  # between the end of its connections and of the process
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.host.logs.logger import main; main()"
 
 
-class KeeperError(Exception):
+class LoggerStartError(Exception):
     """The keeper could not be started; the text says why."""
 
 
@@ -42,9 +42,9 @@ def start(state_dir: Path) -> bool:
                 check=False,
             )
     except (OSError, subprocess.SubprocessError) as error:
-        raise KeeperError(f"cannot start the log keeper: {error}; it is tried again") from error
+        raise LoggerStartError(f"cannot start the log keeper: {error}; it is tried again") from error
     if started.returncode not in (0, EXIT_BUSY):
-        raise KeeperError(
+        raise LoggerStartError(
             f"cannot start the log keeper: {last_word(state_dir)} (all of it is in {errors}); it is tried again"
         )
     return started.returncode == 0

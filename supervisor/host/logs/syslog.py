@@ -36,7 +36,7 @@ def datagram(tag: str, line: bytes, wall_at: float, severity: int = INFO, pid: i
     return f"<{USER << 3 | severity}>{when} {who}: ".encode() + line.replace(b"\0", b" ").replace(b"\n", b" ")
 
 
-class Way:
+class DatagramSocket:
     """A datagram socket to a log daemon that may come, go and be started anew. Belongs to one thread.
 
     A daemon that does not read is waited for `patience_s` for each message.
@@ -56,7 +56,7 @@ class Way:
         self._socket.close()
 
 
-def why(error: OSError, address: Path) -> str:
+def describe_failure(error: OSError, address: Path) -> str:
     """What a failed `send` means, in words."""
     if isinstance(error, TimeoutError):
         return f"{address} does not read"
@@ -74,7 +74,7 @@ class SyslogHandler(logging.Handler):
     def __init__(self, tag: str, address: Path = ADDRESS) -> None:
         super().__init__()
         self._tag = identifier(tag)
-        self._way = Way(address, self.PATIENCE_S)
+        self._way = DatagramSocket(address, self.PATIENCE_S)
         self._not_before = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:

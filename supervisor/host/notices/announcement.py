@@ -4,24 +4,24 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """Now, on both clocks. `monotonic_at`: seconds; `wall`: aware."""
 
     monotonic_at: float
-    wall: datetime
+    wall_at: datetime
 
 
-def read_clocks() -> Moment:
+def read_clocks() -> ClockReading:
     """The present moment."""
-    return Moment(time.monotonic(), datetime.now(UTC))
+    return ClockReading(time.monotonic(), datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
-class Announcement:
+class RawNotice:
     """One event as its source describes it.
 
     `slot`: what there is at most one of at a time; a source without ids of its own says the same event again under the
@@ -32,23 +32,23 @@ class Announcement:
 
     slot: str
     id: str
-    kind: Kind
+    kind: NoticeKind
     certainty: Certainty
-    gone_wall: datetime | None
-    lead_s: float | None
+    gone_wall_at: datetime | None
+    warning_s: float | None
     is_cancellable: bool
     text: str
 
-    def deadline_at(self, received: Moment) -> float | None:
+    def deadline_at(self, received: ClockReading) -> float | None:
         """When the host may be gone (monotonic seconds); never before `received`, never later than the lead allows."""
-        if self.lead_s is None:
+        if self.warning_s is None:
             return None
-        remaining_s = self.lead_s
-        if self.gone_wall is not None:
-            remaining_s = min(max(0.0, (self.gone_wall - received.wall).total_seconds()), self.lead_s)
+        remaining_s = self.warning_s
+        if self.gone_wall_at is not None:
+            remaining_s = min(max(0.0, (self.gone_wall_at - received.wall_at).total_seconds()), self.warning_s)
         return received.monotonic_at + remaining_s
 
-    def notice(self, source: str, received: Moment) -> Notice:
+    def notice(self, source: str, received: ClockReading) -> Notice:
         """The notice it amounts to when heard for the first time at `received`."""
         return Notice(
             source=source,
@@ -58,22 +58,22 @@ class Announcement:
             deadline_at=self.deadline_at(received),
             is_cancellable=self.is_cancellable,
             text=self.text,
-            said_wall=None if self.gone_wall is None else self.gone_wall.timestamp(),
+            deadline_wall_at=None if self.gone_wall_at is None else self.gone_wall_at.timestamp(),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NoticeReport:
     """Everything one question got as its answer.
 
     `problem`: what in it could not be understood, "" if all was. What is missing may be there all the same: under one
     of the slots in `unclear`, or under any if that is None.
     """
 
-    announced: tuple[Announcement, ...] = ()
+    notices: tuple[RawNotice, ...] = ()
     problem: str = ""
     unclear: frozenset[str] | None = None
 
 
-NOTHING = Reading()
+NO_NOTICES = NoticeReport()
 """The answer that nothing is going to happen."""

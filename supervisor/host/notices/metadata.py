@@ -27,7 +27,7 @@ class MetadataError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MetadataResponse:
     """A complete answer. `headers`: names in lower case."""
 
     status: int
@@ -35,7 +35,7 @@ class Answer:
     body: bytes
 
 
-class Metadata:
+class MetadataClient:
     """The metadata server at `base`, for instance `http://169.254.169.254`."""
 
     def __init__(self, base: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
@@ -48,15 +48,17 @@ class Metadata:
         headers: Mapping[str, str],
         query: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> MetadataResponse:
         """The answer to a GET, whatever its status. Raises MetadataError if none came whole and in time."""
         return await self._ask("GET", path, headers, query=query, timeout_s=timeout_s)
 
-    async def put(self, path: str, headers: Mapping[str, str]) -> Answer:
+    async def put(self, path: str, headers: Mapping[str, str]) -> MetadataResponse:
         """The answer to an empty PUT. Raises MetadataError as `get` does."""
         return await self._ask("PUT", path, headers)
 
-    async def post(self, path: str, headers: Mapping[str, str], query: Mapping[str, str], json: object) -> Answer:
+    async def post(
+        self, path: str, headers: Mapping[str, str], query: Mapping[str, str], json: object
+    ) -> MetadataResponse:
         """The answer to a POST of a JSON value. Raises MetadataError as `get` does."""
         return await self._ask("POST", path, headers, query=query, json=json)
 
@@ -69,7 +71,7 @@ class Metadata:
         query: Mapping[str, str] | None = None,
         json: object = None,
         timeout_s: float | None = None,
-    ) -> Answer:
+    ) -> MetadataResponse:
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         target = self._base.path + path + (f"?{urlencode(query)}" if query else "")
         body = b"" if json is None else dumps(json).encode()
@@ -84,7 +86,7 @@ class Metadata:
         except (h11.ProtocolError, OSError) as error:
             raise MetadataError(str(error) or type(error).__name__) from error
 
-    async def _exchange(self, request: h11.Request, body: bytes) -> Answer:
+    async def _exchange(self, request: h11.Request, body: bytes) -> MetadataResponse:
         reader, writer = await asyncio.open_connection(self._base.hostname, self._base.port or HTTP_PORT)
         try:
             http = h11.Connection(h11.CLIENT)
@@ -95,7 +97,7 @@ class Metadata:
             writer.transport.abort()  # nothing is on its way any more that anybody waits for
 
 
-async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
+async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> MetadataResponse:
     while isinstance(head := await _event(http, reader), h11.InformationalResponse):
         pass
     assert isinstance(head, h11.Response)  # nothing else begins an answer
@@ -105,7 +107,7 @@ async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> Answer:
         if len(body) > MAX_BODY_BYTES:
             raise MetadataError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
     names = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}  # h11 makes them lower case
-    return Answer(head.status_code, names, body)
+    return MetadataResponse(head.status_code, names, body)
 
 
 async def _event(
@@ -119,7 +121,7 @@ async def _event(
     return event
 
 
-def unexpected(answer: Answer) -> MetadataError:
+def status_error(answer: MetadataResponse) -> MetadataError:
     """The error for a status that has no meaning here."""
     if 300 <= answer.status < 400:
         return MetadataError(f"the answer is a redirect ({answer.status}), which a metadata server never sends")
@@ -128,13 +130,13 @@ def unexpected(answer: Answer) -> MetadataError:
     return MetadataError(f"the answer has status {answer.status}")
 
 
-class Token:
+class MetadataToken:
     """The session token that AWS and Alibaba ask for: in memory only, renewed before it ends, and when refused.
 
     `prefix`: how the provider's two headers begin, for instance `X-aws-ec2-metadata-token`.
     """
 
-    def __init__(self, metadata: Metadata, prefix: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, metadata: MetadataClient, prefix: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._metadata = metadata
         self._prefix = prefix
         self._clock = clock
@@ -142,7 +144,7 @@ class Token:
         self._renew_at = 0.0
         self._lock = asyncio.Lock()
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> MetadataResponse:
         """The answer to a GET with the token; a refused token is replaced once. Raises MetadataError."""
         token = await self._current()
         answer = await self._metadata.get(path, {self._prefix: token})
@@ -162,7 +164,7 @@ class Token:
         asked_at = self._clock()
         answer = await self._metadata.put("/latest/api/token", {f"{self._prefix}-ttl-seconds": str(TOKEN_TTL_S)})
         if answer.status != 200:
-            raise MetadataError(f"no token: {unexpected(answer)}")
+            raise MetadataError(f"no token: {status_error(answer)}")
         token = answer.body.decode("latin-1").strip()
         if not (0 < len(token) <= MAX_TOKEN_LENGTH and token.isascii() and token.isprintable() and " " not in token):
             raise MetadataError(f"no token: the answer is {len(answer.body)} bytes that can't be one")

@@ -5,7 +5,7 @@ from typing import Protocol
 from supervisor.core.notices.notice import Notice
 
 
-class Sink(Protocol):
+class NoticeSink(Protocol):
     """Whom a source tells; called from the event loop's thread. None of these raises."""
 
     def received(self, notice: Notice) -> None:
@@ -18,7 +18,7 @@ class Sink(Protocol):
         """The source can't be asked at present, and why, with what to do; None: it works (again)."""
 
 
-class Source(Protocol):
+class NoticeSource(Protocol):
     """One place where notices come from."""
 
     @property
@@ -29,7 +29,7 @@ class Source(Protocol):
     def shortest_s(self) -> float | None:
         """The shortest warning this source gives before the host is gone (s); None if it promises none."""
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         """Tells `sink` what happens until it is cancelled. Never raises: what goes wrong is told to `sink.troubled`."""
 
     async def acknowledge(self, id: str) -> None:

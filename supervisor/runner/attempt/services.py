@@ -7,7 +7,7 @@ from pathlib import Path
 
 from supervisor.host.commands.hooks import Hooks
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
 from supervisor.host.storage.checkpoint_store import CheckpointStore
@@ -29,7 +29,7 @@ class Services:
     """What all runners share."""
 
     ledger: Ledger
-    logs: LogPump
+    logs: LogCapture
     checkpoints: CheckpointStore
     state_dir: Path
     runtime_dir: Path

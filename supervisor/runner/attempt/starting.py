@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
-from supervisor.host.logs.capture import LogPump, Tee
+from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import Channel
 from supervisor.host.processes.process import (
     Exit,
@@ -33,14 +33,14 @@ class Ends:
     cgroup: Cgroup | None = None
 
 
-def captured(config: ProgramConfig, logs: LogPump, attempt: int, handed_over: contextlib.ExitStack) -> Ends:
+def captured(config: ProgramConfig, logs: LogCapture, attempt: int, handed_over: contextlib.ExitStack) -> Ends:
     """Both outputs, led to their logs. `handed_over` closes them here. Raises OSError."""
     limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
-    stdout = stderr = logs.capture(config.stdout_logfile, *limits, _tee(config, attempt, "stdout"))
+    stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee(config, attempt, "stdout"))
     handed_over.callback(os.close, stdout)
     if not config.redirect_stderr:
         limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-        stderr = logs.capture(config.stderr_logfile, *limits, _tee(config, attempt, "stderr"))
+        stderr = logs.open_pipe(config.stderr_logfile, *limits, _tee(config, attempt, "stderr"))
         handed_over.callback(os.close, stderr)
     return Ends(stdout, stderr)
 

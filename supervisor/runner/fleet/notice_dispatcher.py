@@ -8,18 +8,18 @@ from functools import partial
 
 import structlog
 
-from supervisor.core.notices.board import (
-    Board,
-    News,
-    Posted,
-    What,
-    is_graver,
+from supervisor.core.notices.active import (
+    ActiveNotice,
+    ActiveNotices,
+    NoticeChange,
+    NoticeChangeKind,
+    is_more_severe,
 )
 from supervisor.core.notices.notice import Certainty, Notice
 from supervisor.core.program import events as fact
 from supervisor.core.program import outlook
-from supervisor.host.notices.memory import KeepingError, NoticeMemory
-from supervisor.host.notices.source import Source
+from supervisor.host.notices.source import NoticeSource
+from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.saves import Saves
 
@@ -29,15 +29,15 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class SourceHealth:
     """How a source does. `trouble`: why it can't be asked at present, None: it works."""
 
     name: str
     shortest_s: float | None
-    trouble: str | None
+    error: str | None
 
 
-class Noticing:
+class NoticeDispatcher:
     """Is told by the sources, keeps the board, and tells every program what concerns it.
 
     `memory`: where the next daemon of this boot finds what this one heard; None: nowhere.
@@ -48,17 +48,17 @@ class Noticing:
         saves: Saves,
         grace_s: float,
         runners: Callable[[], Mapping[str, Runner]],
-        memory: NoticeMemory | None = None,
+        memory: NoticeStore | None = None,
         tells_all_s: float = TELLS_ALL_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._board = Board(grace_s)
+        self._board = ActiveNotices(grace_s)
         self._memory = memory
         self._tells_all_s = tells_all_s
         self._confirming: dict[str, asyncio.TimerHandle] = {}
         self._saves = saves
         self._runners = runners
-        self._sources: tuple[Source, ...] = ()
+        self._sources: tuple[NoticeSource, ...] = ()
         self._troubles: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._answers: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -68,21 +68,21 @@ class Noticing:
     # --- for those who look ------------------------------------------------------------------------------------------
 
     @property
-    def posted(self) -> tuple[Posted, ...]:
+    def by_severity(self) -> tuple[ActiveNotice, ...]:
         """The notices that hold, the gravest first."""
-        return self._board.posted
+        return self._board.by_severity
 
     @property
-    def health(self) -> tuple[Health, ...]:
+    def source_health(self) -> tuple[SourceHealth, ...]:
         """Every source, and how it does."""
-        return tuple(Health(each.name, each.shortest_s, self._troubles.get(each.name)) for each in self._sources)
+        return tuple(SourceHealth(each.name, each.shortest_s, self._troubles.get(each.name)) for each in self._sources)
 
     @property
     def shortest_s(self) -> float | None:
         """The shortest warning that any source of this host gives (s); None if none promises one."""
         return min((each.shortest_s for each in self._sources if each.shortest_s is not None), default=None)
 
-    def durable_s(self) -> dict[str, float]:
+    def flush_times_s(self) -> dict[str, float]:
         """How long each job's flush takes (s) with one step and the margin, all jobs flushing; measured jobs only."""
         runners = self._runners()
         saves = self._saves.expected_s([name for name, runner in runners.items() if outlook.can_flush(runner.facts)])
@@ -94,7 +94,7 @@ class Noticing:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def begin(self, sources: Iterable[Source]) -> None:
+    def watch_sources(self, sources: Iterable[NoticeSource]) -> None:
         """Starts to listen to `sources`, knowing what an earlier daemon heard of them.
 
         Before programs are started: who waited for the host's fate goes on waiting.
@@ -104,7 +104,7 @@ class Noticing:
         self._tasks = [self._loop.create_task(self._watch(each)) for each in self._sources]
         log.info("notices.watched", sources=[each.name for each in self._sources], shortest_s=self.shortest_s)
 
-    async def end(self) -> None:
+    async def stop_watching(self) -> None:
         """Stops listening; who still waits to be answered is not."""
         tasks = [*self._tasks, *self._answers.values()]
         for task in tasks:
@@ -119,47 +119,47 @@ class Noticing:
         names = {each.name for each in self._sources}
         try:
             found = [each for each in self._memory.load() if each.notice.source in names]
-        except KeepingError as error:
+        except NoticeStoreError as error:
             log.error("notices.not_recalled", error=str(error), effect="a notice that still holds is acted on anew")
             return
         if not found:
             return
         log.info("notices.recalled", notices=[f"{each.notice.source} {each.notice.id}" for each in found])
-        self._board.recall(found)
+        self._board.restore(found)
         for runner in self._runners().values():
-            self.meet(runner)
+            self.post_current_notice(runner)
         self._expire()
 
     def _keep(self) -> None:
         if self._memory is None:
             return
         try:
-            self._memory.keep(self._board.memories(each.name for each in self._sources))
-        except KeepingError as error:
+            self._memory.save(self._board.to_remember(each.name for each in self._sources))
+        except NoticeStoreError as error:
             log.warning("notices.not_kept", error=str(error), effect="after a restart they are acted on anew")
 
-    async def _watch(self, source: Source) -> None:
+    async def _watch(self, source: NoticeSource) -> None:
         try:
             await source.watch(self)
         except Exception as error:
             log.exception("internal.failed", source=source.name)
             self.troubled(source.name, f"stopped by a mistake of its own: {error!r}; restart the daemon, and report it")
 
-    def meet(self, runner: Runner) -> None:
+    def post_current_notice(self, runner: Runner) -> None:
         """A program was taken into use: it hears what holds."""
         self._tell_saves()
-        notice = self._board.gravest(runner.name)
+        notice = self._board.most_severe(runner.name)
         if notice is not None:
-            runner.post(fact.NoticeReceived(notice, self._board.is_recalled(notice)))
+            runner.post(fact.NoticeReceived(notice, self._board.is_restored(notice)))
 
     # --- what sources say (a Sink) ------------------------------------------------------------------------------------
 
     def received(self, notice: Notice, program: str | None = None) -> None:
         """A notice is there; telling it twice does no harm. `program`: it is meant for one only."""
         before = self._fears()
-        news = self._board.receive(notice, self._loop.time(), program)
+        news = self._board.add(notice, self._loop.time(), program)
         self._after(before, [] if news is None else [news])
-        if any((each.notice.source, each.notice.id) == (notice.source, notice.id) for each in self._board.posted):
+        if any((each.notice.source, each.notice.id) == (notice.source, notice.id) for each in self._board.by_severity):
             self._answer_later(notice)
 
     def withdrawn(self, source: str, id: str) -> None:
@@ -171,7 +171,7 @@ class Noticing:
     def troubled(self, source: str, error: str | None) -> None:
         """A source can't be asked at present; None: it works (again)."""
         if error is None:
-            if source not in self._confirming and self._board.unconfirmed(source):
+            if source not in self._confirming and self._board.has_unconfirmed(source):
                 self._confirming[source] = self._loop.call_later(self._tells_all_s, self._confirm, source)
             if self._troubles.pop(source, None) is not None:
                 log.info("notices.source_recovered", source=source)
@@ -184,7 +184,7 @@ class Noticing:
         if source in self._troubles:  # one of its questions is open; the answer to that begins this anew
             return
         before = self._fears()
-        self._after(before, self._board.confirm(source), keeps=True)
+        self._after(before, self._board.withdraw_unconfirmed(source), keeps=True)
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
@@ -194,18 +194,21 @@ class Noticing:
         self._after(before, self._board.expire(self._loop.time()))
 
     def _fears(self) -> dict[str, Notice | None]:
-        return {name: self._board.gravest(name) for name in self._runners()}
+        return {name: self._board.most_severe(name) for name in self._runners()}
 
-    def _after(self, before: Mapping[str, Notice | None], news: list[News], keeps: bool = False) -> None:
+    def _after(self, before: Mapping[str, Notice | None], news: list[NoticeChange], keeps: bool = False) -> None:
         """`keeps`: what is to be kept is different, even if nothing is news."""
         for each in news:
             self._tell_log(each)
             key = (each.notice.source, each.notice.id)
-            if each.what in (What.WITHDRAWN, What.EXPIRED) and (answer := self._answers.pop(key, None)) is not None:
+            if (
+                each.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
+                and (answer := self._answers.pop(key, None)) is not None
+            ):
                 answer.cancel()
         self._tell_saves()
         for name, runner in list(self._runners().items()):
-            event = _change(before.get(name), self._board.gravest(name))
+            event = _change(before.get(name), self._board.most_severe(name))
             if event is not None:
                 runner.post(event)
         if news or keeps:
@@ -215,15 +218,17 @@ class Noticing:
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        over_at = self._board.deadline()
+        over_at = self._board.next_expiry_at()
         self._timer = None if over_at is None else self._loop.call_at(over_at, self._expire)
 
     def _tell_saves(self) -> None:
         """While a notice holds, every job hears how long its save takes if all whom it concerns save at once."""
-        if not self._board.posted:
+        if not self._board.by_severity:
             return
         runners = self._runners()
-        finishing = [name for name in runners if self._board.gravest(name) and outlook.can_flush(runners[name].facts)]
+        finishing = [
+            name for name in runners if self._board.most_severe(name) and outlook.can_flush(runners[name].facts)
+        ]
         for name, save_s in self._saves.expected_s(finishing).items():
             runner = runners.get(name)
             if runner is not None and save_s != runner.facts.save_s:
@@ -237,7 +242,7 @@ class Noticing:
         if notice.certainty is Certainty.CERTAIN and notice.deadline_at is not None:
             self._answers[key] = self._loop.create_task(self._answer(source, notice.id))
 
-    async def _answer(self, source: Source, id: str) -> None:
+    async def _answer(self, source: NoticeSource, id: str) -> None:
         """Tells the provider once no job has anything to lose any more."""
         for runner in list(self._runners().values()):
             await runner.until(partial(_nothing_to_lose, runner))
@@ -248,15 +253,15 @@ class Noticing:
         else:
             log.info("notice.acknowledged", source=source.name, id=id)
 
-    def _source(self, name: str) -> Source | None:
+    def _source(self, name: str) -> NoticeSource | None:
         return next((each for each in self._sources if each.name == name), None)
 
-    def _tell_log(self, news: News) -> None:
+    def _tell_log(self, news: NoticeChange) -> None:
         notice = news.notice
         deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - self._loop.time(), 1)
-        tell = log.info if news.what in (What.WITHDRAWN, What.EXPIRED) else log.warning
+        tell = log.info if news.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED) else log.warning
         tell(
-            f"notice.{news.what}",
+            f"notice.{news.kind}",
             source=notice.source,
             id=notice.id,
             kind=str(notice.kind),
@@ -270,7 +275,7 @@ def _nothing_to_lose(runner: Runner) -> bool | None:
     return outlook.has_nothing_to_lose(runner.facts) or None
 
 
-def wall(notice: Notice, now: float) -> float | None:
+def deadline_wall_at(notice: Notice, now: float) -> float | None:
     """The deadline as Unix time, for people; None: the source says no time. `now`: monotonic seconds."""
     return None if notice.deadline_at is None else time.time() + notice.deadline_at - now
 
@@ -283,4 +288,4 @@ def _change(before: Notice | None, after: Notice | None) -> fact.Event | None:
         return fact.NoticeEnded()
     if before is not None and (before.source, before.id, before.certainty) == (after.source, after.id, after.certainty):
         return fact.NoticeChanged(after)
-    return fact.NoticeReceived(after) if is_graver(after, before) else fact.NoticeChanged(after)
+    return fact.NoticeReceived(after) if is_more_severe(after, before) else fact.NoticeChanged(after)

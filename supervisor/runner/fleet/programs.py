@@ -18,7 +18,7 @@ from supervisor.core.listeners import occurrences
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
-from supervisor.host.logs.handover import Output
+from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.processes import leftovers, marks
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
@@ -96,7 +96,7 @@ class Programs:
             if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
         ]
 
-    def printed(self, output: Output) -> None:
+    def printed(self, output: ProgramOutput) -> None:
         """One of them printed something that event listeners are to hear."""
         if (runner := self.runners.get(output.program)) is not None:
             runner.printed(output)

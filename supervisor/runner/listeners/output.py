@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from supervisor.host.logs.handover import Output
+from supervisor.host.logs.handover import ProgramOutput
 
 HELD_BYTES = 4 << 20  # while the daemon is busy otherwise; the log keeper holds a megabyte more
 OVERHEAD_BYTES = 200  # of an event of one byte
@@ -21,23 +21,23 @@ class Printing:
     """Made in the event loop's thread; `heard` and `missed` may be called in any. What comes before `begin` waits."""
 
     def __init__(self) -> None:
-        self._deliver: Callable[[Output], None] | None = None
+        self._deliver: Callable[[ProgramOutput], None] | None = None
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._waiting: deque[Output] = deque()
+        self._waiting: deque[ProgramOutput] = deque()
         self._held_bytes = 0
         self._missed = 0
         self._is_called = False
         self._telling: asyncio.TimerHandle | None = None
         self._told_at = self._loop.time() - TOLD_EVERY_S
 
-    def begin(self, deliver: Callable[[Output], None]) -> None:
+    def begin(self, deliver: Callable[[ProgramOutput], None]) -> None:
         """From now on `deliver` gets each output, in the event loop's thread."""
         with self._lock:
             self._deliver = deliver
             self._call()
 
-    def heard(self, output: Output) -> None:
+    def heard(self, output: ProgramOutput) -> None:
         """Something was printed; what does not fit into memory is dropped, and said so."""
         size = len(output.data) + OVERHEAD_BYTES
         with self._lock:
@@ -59,7 +59,7 @@ class Printing:
             self._is_called = True
             self._loop.call_soon_threadsafe(self._turn, self._deliver)
 
-    def _turn(self, deliver: Callable[[Output], None]) -> None:
+    def _turn(self, deliver: Callable[[ProgramOutput], None]) -> None:
         for _ in range(AT_ONCE):
             with self._lock:
                 if not self._waiting:

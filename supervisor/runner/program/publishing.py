@@ -7,7 +7,7 @@ from supervisor.core.listeners.occurrences import Fact, Occurrence, of_program
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import Facts, State
-from supervisor.host.logs.handover import Output
+from supervisor.host.logs.handover import ProgramOutput
 from supervisor.runner.listeners.dispatch import ListenerStanding, Listening
 
 
@@ -56,7 +56,7 @@ class Announcing:
         if self._config.listener is not None and before is not self._lifeline.state:
             self._listening.stood(self._config.group, self._config.name, self._lifeline.state is WireState.RUNNING)
 
-    def printed(self, output: Output) -> None:
+    def printed(self, output: ProgramOutput) -> None:
         """It printed something that listeners are to hear."""
         config, pid = self._config, dict(self._pids).get(output.attempt, self._lifeline.pid)
         told = occurrences.printed(output.event, config.process, config.name, config.group, pid, output.data)

@@ -24,7 +24,7 @@ from supervisor.core.program.facts import (
     Flush,
     State,
 )
-from supervisor.host.logs.handover import Output
+from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.processes import marks, users
 from supervisor.host.resources.oom_events import evidence
 from supervisor.protocol import messages
@@ -317,7 +317,7 @@ class Runner:
         """Tells listeners and watchers, if they see a difference."""
         self._announcing.look(event, self._job.facts, self.wire_state, self.acts.pid)
 
-    def printed(self, output: Output) -> None:
+    def printed(self, output: ProgramOutput) -> None:
         """Its process printed something that event listeners are to hear."""
         self._aside(self._announcing.printed, output)
 

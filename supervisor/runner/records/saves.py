@@ -9,10 +9,10 @@ from pathlib import Path
 import structlog
 
 from supervisor.core.notices.flush import (
-    RECENT,
-    Saved,
-    expected_s,
-    in_turn,
+    RECENT_COUNT,
+    MeasuredSave,
+    expected_save_s,
+    without_queueing,
 )
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.storage.checkpoint_store import CheckpointStore
@@ -26,7 +26,7 @@ class Saves:
     def __init__(self) -> None:
         self.on_change: Callable[[], None] = lambda: None
         """Called, from the event loop's thread, after every save."""
-        self._saves: defaultdict[str, deque[Saved]] = defaultdict(lambda: deque(maxlen=RECENT))
+        self._saves: defaultdict[str, deque[MeasuredSave]] = defaultdict(lambda: deque(maxlen=RECENT_COUNT))
         self._attempts: dict[str, int] = {}  # whose save was the last
         self._first_of: dict[str, int | None] = {}  # that save was the first of this attempt
         self._disks: dict[str, int] = {}
@@ -36,24 +36,24 @@ class Saves:
     def learn(self, ledger: Ledger) -> None:
         """What earlier daemons measured, so that the first notice finds something; each counts as alone on its disk."""
         try:
-            found = ledger.recent_saves(RECENT)
+            found = ledger.recent_saves(RECENT_COUNT)
         except LedgerError as error:
             log.warning("ledger.not_read", error=str(error), effect="how long saves take is measured anew")
             return
         for job, durations_s in found.items():
-            self._saves[job].extend(Saved(-math.inf, save_s) for save_s in durations_s)
+            self._saves[job].extend(MeasuredSave(-math.inf, save_s) for save_s in durations_s)
 
     def note(self, job: str, attempt: int, directory: Path, save_s: float, now: float) -> None:
         """A save of `job` is on the disk.
 
         The first of an attempt builds what the others use, and may take twice as long: the second one replaces it.
         """
-        if job not in self._disks and len(self._looking) < RECENT:
+        if job not in self._disks and len(self._looking) < RECENT_COUNT:
             task = asyncio.get_running_loop().create_task(self._look(job, directory))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
         earlier = self._saves[job]
-        saved = in_turn(Saved(now, max(0.0, save_s)), earlier[-1] if earlier else None)
+        saved = without_queueing(MeasuredSave(now, max(0.0, save_s)), earlier[-1] if earlier else None)
         first_of, self._first_of[job] = self._first_of.get(job), None if self._attempts.get(job) == attempt else attempt
         self._attempts[job] = attempt
         if first_of == attempt:
@@ -68,7 +68,7 @@ class Saves:
         for disk in {*self._disks.values()} or {0}:
             beside = unknown | {name for name in self._saves if self._disks.get(name) == disk}
             saves = {name: tuple(self._saves[name]) for name in beside}
-            for name, save_s in expected_s(saves, beside.intersection(finishing)).items():
+            for name, save_s in expected_save_s(saves, beside.intersection(finishing)).items():
                 found[name] = max(save_s, found.get(name, 0.0))
         return found
 

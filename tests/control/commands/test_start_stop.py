@@ -15,7 +15,7 @@ from supervisor.control.base.faults import FaultCode, RpcFault
 from supervisor.control.commands import start_stop
 from supervisor.control.rpc import actions
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.ordering import Turns
@@ -37,7 +37,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 @pytest.fixture
 async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[Daemon]:
     """What the commands need of a daemon, with programs of its own that are taken up."""
-    logs = LogPump(tmp_path / "state")
+    logs = LogCapture(tmp_path / "state")
     logs.start()
     services = Services(ledger, logs, CheckpointStore(), tmp_path / "state", tmp_path / "run", {}, server_url=None)
     path = tmp_path / "test.conf"

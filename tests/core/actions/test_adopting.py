@@ -4,7 +4,7 @@ import pytest
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.job import Job
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.effects import (
     Abort,
     Identify,
@@ -56,7 +56,7 @@ def found(policy: Policy = JOB, wanted: bool = True, outdated: bool = False) -> 
 
 
 def notice(deadline_at: float | None, certainty: Certainty = Certainty.CERTAIN) -> Notice:
-    return Notice("aws", "1", Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="spot")
+    return Notice("aws", "1", NoticeKind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="spot")
 
 
 def training(wanted: bool = True, outdated: bool = False, **said: object) -> tuple[Job, list[object]]:

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.core.failures.silences import Section
 from supervisor.core.job import Job
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.effects import (
     Abort,
     Kill,
@@ -31,7 +31,7 @@ from tests.core.test_job import JOB, PLAIN, running, starting
 
 FIXED = replace(JOB, hang_timeout=50.0, flush_timeout=20.0, stopwaitsecs=10.0, startup_timeout=60.0)
 LEARNED = replace(FIXED, hang_timeout=None, hang_timeout_min=50.0)
-FREEZE = Notice("google", "m", Kind.FREEZE, Certainty.POSSIBLE, None, is_cancellable=True, text="moved")
+FREEZE = Notice("google", "m", NoticeKind.FREEZE, Certainty.POSSIBLE, None, is_cancellable=True, text="moved")
 
 
 def trained(policy=FIXED) -> Job:
@@ -114,7 +114,7 @@ def test_a_plain_program_is_older_after_a_stand():
 def test_the_last_flush_before_the_host_goes_is_asked_for_however_late_it_is():
     job = trained()
     job.facts.save_s = 5.0
-    notice = Notice("aws", "1", Kind.PREEMPTION, Certainty.CERTAIN, 60.0, is_cancellable=True, text="")
+    notice = Notice("aws", "1", NoticeKind.PREEMPTION, Certainty.CERTAIN, 60.0, is_cancellable=True, text="")
     job.handle(NoticeReceived(notice), 21.0)
     job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
     due_at = job.deadline()
@@ -174,6 +174,6 @@ def test_a_graver_notice_than_a_freeze_puts_the_watch_for_hangs_in_force():
     job.handle(NoticeReceived(FREEZE), 21.0)
     job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
 
-    job.handle(NoticeChanged(replace(FREEZE, kind=Kind.MAINTENANCE)), 23.0)
+    job.handle(NoticeChanged(replace(FREEZE, kind=NoticeKind.MAINTENANCE)), 23.0)
 
     assert job.deadline() == 72.0

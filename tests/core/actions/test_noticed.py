@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.core.job import Job
 from supervisor.core.notices.flush import Pause
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import outlook
 from supervisor.core.program.effects import (
     Abort,
@@ -41,7 +41,7 @@ TRAIN = replace(POLICY, on_notice=OnNotice.TRAIN)
 
 
 def notice(deadline_at: float | None = 100.0, certainty: Certainty = Certainty.CERTAIN) -> Notice:
-    return Notice("aws", "1", Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="spot")
+    return Notice("aws", "1", NoticeKind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="spot")
 
 
 def noticed(deadline_at: float | None = 100.0, policy=POLICY, **values: Certainty) -> Job:

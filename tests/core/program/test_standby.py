@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.job import Job
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program import events, standby
 from supervisor.core.program.effects import Effect, Spawn
 from supervisor.core.program.facts import (
@@ -188,7 +188,7 @@ def test_one_that_never_gets_ready_is_ended_and_counts_as_dead():
 
 # --- what the job's facts mean ----------------------------------------------------------------------------------------
 
-NOTICE = Notice("file", "1", Kind.PREEMPTION, Certainty.POSSIBLE, None, is_cancellable=True, text="")
+NOTICE = Notice("file", "1", NoticeKind.PREEMPTION, Certainty.POSSIBLE, None, is_cancellable=True, text="")
 
 
 def facts_of(state: State, **values: object) -> Facts:

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.logs import capture, handover
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from tests.host.conftest import PATIENCE_S, Spawned
 from tests.reading import content, descriptors
 from tests.waiting import wait_until
 
 
 @pytest.fixture
-def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogPump]:
-    made = LogPump(tmp_path_factory.mktemp("state"))
+def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCapture]:
+    made = LogCapture(tmp_path_factory.mktemp("state"))
     made.start()
     yield made
     made.close()
@@ -48,9 +48,9 @@ def put_another(path: Path) -> None:
     path.write_bytes(b"made by logrotate\n")
 
 
-def print_lines(pump: LogPump, path: Path, count: int, maxbytes: int, backups: int) -> None:
+def print_lines(pump: LogCapture, path: Path, count: int, maxbytes: int, backups: int) -> None:
     """Prints `count` lines of 10 bytes and waits until they are written."""
-    pipe = pump.capture(path, maxbytes, backups)
+    pipe = pump.open_pipe(path, maxbytes, backups)
     for number in range(count):
         os.write(pipe, b"line %04d\n" % number)
     os.close(pipe)
@@ -58,33 +58,33 @@ def print_lines(pump: LogPump, path: Path, count: int, maxbytes: int, backups: i
 
 
 async def test_what_a_program_prints_is_in_its_file(
-    pump: LogPump, tmp_path: Path, start: Callable[..., Spawned]
+    pump: LogCapture, tmp_path: Path, start: Callable[..., Spawned]
 ) -> None:
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     await start("sh", "-c", "echo hello; echo trouble >&2; printf unfinished", stdout=pipe, stderr=pipe).exit()
     os.close(pipe)
 
     wait_for(tmp_path / "out.log", b"hello\ntrouble\nunfinished")
 
 
-def test_the_file_exists_before_anything_is_printed(pump: LogPump, tmp_path: Path) -> None:
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+def test_the_file_exists_before_anything_is_printed(pump: LogCapture, tmp_path: Path) -> None:
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
 
     wait_until((tmp_path / "out.log").exists)
     os.close(pipe)
 
 
-def test_a_second_run_appends(pump: LogPump, tmp_path: Path) -> None:
+def test_a_second_run_appends(pump: LogCapture, tmp_path: Path) -> None:
     for word in (b"first\n", b"second\n"):
-        pipe = pump.capture(tmp_path / "out.log", 0, 0)
+        pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
         os.write(pipe, word)
         os.close(pipe)
 
     wait_for(tmp_path / "out.log", b"first\nsecond\n")
 
 
-def test_two_programs_share_a_file_and_its_limit(pump: LogPump, tmp_path: Path) -> None:
-    pipes = [pump.capture(tmp_path / "out.log", 30, 1) for _ in range(2)]
+def test_two_programs_share_a_file_and_its_limit(pump: LogCapture, tmp_path: Path) -> None:
+    pipes = [pump.open_pipe(tmp_path / "out.log", 30, 1) for _ in range(2)]
     for number in range(5):
         before = len(content(tmp_path / "out.log"))
         os.write(pipes[number % 2], b"line %04d\n" % number)
@@ -96,8 +96,8 @@ def test_two_programs_share_a_file_and_its_limit(pump: LogPump, tmp_path: Path) 
     wait_for(tmp_path / "out.log.1", b"line 0000\nline 0001\nline 0002\n")
 
 
-def test_output_for_no_file_goes_nowhere(pump: LogPump) -> None:
-    pipe = pump.capture(None, 0, 0)
+def test_output_for_no_file_goes_nowhere(pump: LogCapture) -> None:
+    pipe = pump.open_pipe(None, 0, 0)
     writer = threading.Thread(target=lambda: os.write(pipe, b"x" * 1_000_000))
 
     writer.start()
@@ -109,9 +109,9 @@ def test_output_for_no_file_goes_nowhere(pump: LogPump) -> None:
 
 @pytest.mark.parametrize(("path", "stream"), [("/dev/stdout", "out"), ("/dev/stderr", "err"), ("/dev/fd/1", "out")])
 def test_a_log_that_is_the_daemons_own_output_gets_there(
-    path: str, stream: str, pump: LogPump, capfd: pytest.CaptureFixture[str]
+    path: str, stream: str, pump: LogCapture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pipe = pump.capture(Path(path), 0, 0)
+    pipe = pump.open_pipe(Path(path), 0, 0)
     os.write(pipe, b"hello\n")
     os.close(pipe)
     asyncio.run(pump.clear(Path(path)))
@@ -119,7 +119,7 @@ def test_a_log_that_is_the_daemons_own_output_gets_there(
     assert getattr(capfd.readouterr(), stream) == "hello\n"
 
 
-def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogPump, tmp_path: Path) -> None:
+def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogCapture, tmp_path: Path) -> None:
     print_lines(pump, tmp_path / "out.log", 100, maxbytes=105, backups=2)
 
     kept = [content(tmp_path / name) for name in ("out.log.2", "out.log.1", "out.log")]
@@ -130,15 +130,15 @@ def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogPump, tmp
     assert len(lines) >= 20
 
 
-def test_without_backups_the_file_begins_again(pump: LogPump, tmp_path: Path) -> None:
+def test_without_backups_the_file_begins_again(pump: LogCapture, tmp_path: Path) -> None:
     print_lines(pump, tmp_path / "out.log", 25, maxbytes=100, backups=0)
 
     assert os.listdir(tmp_path) == ["out.log"]
     assert content(tmp_path / "out.log") == b"".join(b"line %04d\n" % number for number in range(20, 25))
 
 
-def test_a_line_longer_than_the_file_may_be_is_cut(pump: LogPump, tmp_path: Path) -> None:
-    pipe = pump.capture(tmp_path / "out.log", 100, 3)
+def test_a_line_longer_than_the_file_may_be_is_cut(pump: LogCapture, tmp_path: Path) -> None:
+    pipe = pump.open_pipe(tmp_path / "out.log", 100, 3)
     os.write(pipe, b"x" * 250 + b"\n")
     os.close(pipe)
 
@@ -148,10 +148,10 @@ def test_a_line_longer_than_the_file_may_be_is_cut(pump: LogPump, tmp_path: Path
 
 @pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old"), put_another])
 def test_a_file_that_somebody_took_away_is_made_again(
-    take_away: Callable[[Path], object], pump: LogPump, tmp_path: Path
+    take_away: Callable[[Path], object], pump: LogCapture, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.log"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     os.write(pipe, b"before\n")
     wait_for(path, b"before\n")
 
@@ -164,8 +164,8 @@ def test_a_file_that_somebody_took_away_is_made_again(
     os.close(pipe)
 
 
-def test_reopen_follows_the_name_at_once(pump: LogPump, tmp_path: Path) -> None:
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+def test_reopen_follows_the_name_at_once(pump: LogCapture, tmp_path: Path) -> None:
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"before\n")
     wait_for(tmp_path / "out.log", b"before\n")
     (tmp_path / "out.log").rename(tmp_path / "moved.log")
@@ -180,11 +180,11 @@ def test_reopen_follows_the_name_at_once(pump: LogPump, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: LogPump, tmp_path: Path) -> None:
+def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: LogCapture, tmp_path: Path) -> None:
     path = tmp_path / "out.log"
     print_lines(pump, path, 40, maxbytes=100, backups=3)
     (tmp_path / "out.log.2024").write_text("somebody else's")
-    pipe = pump.capture(path, 100, 3) if running else None
+    pipe = pump.open_pipe(path, 100, 3) if running else None
 
     asyncio.run(pump.clear(path))
 
@@ -196,22 +196,22 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: Log
         wait_for(path, b"after\n")
 
 
-def test_clear_of_what_does_not_exist_makes_nothing(pump: LogPump, tmp_path: Path) -> None:
+def test_clear_of_what_does_not_exist_makes_nothing(pump: LogCapture, tmp_path: Path) -> None:
     asyncio.run(pump.clear(tmp_path / "out.log"))
 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_a_trouble_until_it_has_room_again(pump: LogPump, small_disk: Path) -> None:
+def test_a_full_disk_is_a_trouble_until_it_has_room_again(pump: LogCapture, small_disk: Path) -> None:
     path, filler = small_disk / "out.log", small_disk / "filler"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     os.write(pipe, b"x" * 4096)  # whole blocks, so that the next byte needs another
     wait_until(lambda: len(content(path)) == 4096)
     fill(filler)
 
     os.write(pipe, b"lost\n")
-    wait_until(lambda: bool(pump.troubles))
-    trouble = dict(pump.troubles)
+    wait_until(lambda: bool(pump.failures))
+    trouble = dict(pump.failures)
     filler.unlink()
     patience = time.monotonic() + PATIENCE_S
     while b"after" not in content(path):
@@ -221,25 +221,25 @@ def test_a_full_disk_is_a_trouble_until_it_has_room_again(pump: LogPump, small_d
     os.close(pipe)
 
     assert trouble == {path: f"cannot write {path}: No space left on device; what its program prints is dropped"}
-    wait_until(lambda: not pump.troubles)
+    wait_until(lambda: not pump.failures)
 
 
-def test_a_file_that_can_not_be_rotated_grows(pump: LogPump, tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_rotated_grows(pump: LogCapture, tmp_path: Path) -> None:
     path = tmp_path / "out.log"
     (tmp_path / "out.log.1").mkdir()
     (tmp_path / "out.log.1" / "in the way").write_text("")
-    pipe = pump.capture(path, 20, 1)
+    pipe = pump.open_pipe(path, 20, 1)
     lines = [b"line %04d\n" % number for number in range(4)]
     for line in lines:
         os.write(pipe, line)
 
     wait_for(path, b"".join(lines))
-    wait_until(lambda: "cannot rotate" in pump.troubles.get(path, ""))
+    wait_until(lambda: "cannot rotate" in pump.failures.get(path, ""))
     os.close(pipe)
 
 
-def test_a_grandchild_that_lives_on_is_still_heard(pump: LogPump, tmp_path: Path) -> None:
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+def test_a_grandchild_that_lives_on_is_still_heard(pump: LogCapture, tmp_path: Path) -> None:
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     held = os.dup(pipe)
     os.close(pipe)
     os.write(held, b"still here\n")
@@ -250,8 +250,8 @@ def test_a_grandchild_that_lives_on_is_still_heard(pump: LogPump, tmp_path: Path
 
 def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_s: float, tmp_path: Path) -> None:
     before = descriptors()
-    pump = LogPump(tmp_path)
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    pump = LogCapture(tmp_path)
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"last words\n")
     pump.start()
 
@@ -262,8 +262,8 @@ def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, pump: LogPump) -> None:
-    pipe = pump.capture(tmp_path / "out.log", 1 << 20, 1)
+def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, pump: LogCapture) -> None:
+    pipe = pump.open_pipe(tmp_path / "out.log", 1 << 20, 1)
     stop = threading.Event()
 
     def flood() -> None:
@@ -284,14 +284,14 @@ def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: P
     assert took < close_s  # after which it would have given up
 
 
-def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogPump, tmp_path: Path) -> None:
+def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogCapture, tmp_path: Path) -> None:
     (tmp_path / "out.log").write_text("old")
     before = descriptors()
     pump.close()
     pump.close()
 
     with pytest.raises(OSError, match="Logs are closed"):
-        pump.capture(tmp_path / "out.log", 0, 0)
+        pump.open_pipe(tmp_path / "out.log", 0, 0)
     pump.reopen()
     asyncio.run(pump.clear(tmp_path / "out.log"))
 
@@ -299,12 +299,12 @@ def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogPump,
     assert len(os.listdir("/proc/self/fd")) == before - 1  # the pump's own
 
 
-def test_descriptors_do_not_grow(pump: LogPump, tmp_path: Path) -> None:
-    os.close(pump.capture(tmp_path / "first.log", 0, 0))
-    wait_until(lambda: pump.keeper_pid is not None)
-    wait_until(lambda: not pump.open_pipes)
+def test_descriptors_do_not_grow(pump: LogCapture, tmp_path: Path) -> None:
+    os.close(pump.open_pipe(tmp_path / "first.log", 0, 0))
+    wait_until(lambda: pump.logger_pid is not None)
+    wait_until(lambda: not pump.open_pipe_count)
     before = descriptors()
     for number in range(50):
-        os.close(pump.capture(tmp_path / f"{number % 3}.log", 0, 0))
+        os.close(pump.open_pipe(tmp_path / f"{number % 3}.log", 0, 0))
 
     wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)

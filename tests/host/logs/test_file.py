@@ -21,14 +21,14 @@ def test_a_full_disk_costs_output_and_says_how_much(small_disk: Path) -> None:
             pass
 
     file.write(b"lost\n")
-    trouble = file.trouble
+    trouble = file.error
     file.write(b"lost too\n")
     filler.unlink()
     file.write(b"after\n")
 
     assert trouble == f"cannot write {path}: No space left on device; what its program prints is dropped"
     assert path.read_bytes()[4096:] == b"[stepkeeper dropped 14 bytes: No space left on device]\nafter\n"
-    assert file.trouble is None
+    assert file.error is None
     file.close()
 
 
@@ -59,7 +59,7 @@ def test_what_others_had_to_drop_is_said(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "out.log", 0, 0)
     file.write(b"half a li")
 
-    file.lose(1000, "its disk did not answer")
+    file.record_loss(1000, "its disk did not answer")
     file.close()
 
     assert (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.daemon_log.journal import JournalHandler
-from supervisor.host.logs.journal import Journal, entry, is_at
+from supervisor.host.logs.journal import JournalSocket, entry, is_at
 
 SEALED = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
@@ -63,8 +63,8 @@ def journald(tmp_path: Path) -> Iterator[Listener]:
 
 
 @pytest.fixture
-def journal(journald: Listener) -> Iterator[Journal]:
-    journal = Journal(journald.path)
+def journal(journald: Listener) -> Iterator[JournalSocket]:
+    journal = JournalSocket(journald.path)
     yield journal
     journal.close()
 
@@ -75,13 +75,13 @@ def record(level: int = logging.INFO, **facts: object) -> logging.LogRecord:
 
 
 @pytest.mark.parametrize("value", ["plain", "a=b", "", "zwei\nZeilen äöü\n", "\n", "MESSAGE=x\nPRIORITY=0"])
-def test_values_arrive_as_they_were(journal: Journal, journald: Listener, value: str):
+def test_values_arrive_as_they_were(journal: JournalSocket, journald: Listener, value: str):
     journal.send({"MESSAGE": value, "STEP": "7"})
 
     assert journald.receive() == ({"MESSAGE": value, "STEP": "7"}, None)
 
 
-def test_an_entry_too_big_for_a_datagram_goes_as_a_sealed_file(journal: Journal, journald: Listener):
+def test_an_entry_too_big_for_a_datagram_goes_as_a_sealed_file(journal: JournalSocket, journald: Listener):
     text = "line of a traceback\n" * 100_000
 
     journal.send({"MESSAGE": text, "PRIORITY": "3"})
@@ -95,13 +95,13 @@ def test_names_that_the_journal_would_drop_are_refused(name: str):
         entry([(name, "value")])
 
 
-def test_text_that_is_no_unicode_does_not_stop_the_log(journal: Journal, journald: Listener):
+def test_text_that_is_no_unicode_does_not_stop_the_log(journal: JournalSocket, journald: Listener):
     journal.send({"MESSAGE": os.fsdecode(b"broken \xff name")})
 
     assert journald.receive()[0]["MESSAGE"] == "broken \\udcff name"
 
 
-def test_an_entry_can_be_searched_by_program_step_attempt_and_event(journal: Journal, journald: Listener):
+def test_an_entry_can_be_searched_by_program_step_attempt_and_event(journal: JournalSocket, journald: Listener):
     handler = JournalHandler(journal, logging.NullHandler())
 
     handler.handle(record(event="checkpoint.committed", program="digits", attempt=3, step=1200, save_s=6.1))
@@ -120,7 +120,7 @@ def test_an_entry_can_be_searched_by_program_step_attempt_and_event(journal: Jou
     }
 
 
-def test_a_traceback_stays_one_entry(journal: Journal, journald: Listener):
+def test_a_traceback_stays_one_entry(journal: JournalSocket, journald: Listener):
     handler = JournalHandler(journal, logging.NullHandler())
 
     handler.handle(record(logging.ERROR, event="internal.failed", exception="Traceback:\n  here\nOops"))
@@ -129,7 +129,7 @@ def test_a_traceback_stays_one_entry(journal: Journal, journald: Listener):
     assert (fields["MESSAGE"], fields["PRIORITY"]) == ("internal.failed\nTraceback:\n  here\nOops", "3")
 
 
-def test_no_fact_takes_a_field_that_means_something_to_the_journal(journal: Journal, journald: Listener):
+def test_no_fact_takes_a_field_that_means_something_to_the_journal(journal: JournalSocket, journald: Listener):
     handler = JournalHandler(journal, logging.NullHandler())
 
     handler.handle(record(event="x.happened", message="other", priority=0, **{"errno": 5, "two words": "a"}))
@@ -140,7 +140,7 @@ def test_no_fact_takes_a_field_that_means_something_to_the_journal(journal: Jour
     assert fields["STEPKEEPER_TWO_WORDS"] == "a"
 
 
-def test_records_of_other_libraries_arrive_too(journal: Journal, journald: Listener):
+def test_records_of_other_libraries_arrive_too(journal: JournalSocket, journald: Listener):
     handler = JournalHandler(journal, logging.NullHandler())
 
     handler.handle(logging.LogRecord("asyncio", logging.WARNING, "", 0, "took %s s", (3,), None))
@@ -150,7 +150,7 @@ def test_records_of_other_libraries_arrive_too(journal: Journal, journald: Liste
 
 
 def test_a_record_that_can_not_be_worded_does_not_end_the_log(
-    journal: Journal, journald: Listener, capsys: pytest.CaptureFixture[str]
+    journal: JournalSocket, journald: Listener, capsys: pytest.CaptureFixture[str]
 ):
     handler = JournalHandler(journal, logging.NullHandler())
 
@@ -163,7 +163,7 @@ def test_a_record_that_can_not_be_worded_does_not_end_the_log(
 
 def test_what_the_journal_does_not_take_goes_the_other_way(tmp_path: Path):
     other_way = io.StringIO()
-    handler = JournalHandler(Journal(tmp_path / "nobody"), logging.StreamHandler(other_way))
+    handler = JournalHandler(JournalSocket(tmp_path / "nobody"), logging.StreamHandler(other_way))
 
     handler.handle(record(event="daemon.ready"))
     handler.close()

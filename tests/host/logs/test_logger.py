@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.host.logs import capture, handover
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from supervisor.host.logs.link import LOCK, SOCKET
 from supervisor.host.logs.start import start as start_keeper
 from tests.places import ROOT
@@ -37,12 +37,12 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def daemons(state: Path) -> Iterator[Callable[[], LogPump]]:
+def daemons(state: Path) -> Iterator[Callable[[], LogCapture]]:
     """Makes pumps of one state folder, one after the other; closes what is left."""
     with ExitStack() as undo:
 
-        def make() -> LogPump:
-            pump = LogPump(state)
+        def make() -> LogCapture:
+            pump = LogCapture(state)
             undo.callback(pump.close)
             pump.start()
             return pump
@@ -51,20 +51,20 @@ def daemons(state: Path) -> Iterator[Callable[[], LogPump]]:
 
 
 @pytest.fixture
-def pump(daemons: Callable[[], LogPump]) -> LogPump:
+def pump(daemons: Callable[[], LogCapture]) -> LogCapture:
     return daemons()
 
 
-def keeper_of(pump: LogPump) -> int:
-    wait_until(lambda: pump.keeper_pid is not None)
-    assert pump.keeper_pid is not None
-    return pump.keeper_pid
+def keeper_of(pump: LogCapture) -> int:
+    wait_until(lambda: pump.logger_pid is not None)
+    assert pump.logger_pid is not None
+    return pump.logger_pid
 
 
-def another_keeper(pump: LogPump, than: int) -> int:
-    wait_until(lambda: pump.keeper_pid not in (None, than))
-    assert pump.keeper_pid is not None
-    return pump.keeper_pid
+def another_keeper(pump: LogCapture, than: int) -> int:
+    wait_until(lambda: pump.logger_pid not in (None, than))
+    assert pump.logger_pid is not None
+    return pump.logger_pid
 
 
 def wait_until_gone(pid: int) -> None:
@@ -77,9 +77,9 @@ def say(pipe: int, path: Path, line: bytes) -> None:
     wait_until(lambda: content(path).endswith(line))
 
 
-def test_a_keeper_that_is_killed_has_a_successor_and_the_program_notices_nothing(pump: LogPump, tmp_path: Path):
+def test_a_keeper_that_is_killed_has_a_successor_and_the_program_notices_nothing(pump: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
     first = keeper_of(pump)
 
@@ -92,9 +92,9 @@ def test_a_keeper_that_is_killed_has_a_successor_and_the_program_notices_nothing
     os.close(pipe)
 
 
-def test_a_keeper_that_is_killed_again_and_again_loses_nothing_that_it_had_not_read(pump: LogPump, tmp_path: Path):
+def test_a_keeper_that_is_killed_again_and_again_loses_nothing_that_it_had_not_read(pump: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     keeper = 0
     for number in range(4):
         keeper = another_keeper(pump, keeper)
@@ -107,10 +107,12 @@ def test_a_keeper_that_is_killed_again_and_again_loses_nothing_that_it_had_not_r
     os.close(pipe)
 
 
-def test_the_next_daemon_goes_on_with_the_same_keeper_and_has_its_pipes(daemons: Callable[[], LogPump], tmp_path: Path):
+def test_the_next_daemon_goes_on_with_the_same_keeper_and_has_its_pipes(
+    daemons: Callable[[], LogCapture], tmp_path: Path
+):
     path = tmp_path / "out.log"
     first = daemons()
-    pipe = first.capture(path, 0, 0)
+    pipe = first.open_pipe(path, 0, 0)
     say(pipe, path, b"one\n")
     keeper = keeper_of(first)
 
@@ -119,7 +121,7 @@ def test_the_next_daemon_goes_on_with_the_same_keeper_and_has_its_pipes(daemons:
     second = daemons()
 
     assert keeper_of(second) == keeper
-    wait_until(lambda: second.open_pipes == 1)
+    wait_until(lambda: second.open_pipe_count == 1)
     say(pipe, path, b"two\n")
     os.kill(keeper, signal.SIGKILL)
     another_keeper(second, keeper)
@@ -128,9 +130,9 @@ def test_the_next_daemon_goes_on_with_the_same_keeper_and_has_its_pipes(daemons:
     os.close(pipe)
 
 
-def test_a_pipe_made_in_the_last_moment_still_reaches_the_keeper(daemons: Callable[[], LogPump], tmp_path: Path):
+def test_a_pipe_made_in_the_last_moment_still_reaches_the_keeper(daemons: Callable[[], LogCapture], tmp_path: Path):
     pump = daemons()
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
 
     pump.detach()
 
@@ -138,8 +140,8 @@ def test_a_pipe_made_in_the_last_moment_still_reaches_the_keeper(daemons: Callab
     os.close(pipe)
 
 
-def test_without_daemon_and_pipe_the_keeper_ends(pump: LogPump, tmp_path: Path, state: Path):
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+def test_without_daemon_and_pipe_the_keeper_ends(pump: LogCapture, tmp_path: Path, state: Path):
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     keeper = keeper_of(pump)
     pump.detach()
     os.write(pipe, b"last words\n")
@@ -151,8 +153,10 @@ def test_without_daemon_and_pipe_the_keeper_ends(pump: LogPump, tmp_path: Path, 
     assert not (state / SOCKET).exists()
 
 
-def test_an_orderly_end_takes_the_keeper_along_though_a_grandchild_still_holds_the_pipe(pump: LogPump, tmp_path: Path):
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+def test_an_orderly_end_takes_the_keeper_along_though_a_grandchild_still_holds_the_pipe(
+    pump: LogCapture, tmp_path: Path
+):
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     keeper = keeper_of(pump)
     os.write(pipe, b"last words\n")
 
@@ -165,9 +169,9 @@ def test_an_orderly_end_takes_the_keeper_along_though_a_grandchild_still_holds_t
     os.close(pipe)
 
 
-def test_without_a_program_that_has_a_log_there_is_no_keeper(daemons: Callable[[], LogPump], state: Path):
+def test_without_a_program_that_has_a_log_there_is_no_keeper(daemons: Callable[[], LogCapture], state: Path):
     pump = daemons()
-    os.close(pump.capture(None, 0, 0))
+    os.close(pump.open_pipe(None, 0, 0))
     asyncio.run(pump.clear(Path("/nonexistent")))
 
     pump.close()
@@ -176,13 +180,13 @@ def test_without_a_program_that_has_a_log_there_is_no_keeper(daemons: Callable[[
 
 
 def test_the_keeper_is_nobodys_child_and_holds_nothing_of_the_daemons(
-    pump: LogPump, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+    pump: LogCapture, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SUPERVISOR_ATTEMPT", "/a/state:b:1")
     ours, theirs = os.pipe()
     os.set_inheritable(theirs, True)
 
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
     say(pipe, tmp_path / "out.log", b"x\n")
     keeper = keeper_of(pump)
 
@@ -204,29 +208,29 @@ def test_the_keeper_is_nobodys_child_and_holds_nothing_of_the_daemons(
         os.close(each)
 
 
-def test_only_the_daemons_user_can_reach_the_keeper(pump: LogPump, tmp_path: Path, state: Path):
-    os.close(pump.capture(tmp_path / "out.log", 0, 0))
+def test_only_the_daemons_user_can_reach_the_keeper(pump: LogCapture, tmp_path: Path, state: Path):
+    os.close(pump.open_pipe(tmp_path / "out.log", 0, 0))
     keeper_of(pump)
 
     assert stat.S_IMODE((state / SOCKET).stat().st_mode) == 0o600
     assert stat.S_IMODE((state / LOCK).stat().st_mode) == 0o600
 
 
-def test_a_second_keeper_of_a_state_folder_gives_way(pump: LogPump, tmp_path: Path, state: Path):
-    os.close(pump.capture(tmp_path / "out.log", 0, 0))
+def test_a_second_keeper_of_a_state_folder_gives_way(pump: LogCapture, tmp_path: Path, state: Path):
+    os.close(pump.open_pipe(tmp_path / "out.log", 0, 0))
     keeper = keeper_of(pump)
 
     assert start_keeper(state) is False
 
-    assert pump.keeper_pid == keeper
+    assert pump.logger_pid == keeper
 
 
 def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     state = tmp_path / ("x" * 200)
     state.mkdir()
-    pump = LogPump(state)
+    pump = LogCapture(state)
     pump.start()
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
 
     say(pipe, tmp_path / "out.log", b"heard\n")
 
@@ -234,9 +238,9 @@ def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     pump.close()
 
 
-def test_signals_that_end_others_do_not_end_the_keeper(pump: LogPump, tmp_path: Path):
+def test_signals_that_end_others_do_not_end_the_keeper(pump: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
     keeper = keeper_of(pump)
 
@@ -244,12 +248,12 @@ def test_signals_that_end_others_do_not_end_the_keeper(pump: LogPump, tmp_path: 
         os.kill(keeper, number)
         say(pipe, path, b"%d\n" % number)
 
-    assert pump.keeper_pid == keeper
+    assert pump.logger_pid == keeper
     os.close(pipe)
 
 
 def test_a_keeper_of_another_version_makes_room_and_nothing_is_lost(
-    daemons: Callable[[], LogPump], tmp_path: Path, state: Path
+    daemons: Callable[[], LogCapture], tmp_path: Path, state: Path
 ):
     program = (
         f"import sys, supervisor; supervisor.__version__ = '0.0.1'; sys.argv.append({str(state)!r}); "
@@ -258,7 +262,7 @@ def test_a_keeper_of_another_version_makes_room_and_nothing_is_lost(
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=PATIENCE_S)
     old = int((state / LOCK).read_text() or "0")
     pump = daemons()
-    pipe = pump.capture(tmp_path / "out.log", 0, 0)
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
 
     os.write(pipe, b"heard\n")
 
@@ -269,48 +273,48 @@ def test_a_keeper_of_another_version_makes_room_and_nothing_is_lost(
 
 def test_a_keeper_that_can_not_be_started_is_a_trouble_of_every_log(tmp_path: Path, state: Path):
     (state / LOCK).mkdir()
-    pump = LogPump(state)
+    pump = LogCapture(state)
     pump.start()
     path = tmp_path / "out.log"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     os.write(pipe, b"kept\n")
 
-    wait_until(lambda: "cannot start the log keeper: IsADirectoryError" in pump.troubles.get(path, ""))
+    wait_until(lambda: "cannot start the log keeper: IsADirectoryError" in pump.failures.get(path, ""))
     (state / LOCK).rmdir()
 
     wait_until(lambda: content(path) == b"kept\n")
-    wait_until(lambda: not pump.troubles)
+    wait_until(lambda: not pump.failures)
     os.close(pipe)
     pump.close()
 
 
 def test_a_stopped_keeper_is_a_trouble_and_holds_nobody_up(tmp_path: Path, state: Path):
-    pump = LogPump(state, silent_s=6.0)
+    pump = LogCapture(state, silent_s=6.0)
     pump.start()
     path = tmp_path / "out.log"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
     keeper = keeper_of(pump)
 
     os.kill(keeper, signal.SIGSTOP)
     for number in range(200):  # none of this comes back if it waits for the keeper
-        os.close(pump.capture(tmp_path / f"{number}.log", 0, 0))
+        os.close(pump.open_pipe(tmp_path / f"{number}.log", 0, 0))
     pump.reopen()
     os.write(pipe, b"meanwhile\n")
-    wait_until(lambda: "has not answered for 6 s" in pump.troubles.get(path, ""))
+    wait_until(lambda: "has not answered for 6 s" in pump.failures.get(path, ""))
     os.kill(keeper, signal.SIGCONT)
 
-    wait_until(lambda: not pump.troubles)
+    wait_until(lambda: not pump.failures)
     wait_until(lambda: content(path) == b"before\nmeanwhile\n")
-    wait_until(lambda: pump.open_pipes == 1)
+    wait_until(lambda: pump.open_pipe_count == 1)
     os.close(pipe)
     pump.close()
 
 
-def test_a_flood_loses_nothing(pump: LogPump, tmp_path: Path):
+def test_a_flood_loses_nothing(pump: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     line = b"x" * 99 + b"\n"
-    pipe = pump.capture(path, 0, 0)
+    pipe = pump.open_pipe(path, 0, 0)
 
     for _ in range(300):
         block = line * 1000
@@ -342,15 +346,15 @@ def freezable(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(pump: LogPump, tmp_path: Path, freezable: Path):
+def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(pump: LogCapture, tmp_path: Path, freezable: Path):
     hung, good = freezable / "out.log", tmp_path / "good.log"
-    hung_pipe, good_pipe = pump.capture(hung, 0, 0), pump.capture(good, 0, 0)
+    hung_pipe, good_pipe = pump.open_pipe(hung, 0, 0), pump.open_pipe(good, 0, 0)
     say(hung_pipe, hung, b"before\n")
 
     subprocess.run(["fsfreeze", "--freeze", freezable], check=True)
     os.write(hung_pipe, b"held\n")
     say(good_pipe, good, b"one\n")
-    wait_until(lambda: "its disk has not answered" in pump.troubles.get(hung, ""), 40.0)
+    wait_until(lambda: "its disk has not answered" in pump.failures.get(hung, ""), 40.0)
     line = b"x" * 99 + b"\n"
     for _ in range(400):
         os.write(hung_pipe, line * 100)  # 4 MB, and nobody takes them
@@ -358,7 +362,7 @@ def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(pump: LogPump, t
     subprocess.run(["fsfreeze", "--unfreeze", freezable], check=True)
 
     wait_until(lambda: b"its disk did not answer" in content(hung))
-    wait_until(lambda: not pump.troubles)
+    wait_until(lambda: not pump.failures)
     say(hung_pipe, hung, b"after\n")
     assert content(good) == b"one\ntwo\n"
     begin, lost, rest = re.split(rb"\[stepkeeper dropped (\d+) bytes: its disk did not answer\]\n", content(hung))

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from supervisor.host.logs.messages import (
-    Clear,
-    End,
+    CapturePipe,
+    ClearFile,
+    EndCapture,
     LogProtocolError,
-    Take,
     decode,
     encode,
 )
@@ -19,7 +19,7 @@ from tests.fuzzing import cases
 
 @given(some.integers(0, 2**63), some.text(some.characters(codec=None), max_size=100), some.integers(0, 2**40))
 def test_what_is_said_is_heard(number: int, path: str, size: int):
-    message = Take(number, path, size, 10)
+    message = CapturePipe(number, path, size, 10)
 
     assert decode(encode(message)) == message
 
@@ -27,11 +27,11 @@ def test_what_is_said_is_heard(number: int, path: str, size: int):
 def test_a_path_that_is_no_utf8_is_heard():
     path = b"/log/\xff\xfe".decode("utf-8", "surrogateescape")
 
-    assert decode(encode(Clear(1, path))) == Clear(1, path)
+    assert decode(encode(ClearFile(1, path))) == ClearFile(1, path)
 
 
 def test_a_field_of_a_later_version_is_left_out():
-    assert decode(b'{"type": "end", "drain": true, "because": "upgrade"}') == End(drain=True)
+    assert decode(b'{"type": "endcapture", "drain": true, "because": "upgrade"}') == EndCapture(drain=True)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +42,13 @@ def test_a_field_of_a_later_version_is_left_out():
         b"[" * 100_000,
         b"[]",
         b"{}",
-        b'{"type": ["take"]}',
+        b'{"type": ["capturepipe"]}',
         b'{"type": "runner"}',
-        b'{"type": "end"}',
-        b'{"type": "end", "drain": 1}',
-        b'{"type": "take", "id": true, "path": "/x", "maxbytes": 0, "backups": 0}',
-        b'{"type": "take", "id": 1, "path": "/x", "maxbytes": -1, "backups": 0}',
-        b'{"type": "take", "id": 1, "path": null, "maxbytes": 1, "backups": 0}',
+        b'{"type": "endcapture"}',
+        b'{"type": "endcapture", "drain": 1}',
+        b'{"type": "capturepipe", "id": true, "path": "/x", "maxbytes": 0, "backups": 0}',
+        b'{"type": "capturepipe", "id": 1, "path": "/x", "maxbytes": -1, "backups": 0}',
+        b'{"type": "capturepipe", "id": 1, "path": null, "maxbytes": 1, "backups": 0}',
     ],
 )
 def test_what_is_no_message_is_refused(packet: bytes):

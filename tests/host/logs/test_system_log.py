@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host.logs import syslog
-from supervisor.host.logs.capture import LogPump, Tee
-from supervisor.host.logs.lines import LINE_BYTES, Lines
-from supervisor.host.logs.messages import Refused, Take
-from supervisor.host.logs.sources import Sources
+from supervisor.host.logs.capture import LogCapture, Tee
+from supervisor.host.logs.inputs import LogInputs
+from supervisor.host.logs.messages import CapturePipe, CaptureRefused
+from supervisor.host.logs.system_log import LINE_BYTES, LineSplitter
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S
 from tests.reading import content
@@ -38,8 +38,8 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def pump(tmp_path: Path) -> Iterator[LogPump]:
-    made = LogPump(tmp_path / "state", syslog_at=tmp_path / "log", journal_at=tmp_path / "journal")
+def pump(tmp_path: Path) -> Iterator[LogCapture]:
+    made = LogCapture(tmp_path / "state", syslog_at=tmp_path / "log", journal_at=tmp_path / "journal")
     (tmp_path / "state").mkdir()
     made.start()
     yield made
@@ -50,9 +50,9 @@ def received(end: socket.socket, count: int) -> list[bytes]:
     return [end.recv(65536) for _ in range(count)]
 
 
-def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_all(pump: LogPump, tmp_path: Path):
+def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_all(pump: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        pipe = pump.capture(tmp_path / "out.log", 0, 0, SYSLOG)
+        pipe = pump.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
         os.write(pipe, "one\nzwei für\n".encode())
         os.write(pipe, b"thr")
         os.write(pipe, b"ee\r\n\nunfinished")
@@ -64,9 +64,9 @@ def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_al
     wait_until(lambda: content(tmp_path / "out.log") == "one\nzwei für\nthree\r\n\nunfinished".encode())
 
 
-def test_without_a_file_there_is_none(pump: LogPump, tmp_path: Path):
+def test_without_a_file_there_is_none(pump: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        pipe = pump.capture(None, 0, 0, SYSLOG)
+        pipe = pump.open_pipe(None, 0, 0, SYSLOG)
         os.write(pipe, b"only there\n")
         assert end.recv(65536).endswith(b"web: only there")
         os.close(pipe)
@@ -74,9 +74,9 @@ def test_without_a_file_there_is_none(pump: LogPump, tmp_path: Path):
     assert {each.name for each in tmp_path.iterdir()} == {"state"}
 
 
-def test_the_journal_gets_fields(pump: LogPump, tmp_path: Path):
+def test_the_journal_gets_fields(pump: LogCapture, tmp_path: Path):
     with listening(tmp_path / "journal") as end:
-        pipe = pump.capture(None, 0, 0, JOURNAL)
+        pipe = pump.open_pipe(None, 0, 0, JOURNAL)
         os.write(pipe, b"loss = 0.5\n")
         fields = dict(line.split(b"=", 1) for line in end.recv(65536).splitlines())
         os.close(pipe)
@@ -92,27 +92,27 @@ def test_the_journal_gets_fields(pump: LogPump, tmp_path: Path):
     }
 
 
-def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(pump: LogPump, tmp_path: Path):
-    pipe = pump.capture(tmp_path / "out.log", 0, 0, SYSLOG)
+def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(pump: LogCapture, tmp_path: Path):
+    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
     os.write(pipe, b"early\n")
-    wait_until(lambda: "nobody listens" in pump.troubles.get(tmp_path / "log", ""))
+    wait_until(lambda: "nobody listens" in pump.failures.get(tmp_path / "log", ""))
 
     with listening(tmp_path / "log") as end:
         os.write(pipe, b"late\n")
         assert [line.rpartition(b": ")[2] for line in received(end, 2)] == [b"early", b"late"]
-        wait_until(lambda: not pump.troubles.get(tmp_path / "log"))
+        wait_until(lambda: not pump.failures.get(tmp_path / "log"))
         os.close(pipe)
 
 
-def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(pump: LogPump, tmp_path: Path):
+def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(pump: LogCapture, tmp_path: Path):
     block = b"x" * 999 + b"\n"
     with listening(tmp_path / "log") as end:
-        pipe = pump.capture(None, 0, 0, SYSLOG)
+        pipe = pump.open_pipe(None, 0, 0, SYSLOG)
         began_at = time.monotonic()
         for _ in range(5000):  # five times what is kept for it
             os.write(pipe, block)
         took_s = time.monotonic() - began_at
-        wait_until(lambda: "does not read" in pump.troubles.get(tmp_path / "log", ""))
+        wait_until(lambda: "does not read" in pump.failures.get(tmp_path / "log", ""))
 
         lines = []
         wait_until(lambda: lines.append(end.recv(65536)) or b"dropped" in lines[-1])
@@ -123,15 +123,15 @@ def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(pump: LogPu
     assert 0 < lost < 5000
 
 
-def test_a_keeper_that_dies_is_followed_by_one_that_logs_on(pump: LogPump, tmp_path: Path):
+def test_a_keeper_that_dies_is_followed_by_one_that_logs_on(pump: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        pipe = pump.capture(None, 0, 0, SYSLOG)
+        pipe = pump.open_pipe(None, 0, 0, SYSLOG)
         os.write(pipe, b"first\n")
         end.recv(65536)
-        first = pump.keeper_pid
+        first = pump.logger_pid
         assert first is not None
         os.kill(first, 9)
-        wait_until(lambda: pump.keeper_pid not in (None, first))
+        wait_until(lambda: pump.logger_pid not in (None, first))
         os.write(pipe, b"second\n")
 
         assert end.recv(65536).endswith(b"web: second")
@@ -140,17 +140,17 @@ def test_a_keeper_that_dies_is_followed_by_one_that_logs_on(pump: LogPump, tmp_p
 
 def test_the_next_daemon_finds_it_logging(tmp_path: Path):
     (tmp_path / "state").mkdir()
-    first, second = (LogPump(tmp_path / "state", syslog_at=tmp_path / "log") for _ in range(2))
+    first, second = (LogCapture(tmp_path / "state", syslog_at=tmp_path / "log") for _ in range(2))
     with listening(tmp_path / "log") as end:
         first.start()
-        pipe = first.capture(None, 0, 0, SYSLOG)
+        pipe = first.open_pipe(None, 0, 0, SYSLOG)
         os.write(pipe, b"first\n")
         end.recv(65536)
         first.detach()
         os.write(pipe, b"between\n")
         assert end.recv(65536).endswith(b"web: between")
         second.start()
-        wait_until(lambda: second.open_pipes == 1)
+        wait_until(lambda: second.open_pipe_count == 1)
         os.write(pipe, b"second\n")
 
         assert end.recv(65536).endswith(b"web: second")
@@ -163,11 +163,11 @@ def test_without_a_thread_to_be_had_a_pipe_is_refused_until_there_is_one(
 ):
     told: list[object] = []
     reading, writing = os.pipe()
-    take = Take(os.fstat(reading).st_ino, "", 0, 0, syslog=str(tmp_path / "log"), program="web")
+    take = CapturePipe(os.fstat(reading).st_ino, "", 0, 0, syslog=str(tmp_path / "log"), program="web")
     with select.epoll() as epoll, listening(tmp_path / "log") as end:
-        sources = Sources(epoll, lambda: None, lambda _, message: told.append(message), lambda *_: None)
+        sources = LogInputs(epoll, lambda: None, lambda _, message: told.append(message), lambda *_: None)
         sources.take(take, os.dup(reading))
-        assert told == [Refused(take.id, "can't start new thread")]
+        assert told == [CaptureRefused(take.id, "can't start new thread")]
 
         no_threads.undo()
         sources.take(take, reading)
@@ -200,7 +200,7 @@ class Kept:
 @given(st.lists(st.binary(max_size=60) | st.just(b"\n") | st.just(b"y" * (LINE_BYTES + 7))))
 def test_any_pieces_become_the_lines_that_they_make(pieces: list[bytes]):
     kept = Kept()
-    lines = Lines([(kept, lambda line, wall_at: line)])  # type: ignore[list-item]
+    lines = LineSplitter([(kept, lambda line, wall_at: line)])  # type: ignore[list-item]
     for piece in pieces:
         lines.feed(piece)
     lines.end()

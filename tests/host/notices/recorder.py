@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from supervisor.core.notices.notice import Notice
-from supervisor.host.notices.source import Source
+from supervisor.host.notices.source import NoticeSource
 
 PATIENCE_S = 30.0  # an event that does not come in so long does not come
 
@@ -51,7 +51,7 @@ class Recorder:
 
     # --- for the test -----------------------------------------------------------------------------------------------
 
-    def watch(self, source: Source) -> None:
+    def watch(self, source: NoticeSource) -> None:
         """Has `source` tell this recorder."""
         self._watching = asyncio.get_running_loop().create_task(source.watch(self))
 

@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.host.notices.clouds.alibaba import Alibaba
-from supervisor.host.notices.clouds.aws import Aws
-from supervisor.host.notices.clouds.azure import Azure
-from supervisor.host.notices.clouds.google import Google
-from supervisor.host.notices.reading import stamp
-from supervisor.host.notices.source import Source
+from supervisor.host.notices.clouds.alibaba import AlibabaSource
+from supervisor.host.notices.clouds.aws import AwsSource
+from supervisor.host.notices.clouds.azure import AzureSource
+from supervisor.host.notices.clouds.google import GoogleSource
+from supervisor.host.notices.parsing import stamp
+from supervisor.host.notices.source import NoticeSource
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
@@ -52,21 +52,23 @@ async def _preempt_azure(server: MetadataServer) -> None:
 class Case:
     """A source, how it is pointed at the server, and how its cloud takes the machine away."""
 
-    source: Callable[[str], Source]
+    source: Callable[[str], NoticeSource]
     take_away: Callable[[MetadataServer], Awaitable[None]]
 
 
 CASES = {
-    "aws": Case(lambda base: Aws(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _interrupt_aws),
+    "aws": Case(
+        lambda base: AwsSource(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _interrupt_aws
+    ),
     "alibaba": Case(
-        lambda base: Alibaba(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _release_alibaba
+        lambda base: AlibabaSource(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S), _release_alibaba
     ),
     "google": Case(
-        lambda base: Google(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S, wait_s=1),
+        lambda base: GoogleSource(base, poll_s=POLL_S, timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S, wait_s=1),
         _preempt_google,
     ),
     "azure": Case(
-        lambda base: Azure(
+        lambda base: AzureSource(
             base, poll_s=POLL_S, timeout_s=TIMEOUT_S, first_timeout_s=TIMEOUT_S, retry_cap_s=RETRY_CAP_S
         ),
         _preempt_azure,

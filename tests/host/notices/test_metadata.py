@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from supervisor.host.notices.metadata import Metadata, MetadataError
+from supervisor.host.notices.metadata import MetadataClient, MetadataError
 
 
 @asynccontextmanager
-async def saying(answer: bytes, heard: list[bytes]) -> AsyncIterator[Metadata]:
+async def saying(answer: bytes, heard: list[bytes]) -> AsyncIterator[MetadataClient]:
     """A server that says this to everybody, and hangs up."""
 
     async def came(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -20,7 +20,7 @@ async def saying(answer: bytes, heard: list[bytes]) -> AsyncIterator[Metadata]:
 
     async with await asyncio.start_server(came, "127.0.0.1") as server:
         host, port = server.sockets[0].getsockname()
-        yield Metadata(f"http://{host}:{port}")
+        yield MetadataClient(f"http://{host}:{port}")
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 2"], ids=["nothing", "half-a-line"])

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import load_config
-from supervisor.core.notices.board import Memory
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.active import RememberedNotice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.facts import State
-from supervisor.host.notices.memory import NoticeMemory
-from supervisor.host.notices.source import Sink
+from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.store import NoticeStore
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.fleet.notice_dispatcher import Noticing
+from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.records.saves import Saves
 from tests.system.harness import job
@@ -31,12 +31,12 @@ class Provider:
     shortest_s = 30.0
 
     def __init__(self) -> None:
-        self.sink: asyncio.Future[Sink] = asyncio.get_running_loop().create_future()
+        self.sink: asyncio.Future[NoticeSink] = asyncio.get_running_loop().create_future()
         self.acknowledged = asyncio.Event()
         self.answered: list[str] = []
         self.breaks = False
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         if self.breaks:
             raise RuntimeError("a mistake")
         self.sink.set_result(sink)
@@ -49,7 +49,7 @@ class Provider:
 
 def notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN, id: str = "1") -> Notice:
     deadline_at = asyncio.get_running_loop().time() + in_s
-    return Notice("provider", id, Kind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="")
+    return Notice("provider", id, NoticeKind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="")
 
 
 @pytest.fixture
@@ -70,10 +70,10 @@ async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable
         await asyncio.wait_for(each.leave(), PATIENCE_S)
 
 
-async def listen(programs: Programs, provider: Provider) -> tuple[Noticing, Sink]:
-    noticing = Noticing(Saves(), 60.0, lambda: programs.runners)
-    noticing.begin([provider])
-    return noticing, await asyncio.wait_for(provider.sink, PATIENCE_S)
+async def listen(programs: Programs, provider: Provider) -> tuple[NoticeDispatcher, NoticeSink]:
+    notices = NoticeDispatcher(Saves(), 60.0, lambda: programs.runners)
+    notices.watch_sources([provider])
+    return notices, await asyncio.wait_for(provider.sink, PATIENCE_S)
 
 
 async def training(programs: Programs, name: str) -> None:
@@ -85,7 +85,7 @@ async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_an
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, f"notice_margin = {2 * HOUR_S:g}", STEPS=1_000_000, EVERY=1_000_000))
-    noticing, sink = await listen(made, provider := Provider())
+    notices, sink = await listen(made, provider := Provider())
     await made.begin()
     await training(made, "count")
 
@@ -95,14 +95,14 @@ async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_an
     runner = made.runners["count"]
     assert (runner.state, runner.facts.held, runner.acts.pid) == (State.BACKOFF, True, None)
     assert runner.acts.training.checkpoint is not None
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_a_provider_waits_in_vain_while_a_job_trains_on_with_time_left(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
-    noticing, sink = await listen(made, provider := Provider())
+    notices, sink = await listen(made, provider := Provider())
     await made.begin()
     await training(made, "count")
 
@@ -114,14 +114,14 @@ async def test_a_provider_waits_in_vain_while_a_job_trains_on_with_time_left(
     assert runner.state is not State.BACKOFF
     sink.withdrawn("provider", "1")
     assert runner.facts.notice is None
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_a_possible_notice_is_not_answered_until_it_is_certain(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
-    noticing, sink = await listen(made, provider := Provider())
+    notices, sink = await listen(made, provider := Provider())
 
     sink.received(notice(certainty=Certainty.POSSIBLE, id="hint"))
     sink.received(notice(id="sure"))
@@ -132,13 +132,13 @@ async def test_a_possible_notice_is_not_answered_until_it_is_certain(
     sink.received(notice(id="hint"))
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     assert provider.answered == ["sure", "hint"]
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_a_program_that_an_update_adds_hears_what_holds(tmp_path: Path, programs: Callable[[str], Programs]):
     made = programs(job("count", tmp_path, "autostart = false"))
-    noticing, sink = await listen(made, Provider())
-    made.on_new = noticing.meet
+    notices, sink = await listen(made, Provider())
+    made.on_new = notices.post_current_notice
     sink.received(told := notice(10.0))
     conf = tmp_path / "test.conf"
     conf.write_text(conf.read_text() + job("late", tmp_path))
@@ -149,14 +149,14 @@ async def test_a_program_that_an_update_adds_hears_what_holds(tmp_path: Path, pr
     late = made.runners["late"]
     assert late.facts.notice == told
     assert (late.state, late.acts.pid) == (State.BACKOFF, None)
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_the_same_notice_twice_acts_once_and_a_moved_one_moves(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
-    noticing, sink = await listen(made, Provider())
+    notices, sink = await listen(made, Provider())
     await made.begin()
     await training(made, "count")
     runner, told = made.runners["count"], notice()
@@ -169,19 +169,19 @@ async def test_the_same_notice_twice_acts_once_and_a_moved_one_moves(
     assert runner.facts.flushes_asked == asked == 1
     assert runner.facts.notice is not None
     assert runner.facts.notice.deadline_at == told.deadline_at + 100.0
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_what_an_earlier_daemon_heard_holds_until_its_source_has_said_all_it_has_to_say(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
-    runner, memory = made.runners["count"], NoticeMemory(tmp_path)
+    runner, memory = made.runners["count"], NoticeStore(tmp_path)
     told = notice()
-    memory.keep([Memory(told, 0.0, is_over=False)])
-    noticing = Noticing(Saves(), 60.0, lambda: made.runners, memory, tells_all_s=0.05)
+    memory.save([RememberedNotice(told, 0.0, is_expired=False)])
+    notices = NoticeDispatcher(Saves(), 60.0, lambda: made.runners, memory, tells_all_s=0.05)
     provider = Provider()
-    noticing.begin([provider])
+    notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
     assert runner.facts.notice == told, "before anybody was asked"
 
@@ -193,23 +193,23 @@ async def test_what_an_earlier_daemon_heard_holds_until_its_source_has_said_all_
     sink.troubled("provider", None)
     await asyncio.wait_for(runner.until(lambda: runner.facts.notice is None or None), PATIENCE_S)
     assert memory.load() == []
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_a_provider_is_answered_by_the_daemon_it_tells_again(tmp_path: Path, programs: Callable[[str], Programs]):
     made = programs(job("count", tmp_path, "autostart = false"))
     told = notice()
-    NoticeMemory(tmp_path).keep([Memory(told, 0.0, is_over=False)])
-    noticing = Noticing(Saves(), 60.0, lambda: made.runners, NoticeMemory(tmp_path))
+    NoticeStore(tmp_path).save([RememberedNotice(told, 0.0, is_expired=False)])
+    notices = NoticeDispatcher(Saves(), 60.0, lambda: made.runners, NoticeStore(tmp_path))
     provider = Provider()
-    noticing.begin([provider])
+    notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
 
     sink.received(told)
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     assert provider.answered == [told.id]
-    await noticing.end()
+    await notices.stop_watching()
 
 
 async def test_a_source_that_breaks_is_told_of_and_the_others_go_on(
@@ -218,15 +218,15 @@ async def test_a_source_that_breaks_is_told_of_and_the_others_go_on(
     made = programs(job("count", tmp_path, "autostart = false"))
     broken, works = Provider(), Provider()
     broken.breaks, broken.name = True, "broken"
-    noticing = Noticing(Saves(), 60.0, lambda: made.runners)
+    notices = NoticeDispatcher(Saves(), 60.0, lambda: made.runners)
 
-    noticing.begin([broken, works])
+    notices.watch_sources([broken, works])
 
     sink = await asyncio.wait_for(works.sink, PATIENCE_S)
-    assert {each.name: each.trouble is None for each in noticing.health} == {"broken": False, "provider": True}
+    assert {each.name: each.error is None for each in notices.source_health} == {"broken": False, "provider": True}
     sink.troubled("provider", "cannot ask it: timed out")
-    assert noticing.health[1].trouble == "cannot ask it: timed out"
+    assert notices.source_health[1].error == "cannot ask it: timed out"
     sink.troubled("provider", None)
-    assert noticing.health[1].trouble is None
-    assert noticing.shortest_s == 30.0
-    await noticing.end()
+    assert notices.source_health[1].error is None
+    assert notices.shortest_s == 30.0
+    await notices.stop_watching()

@@ -5,7 +5,7 @@ import threading
 
 import structlog.testing
 
-from supervisor.host.logs.handover import Output
+from supervisor.host.logs.handover import ProgramOutput
 from supervisor.runner.listeners.output import (
     AT_ONCE,
     HELD_BYTES,
@@ -14,8 +14,8 @@ from supervisor.runner.listeners.output import (
 )
 
 
-def output(data: bytes) -> Output:
-    return Output("PROCESS_LOG_STDOUT", "p", 1, data)
+def output(data: bytes) -> ProgramOutput:
+    return ProgramOutput("PROCESS_LOG_STDOUT", "p", 1, data)
 
 
 async def turns() -> None:

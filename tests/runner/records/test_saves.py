@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.notices.flush import SPREAD
+from supervisor.core.notices.flush import SAVE_SPREAD
 from supervisor.runner.records.saves import Saves
 
 
 def planned(saves: Saves) -> float:
-    return saves.expected_s([])["digits"] / SPREAD
+    return saves.expected_s([])["digits"] / SAVE_SPREAD
 
 
 async def test_the_second_save_of_an_attempt_replaces_its_first(tmp_path: Path):

@@ -15,7 +15,7 @@ from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.logs.capture import LogPump
+from supervisor.host.logs.capture import LogCapture
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
@@ -28,7 +28,7 @@ NONSENSE: Any = []  # an exit status that no cell can understand
 async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     path = tmp_path / "test.conf"
     path.write_text("[supervisord]\nnotices=off\n[program:sleeper]\ncommand=/bin/sleep 100000\nstartsecs=0\n")
-    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogPump(tmp_path / "state")
+    ledger, logs = Ledger(tmp_path / "ledger.sqlite3"), LogCapture(tmp_path / "state")
     logs.start()
     state, run = tmp_path / "state", tmp_path / "run"
     services = Services(ledger, logs, CheckpointStore(), state, run, dict(os.environ), server_url=None)

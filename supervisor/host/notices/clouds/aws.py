@@ -3,12 +3,11 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import NOTHING, Announcement, Moment, Reading, read_clocks
-from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, Metadata, Token
-from supervisor.host.notices.polling import RETRY_CAP_S, Poller, Question, meaning
-from supervisor.host.notices.reading import (
-    ReadingError,
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
+from supervisor.host.notices.parsing import (
+    ParseError,
     date,
     document,
     entries,
@@ -19,7 +18,8 @@ from supervisor.host.notices.reading import (
     text,
     word,
 )
-from supervisor.host.notices.source import Sink
+from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
+from supervisor.host.notices.source import NoticeSink
 
 BASE = "http://169.254.169.254"
 SPOT = "/latest/meta-data/spot/instance-action"
@@ -35,7 +35,7 @@ _SPOT_ACTIONS = {"terminate": SPOT_LEAD_S, "stop": SPOT_LEAD_S, "hibernate": 0.0
 _LIFECYCLE_STATES = ("InService", "Standby", "Detached", "Pending", "EnteringStandby")
 
 
-class Aws:
+class AwsSource:
     """The metadata service of an EC2 instance. `base` differs only in tests."""
 
     name = "aws"
@@ -48,26 +48,28 @@ class Aws:
         poll_s: float | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
         retry_cap_s: float = RETRY_CAP_S,
-        clock: Callable[[], Moment] = read_clocks,
+        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
-        self._token = Token(Metadata(base, timeout_s=timeout_s), "X-aws-ec2-metadata-token")
+        self._token = MetadataToken(MetadataClient(base, timeout_s=timeout_s), "X-aws-ec2-metadata-token")
         fast_s, slow_s = poll_s or SPOT_EVERY_S, poll_s or SLOW_EVERY_S
-        self._poller = Poller(
+        self._poller = EndpointPoller(
             source=self.name,
             server="EC2",
             remedy="look whether the instance's metadata service is on, with a hop limit of 2 if this is a container, "
             "or take aws out of notices",
             questions=(
-                Question("spot", "spot interruptions", fast_s, self._ask(SPOT, read_spot)),
-                Question("rebalance", "rebalance recommendations", fast_s, self._ask(REBALANCE, read_rebalance)),
-                Question("autoscaling", "the Auto Scaling state", fast_s, self._ask(AUTOSCALING, read_autoscaling)),
-                Question("scheduled", "scheduled events", slow_s, self._ask(SCHEDULED, read_scheduled, none=())),
+                PolledEndpoint("spot", "spot interruptions", fast_s, self._ask(SPOT, read_spot)),
+                PolledEndpoint("rebalance", "rebalance recommendations", fast_s, self._ask(REBALANCE, read_rebalance)),
+                PolledEndpoint(
+                    "autoscaling", "the Auto Scaling state", fast_s, self._ask(AUTOSCALING, read_autoscaling)
+                ),
+                PolledEndpoint("scheduled", "scheduled events", slow_s, self._ask(SCHEDULED, read_scheduled, none=())),
             ),
             clock=clock,
             retry_cap_s=retry_cap_s,
         )
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         """Tells `sink` what happens until it is cancelled."""
         await self._poller.run(sink)
 
@@ -75,29 +77,29 @@ class Aws:
         """Nobody waits for us: completing a lifecycle hook takes rights a host's daemon should not have."""
 
     def _ask(
-        self, path: str, read: Callable[[bytes], Reading], none: tuple[int, ...] = (404,)
-    ) -> Callable[[], Awaitable[Reading]]:
-        async def ask() -> Reading:
-            return meaning(await self._token.get(path), read, none)
+        self, path: str, read: Callable[[bytes], NoticeReport], none: tuple[int, ...] = (404,)
+    ) -> Callable[[], Awaitable[NoticeReport]]:
+        async def ask() -> NoticeReport:
+            return parse_response(await self._token.get(path), read, none)
 
         return ask
 
 
-def read_spot(body: bytes) -> Reading:
+def read_spot(body: bytes) -> NoticeReport:
     """The interruption in `spot/instance-action`. Raises ReadingError."""
     said = members(document(body), "the spot action")
     action, gone = word(said, "action"), rfc3339(word(said, "time"))
     if action not in _SPOT_ACTIONS:
-        raise ReadingError(f"not a spot action: {action!r:.40}")
-    return Reading(
+        raise ParseError(f"not a spot action: {action!r:.40}")
+    return NoticeReport(
         (
-            Announcement(
+            RawNotice(
                 slot="spot",
                 id=f"spot-{action}-{stamp(gone)}",
-                kind=Kind.PREEMPTION,
+                kind=NoticeKind.PREEMPTION,
                 certainty=Certainty.CERTAIN,
-                gone_wall=gone,
-                lead_s=_SPOT_ACTIONS[action],
+                gone_wall_at=gone,
+                warning_s=_SPOT_ACTIONS[action],
                 is_cancellable=False,
                 text=f"EC2 will {action} this spot instance at {stamp(gone)}",
             ),
@@ -105,18 +107,18 @@ def read_spot(body: bytes) -> Reading:
     )
 
 
-def read_rebalance(body: bytes) -> Reading:
+def read_rebalance(body: bytes) -> NoticeReport:
     """The recommendation in `events/recommendations/rebalance`; its time is when it was made. Raises ReadingError."""
     made = stamp(rfc3339(word(members(document(body), "the recommendation"), "noticeTime")))
-    return Reading(
+    return NoticeReport(
         (
-            Announcement(
+            RawNotice(
                 slot="rebalance",
                 id=f"rebalance-{made}",
-                kind=Kind.REBALANCE,
+                kind=NoticeKind.REBALANCE,
                 certainty=Certainty.POSSIBLE,
-                gone_wall=None,
-                lead_s=None,
+                gone_wall_at=None,
+                warning_s=None,
                 is_cancellable=True,
                 text=f"EC2 said at {made} that this spot instance is at elevated risk of interruption",
             ),
@@ -124,22 +126,22 @@ def read_rebalance(body: bytes) -> Reading:
     )
 
 
-def read_autoscaling(body: bytes) -> Reading:
+def read_autoscaling(body: bytes) -> NoticeReport:
     """What an Auto Scaling group wants of the instance. Raises ReadingError."""
     state = text(body)
     if state in _LIFECYCLE_STATES or state.startswith("Warmed:"):
-        return NOTHING
+        return NO_NOTICES
     if state != "Terminated":
-        raise ReadingError(f"not a lifecycle state: {state!r:.40}")
-    return Reading(
+        raise ParseError(f"not a lifecycle state: {state!r:.40}")
+    return NoticeReport(
         (
-            Announcement(
+            RawNotice(
                 slot="autoscaling",
                 id="autoscaling-terminated",
-                kind=Kind.PREEMPTION,
+                kind=NoticeKind.PREEMPTION,
                 certainty=Certainty.CERTAIN,
-                gone_wall=None,
-                lead_s=None,
+                gone_wall_at=None,
+                warning_s=None,
                 is_cancellable=True,
                 text="the Auto Scaling group is terminating this instance",
             ),
@@ -147,37 +149,37 @@ def read_autoscaling(body: bytes) -> Reading:
     )
 
 
-def read_scheduled(body: bytes) -> Reading:
+def read_scheduled(body: bytes) -> NoticeReport:
     """The active entries of `events/maintenance/scheduled`. Raises ReadingError."""
     announced, problem = [], ""
     for entry in entries(document(body), "the list of scheduled events"):
         try:
             one = _scheduled(members(entry, "a scheduled event"))
-        except ReadingError as error:
+        except ParseError as error:
             problem = str(error)
             continue
         if one is not None:
             announced.append(one)
-    return Reading(tuple(announced), problem)
+    return NoticeReport(tuple(announced), problem)
 
 
-def _scheduled(event: dict[str, Any]) -> Announcement | None:
+def _scheduled(event: dict[str, Any]) -> RawNotice | None:
     state = word(event, "State")
     if state in ("canceled", "completed"):
         return None
     if state != "active":
-        raise ReadingError(f"not the state of a scheduled event: {state!r:.40}")
+        raise ParseError(f"not the state of a scheduled event: {state!r:.40}")
     code, id, begins = line(word(event, "Code"), 60), line(word(event, "EventId"), 100), date(word(event, "NotBefore"))
     if not id:
-        raise ReadingError("a scheduled event has no EventId")
-    return Announcement(
+        raise ParseError("a scheduled event has no EventId")
+    return RawNotice(
         slot=id,
         id=id,
-        kind=Kind.MAINTENANCE,
+        kind=NoticeKind.MAINTENANCE,
         # maintenance of the host's network or power; the instance goes on
         certainty=Certainty.POSSIBLE if code == "system-maintenance" else Certainty.CERTAIN,
-        gone_wall=begins,
-        lead_s=SCHEDULED_LEAD_S,
+        gone_wall_at=begins,
+        warning_s=SCHEDULED_LEAD_S,
         is_cancellable=True,
         text=f"EC2 scheduled {code} from {stamp(begins)}",
     )

@@ -7,12 +7,12 @@ from typing import Any
 
 import structlog
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import NOTHING, Announcement, Moment, Reading, read_clocks
-from supervisor.host.notices.metadata import Metadata, MetadataError, unexpected
-from supervisor.host.notices.polling import RETRY_CAP_S, Poller, Question, meaning
-from supervisor.host.notices.reading import ReadingError, date, document, entries, line, members, stamp, text, word
-from supervisor.host.notices.source import Sink
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.host.notices.metadata import MetadataClient, MetadataError, status_error
+from supervisor.host.notices.parsing import ParseError, date, document, entries, line, members, stamp, text, word
+from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
+from supervisor.host.notices.source import NoticeSink
 
 BASE = "http://169.254.169.254"
 EVENTS = "/metadata/scheduledevents"
@@ -43,7 +43,7 @@ _MACHINE = re.compile(r"[\w.-]{1,128}", re.ASCII)
 log = structlog.get_logger()
 
 
-class Azure:
+class AzureSource:
     """The metadata service of an Azure machine. `base` differs only in tests.
 
     `may_acknowledge`: whether `acknowledge` tells Azure to go ahead, which is one-way.
@@ -61,27 +61,27 @@ class Azure:
         timeout_s: float = LATER_TIMEOUT_S,
         first_timeout_s: float = FIRST_TIMEOUT_S,
         retry_cap_s: float = RETRY_CAP_S,
-        clock: Callable[[], Moment] = read_clocks,
+        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
-        self._metadata = Metadata(base, timeout_s=timeout_s)
+        self._metadata = MetadataClient(base, timeout_s=timeout_s)
         self._may_acknowledge = may_acknowledge
         self._events_timeout_s = first_timeout_s
         self._machine: str | None = None
         self._name_asked = asyncio.Event()
         self._ours_alone: frozenset[str] = frozenset()
-        self._poller = Poller(
+        self._poller = EndpointPoller(
             source=self.name,
             server="Azure",
             remedy="look whether this is an Azure machine that reaches 169.254.169.254, or take azure out of notices",
             questions=(
-                Question("events", "scheduled events", poll_s or EVERY_S, self._ask_events),
-                Question("name", NAME_IS_FOR, poll_s or NAME_EVERY_S, self._ask_name),
+                PolledEndpoint("events", "scheduled events", poll_s or EVERY_S, self._ask_events),
+                PolledEndpoint("name", NAME_IS_FOR, poll_s or NAME_EVERY_S, self._ask_name),
             ),
             clock=clock,
             retry_cap_s=retry_cap_s,
         )
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         """Tells `sink` what happens until it is cancelled."""
         await self._poller.run(sink)
 
@@ -103,51 +103,51 @@ class Azure:
             else:
                 if answer.status == 200:
                     return
-                error = str(unexpected(answer))
+                error = str(status_error(answer))
             await asyncio.sleep(1.0)
         log.warning("notice.acknowledge_failed", source=self.name, id=id, error=error, next="waits for its own hour")
 
-    async def _ask_events(self) -> Reading:
+    async def _ask_events(self) -> NoticeReport:
         answer = await self._metadata.get(EVENTS, HEADERS, EVENTS_VERSION, self._events_timeout_s)
         self._events_timeout_s = self._metadata.timeout_s
         await self._name_asked.wait()  # else a neighbour's event would count as ours until the name is there
-        reading = meaning(answer, lambda body: read_events(body, self._machine), none=())
+        reading = parse_response(answer, lambda body: read_events(body, self._machine), none=())
         self._ours_alone = only_ours(answer.body, self._machine)
         return reading
 
-    async def _ask_name(self) -> Reading:
+    async def _ask_name(self) -> NoticeReport:
         if self._machine is not None:  # names don't change
-            return NOTHING
+            return NO_NOTICES
         try:
             answer = await self._metadata.get(NAME, HEADERS, NAME_QUERY)
             if answer.status != 200:
-                raise unexpected(answer)
+                raise status_error(answer)
             self._machine = read_name(answer.body)
         finally:
             self._name_asked.set()
-        return NOTHING
+        return NO_NOTICES
 
 
 def read_name(body: bytes) -> str:
     """The machine's own name, as events list it. Raises ReadingError."""
     name = text(body)
     if not _MACHINE.fullmatch(name):  # any other text would hide every event of ours
-        raise ReadingError(f"not a machine's name: {name!r:.60}")
+        raise ParseError(f"not a machine's name: {name!r:.60}")
     return name
 
 
-def read_events(body: bytes, machine: str | None) -> Reading:
+def read_events(body: bytes, machine: str | None) -> NoticeReport:
     """The events that concern `machine`, or all of them if its name is not known. Raises ReadingError."""
     announced, problem = [], ""
     for event in _events(body):
         try:
             one = _event(members(event, "a scheduled event"), machine)
-        except ReadingError as error:  # one that is not understood must not hide the others
+        except ParseError as error:  # one that is not understood must not hide the others
             problem = str(error)
             continue
         if one is not None:
             announced.append(one)
-    return Reading(tuple(announced), problem)
+    return NoticeReport(tuple(announced), problem)
 
 
 def only_ours(body: bytes, machine: str | None) -> frozenset[str]:
@@ -166,11 +166,11 @@ def _events(body: bytes) -> list[Any]:
     return entries(members(document(body), "the document").get("Events"), "Events")
 
 
-def _event(event: dict[str, Any], machine: str | None) -> Announcement | None:
+def _event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
     id, kind, status = line(word(event, "EventId"), 100), word(event, "EventType"), word(event, "EventStatus")
     resources = [each for each in entries(event.get("Resources"), "Resources") if isinstance(each, str)]
     if kind not in LEAD_S or status not in ("Scheduled", "Started") or not id:
-        raise ReadingError(f"not a scheduled event: EventId {id!r}, type {kind!r:.40}, status {status!r:.40}")
+        raise ParseError(f"not a scheduled event: EventId {id!r}, type {kind!r:.40}, status {status!r:.40}")
     if machine is not None and machine not in resources:
         return None
     began = status == "Started"
@@ -179,30 +179,30 @@ def _event(event: dict[str, Any], machine: str | None) -> Announcement | None:
     when = "now" if began or begins is None else f"at {stamp(begins)}"
     if kind == "Freeze":
         return _freeze(event, id, when, began)
-    return Announcement(
+    return RawNotice(
         slot=id,
         id=id,
-        kind=Kind.PREEMPTION if kind in ("Preempt", "Terminate") else Kind.MAINTENANCE,
+        kind=NoticeKind.PREEMPTION if kind in ("Preempt", "Terminate") else NoticeKind.MAINTENANCE,
         certainty=Certainty.CERTAIN,
-        gone_wall=None if began else begins,
-        lead_s=0.0 if began or begins is None else LEAD_S[kind],
+        gone_wall_at=None if began else begins,
+        warning_s=0.0 if began or begins is None else LEAD_S[kind],
         is_cancellable=True,
         text=f"Azure: {kind} of this machine {when}",
     )
 
 
-def _freeze(event: dict[str, Any], id: str, when: str, began: bool) -> Announcement | None:
+def _freeze(event: dict[str, Any], id: str, when: str, began: bool) -> RawNotice | None:
     """A pause: worth a checkpoint where it is not known to be short, and never worth stopping for."""
     duration_s = event.get("DurationInSeconds", -1)
     if isinstance(duration_s, int) and 0 <= duration_s < HARMLESS_FREEZE_S:
         return None
-    return Announcement(
+    return RawNotice(
         slot=id,
         id=id,
-        kind=Kind.FREEZE if began else Kind.MAINTENANCE,  # until it begins nothing stands still
+        kind=NoticeKind.FREEZE if began else NoticeKind.MAINTENANCE,  # until it begins nothing stands still
         certainty=Certainty.POSSIBLE,
-        gone_wall=None,
-        lead_s=None,
+        gone_wall_at=None,
+        warning_s=None,
         is_cancellable=True,
         text=f"Azure: this machine freezes {when}, for {_span(duration_s)}",
     )

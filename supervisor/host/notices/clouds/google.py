@@ -3,12 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import NOTHING, Announcement, Moment, Reading, read_clocks
-from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, Answer, Metadata, MetadataError, unexpected
-from supervisor.host.notices.polling import RETRY_CAP_S, Poller, Question, meaning
-from supervisor.host.notices.reading import ReadingError, document, members, rfc3339, stamp, text
-from supervisor.host.notices.source import Sink
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.host.notices.metadata import (
+    REQUEST_TIMEOUT_S,
+    MetadataClient,
+    MetadataError,
+    MetadataResponse,
+    status_error,
+)
+from supervisor.host.notices.parsing import ParseError, document, members, rfc3339, stamp, text
+from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
+from supervisor.host.notices.source import NoticeSink
 
 BASE = "http://169.254.169.254"
 INSTANCE = "/computeMetadata/v1/instance/"
@@ -25,7 +31,7 @@ GPU_MAINTENANCE_LEAD_S = 3600.0  # machines with GPUs can't be moved while they 
 UPCOMING_LEAD_S = 7 * 86400.0
 
 
-class Google:
+class GoogleSource:
     """The metadata server of a Compute Engine machine. `base` differs only in tests.
 
     `preemption_notice_s`: 120 where the machine was made with `preemptionNoticeDuration` of 120 s; the machine can't
@@ -44,21 +50,21 @@ class Google:
         timeout_s: float = REQUEST_TIMEOUT_S,
         retry_cap_s: float = RETRY_CAP_S,
         wait_s: int = WAIT_S,
-        clock: Callable[[], Moment] = read_clocks,
+        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
-        metadata = Metadata(base, timeout_s=timeout_s)
+        metadata = MetadataClient(base, timeout_s=timeout_s)
         preempted = _Value(metadata, "preempted", wait_s, lambda body: read_preempted(body, self._preemption_s))
         maintenance = _Value(metadata, "maintenance-event", wait_s, lambda body: read_maintenance(body, has_gpu))
         self._preemption_s = preemption_notice_s + SOFT_OFF_S
         self._metadata = metadata
-        self._poller = Poller(
+        self._poller = EndpointPoller(
             source=self.name,
             server="Compute Engine",
             remedy="look whether this is a Google machine that reaches 169.254.169.254, or take google out of notices",
             questions=(
-                Question("preempted", "preemption", poll_s or PAUSE_S, preempted.ask),
-                Question("maintenance", "host maintenance", poll_s or PAUSE_S, maintenance.ask),
-                Question("upcoming", "upcoming maintenance", poll_s or UPCOMING_EVERY_S, self._ask_upcoming),
+                PolledEndpoint("preempted", "preemption", poll_s or PAUSE_S, preempted.ask),
+                PolledEndpoint("maintenance", "host maintenance", poll_s or PAUSE_S, maintenance.ask),
+                PolledEndpoint("upcoming", "upcoming maintenance", poll_s or UPCOMING_EVERY_S, self._ask_upcoming),
             ),
             clock=clock,
             retry_cap_s=retry_cap_s,
@@ -69,18 +75,18 @@ class Google:
         """From the notice to the power cut of a spot machine."""
         return self._preemption_s
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         """Tells `sink` what happens until it is cancelled."""
         await self._poller.run(sink)
 
     async def acknowledge(self, id: str) -> None:
         """Nobody waits for us."""
 
-    async def _ask_upcoming(self) -> Reading:
+    async def _ask_upcoming(self) -> NoticeReport:
         answer = await self._metadata.get(INSTANCE + "upcoming-maintenance", FLAVOR, {"alt": "json"})
         if answer.status == 404:  # most machine types don't have it
-            return NOTHING
-        return meaning(_genuine(answer), read_upcoming)
+            return NO_NOTICES
+        return parse_response(_genuine(answer), read_upcoming)
 
 
 class _Value:
@@ -90,14 +96,14 @@ class _Value:
     was read, so a change between two requests is not missed.
     """
 
-    def __init__(self, metadata: Metadata, key: str, wait_s: int, read: Callable[[bytes], Reading]) -> None:
+    def __init__(self, metadata: MetadataClient, key: str, wait_s: int, read: Callable[[bytes], NoticeReport]) -> None:
         self._metadata = metadata
         self._key = key
         self._wait_s = wait_s
         self._read = read
         self._etag = ""
 
-    async def ask(self) -> Reading:
+    async def ask(self) -> NoticeReport:
         """The value now, or once it has changed. Raises MetadataError and ReadingError."""
         etag, self._etag = self._etag, ""
         query, timeout_s = {}, self._metadata.timeout_s
@@ -105,36 +111,36 @@ class _Value:
             query = {"wait_for_change": "true", "last_etag": etag, "timeout_sec": str(self._wait_s)}
             timeout_s = self._wait_s + min(WAIT_GRACE_S, self._metadata.timeout_s * 8)
         answer = _genuine(await self._metadata.get(INSTANCE + self._key, FLAVOR, query, timeout_s))
-        reading = meaning(answer, self._read, none=())
+        reading = parse_response(answer, self._read, none=())
         self._etag = answer.headers.get("etag", "")  # without one it is read again after the pause
         return reading
 
 
-def _genuine(answer: Answer) -> Answer:
+def _genuine(answer: MetadataResponse) -> MetadataResponse:
     """The answer, if it is the metadata server's, which says so in a header. Raises MetadataError."""
     if answer.status != 200:
-        raise unexpected(answer)
+        raise status_error(answer)
     if answer.headers.get("metadata-flavor") != "Google":
         raise MetadataError("the answer lacks the header Metadata-Flavor: Google, so something else gave it")
     return answer
 
 
-def read_preempted(body: bytes, warning_s: float) -> Reading:
+def read_preempted(body: bytes, warning_s: float) -> NoticeReport:
     """What `instance/preempted` says. Raises ReadingError."""
     value = text(body)
     if value == "FALSE":
-        return NOTHING
+        return NO_NOTICES
     if value != "TRUE":
-        raise ReadingError(f"neither TRUE nor FALSE: {value!r:.40}")
-    return Reading(
+        raise ParseError(f"neither TRUE nor FALSE: {value!r:.40}")
+    return NoticeReport(
         (
-            Announcement(
+            RawNotice(
                 slot="preempted",
                 id="preempted",
-                kind=Kind.PREEMPTION,
+                kind=NoticeKind.PREEMPTION,
                 certainty=Certainty.CERTAIN,
-                gone_wall=None,
-                lead_s=warning_s,
+                gone_wall_at=None,
+                warning_s=warning_s,
                 is_cancellable=False,
                 text=f"Compute Engine preempts this machine; its power is cut in about {warning_s:g} s",
             ),
@@ -142,24 +148,24 @@ def read_preempted(body: bytes, warning_s: float) -> Reading:
     )
 
 
-def read_maintenance(body: bytes, has_gpu: bool) -> Reading:
+def read_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
     """What `instance/maintenance-event` says. Raises ReadingError."""
     value = text(body)
     if value == "NONE":
-        return NOTHING
+        return NO_NOTICES
     if value not in ("TERMINATE_ON_HOST_MAINTENANCE", "MIGRATE_ON_HOST_MAINTENANCE"):
-        raise ReadingError(f"not a maintenance event: {value!r:.60}")
+        raise ParseError(f"not a maintenance event: {value!r:.60}")
     ends = value.startswith("TERMINATE")
     lead_s = GPU_MAINTENANCE_LEAD_S if has_gpu else MAINTENANCE_LEAD_S
-    return Reading(
+    return NoticeReport(
         (
-            Announcement(
+            RawNotice(
                 slot="maintenance",
                 id="maintenance-terminate" if ends else "maintenance-migrate",
-                kind=Kind.MAINTENANCE if ends else Kind.FREEZE,
+                kind=NoticeKind.MAINTENANCE if ends else NoticeKind.FREEZE,
                 certainty=Certainty.CERTAIN if ends else Certainty.POSSIBLE,
-                gone_wall=None,
-                lead_s=lead_s if ends else None,  # a machine that is moved pauses, and is not gone
+                gone_wall_at=None,
+                warning_s=lead_s if ends else None,  # a machine that is moved pauses, and is not gone
                 is_cancellable=True,
                 text=f"Compute Engine stops this machine for host maintenance in about {lead_s:g} s"
                 if ends
@@ -169,30 +175,30 @@ def read_maintenance(body: bytes, has_gpu: bool) -> Reading:
     )
 
 
-def read_upcoming(body: bytes) -> Reading:
+def read_upcoming(body: bytes) -> NoticeReport:
     """What `instance/upcoming-maintenance` says, in any of the shapes that are documented. Raises ReadingError."""
     if text(body).strip('"') in ("NONE", ""):
-        return NOTHING
+        return NO_NOTICES
     said = members(document(body), "the upcoming maintenance")
     said = next((each for each in said.values() if isinstance(each, dict)), said)  # one example wraps it in a name
     if not said or "no notifications" in str(said.get("error", "")):
-        return NOTHING
+        return NO_NOTICES
     status = _field(said, "maintenance_status", "maintenanceStatus").upper()
     if status == "COMPLETE":
-        return NOTHING
+        return NO_NOTICES
     if status not in ("PENDING", "ONGOING"):
-        raise ReadingError(f"not the status of a maintenance: {status!r:.40}")
+        raise ParseError(f"not the status of a maintenance: {status!r:.40}")
     begins = rfc3339(_field(said, "window_start_time", "windowStartTime"))
     how = _field(said, "type", "maintenanceType").lower()
-    return Reading(
+    return NoticeReport(
         (
-            Announcement(
+            RawNotice(
                 slot="upcoming",
                 id=f"upcoming-{stamp(begins)}",
-                kind=Kind.MAINTENANCE,
+                kind=NoticeKind.MAINTENANCE,
                 certainty=Certainty.CERTAIN,
-                gone_wall=begins,
-                lead_s=UPCOMING_LEAD_S,
+                gone_wall_at=begins,
+                warning_s=UPCOMING_LEAD_S,
                 is_cancellable=True,
                 text=f"Compute Engine has {how[:20]!r} maintenance of this host from {stamp(begins)}, {status.lower()}",
             ),
@@ -205,4 +211,4 @@ def _field(said: dict[str, Any], *spellings: str) -> str:
     for spelling in spellings:
         if isinstance(value := said.get(spelling), str):
             return value
-    raise ReadingError(f"the upcoming maintenance has no {spellings[0]}: {said!r:.80}")
+    raise ParseError(f"the upcoming maintenance has no {spellings[0]}: {said!r:.80}")

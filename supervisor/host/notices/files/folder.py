@@ -12,7 +12,7 @@ FOLDER_MODE = 0o750
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class NoticeFileRead:
     """A file that may be read. `written_wall`: seconds since 1970."""
 
     name: str
@@ -21,10 +21,10 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class FolderContents:
     """What lies in the folder. `refused`: file name to the reason and what to do. `inode`: of the folder itself."""
 
-    found: tuple[Found, ...]
+    files: tuple[NoticeFileRead, ...]
     refused: dict[str, str]
     inode: int
 
@@ -33,11 +33,11 @@ class FolderError(Exception):
     """The folder can't be read, or can't be trusted; the text says why and what to do."""
 
 
-class _Refused(Exception):
+class _FileRefused(Exception):
     """A file that is not read; the text says why and what to do."""
 
 
-def look(path: Path, owners: frozenset[int]) -> Look:
+def read_folder(path: Path, owners: frozenset[int]) -> FolderContents:
     """Reads every notice file of the folder, making the folder if it is missing. Raises FolderError.
 
     Names that begin with a dot are skipped: writers rename their finished files into place.
@@ -68,7 +68,7 @@ def _trusted(path: Path, found: os.stat_result, owners: frozenset[int]) -> int:
     return found.st_ino
 
 
-def _read_all(folder: int, names: list[str], owners: frozenset[int], inode: int) -> Look:
+def _read_all(folder: int, names: list[str], owners: frozenset[int], inode: int) -> FolderContents:
     names = [name for name in names if not name.startswith(".")]
     found, refused = [], {}
     for name in names[:MAX_FILES]:
@@ -76,18 +76,18 @@ def _read_all(folder: int, names: list[str], owners: frozenset[int], inode: int)
             found.append(_read(folder, name, owners))
         except FileNotFoundError:
             continue  # removed meanwhile: withdrawn
-        except _Refused as reason:
+        except _FileRefused as reason:
             refused[name] = str(reason)
         except OSError as error:
             refused[name] = f"{error.strerror or error}; have root write it"
     for name in names[MAX_FILES:]:
         refused[name] = f"the folder has more than {MAX_FILES} files; remove some"
-    return Look(tuple(found), refused, inode)
+    return FolderContents(tuple(found), refused, inode)
 
 
-def _read(folder: int, name: str, owners: frozenset[int]) -> Found:
+def _read(folder: int, name: str, owners: frozenset[int]) -> NoticeFileRead:
     if len(name) > MAX_NAME or not (name.isascii() and name.isprintable()):
-        raise _Refused(f"its name is not plain; use up to {MAX_NAME} ASCII characters")
+        raise _FileRefused(f"its name is not plain; use up to {MAX_NAME} ASCII characters")
     # asked before it is opened as well: opening a device may do something
     _checked(os.stat(name, dir_fd=folder, follow_symlinks=False), owners)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -99,18 +99,18 @@ def _read(folder: int, name: str, owners: frozenset[int]) -> Found:
     finally:
         os.close(descriptor)
     if len(body) > MAX_BYTES:
-        raise _Refused(f"it is longer than {MAX_BYTES} bytes; a notice is short")
-    return Found(name, body, found.st_mtime)
+        raise _FileRefused(f"it is longer than {MAX_BYTES} bytes; a notice is short")
+    return NoticeFileRead(name, body, found.st_mtime)
 
 
 def _checked(found: os.stat_result, owners: frozenset[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _Refused("it is not a regular file; links, pipes and devices are not followed")
+        raise _FileRefused("it is not a regular file; links, pipes and devices are not followed")
     if found.st_uid not in owners:
-        raise _Refused(f"it belongs to uid {found.st_uid}, who may not announce anything; have root write it")
+        raise _FileRefused(f"it belongs to uid {found.st_uid}, who may not announce anything; have root write it")
     if found.st_mode & 0o022:
-        raise _Refused("others may write to it; chmod go-w it")
+        raise _FileRefused("others may write to it; chmod go-w it")
     if found.st_nlink > 1:
-        raise _Refused("it has a second name elsewhere; write a file of its own")
+        raise _FileRefused("it has a second name elsewhere; write a file of its own")
     if found.st_size > MAX_BYTES:
-        raise _Refused(f"it is {found.st_size} bytes long, more than {MAX_BYTES}; a notice is short")
+        raise _FileRefused(f"it is {found.st_size} bytes long, more than {MAX_BYTES}; a notice is short")

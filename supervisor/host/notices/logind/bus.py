@@ -26,7 +26,7 @@ class BusError(Exception):
     """The bus or logind does not answer; the text says why."""
 
 
-class Refused(BusError):
+class BusCallRefused(BusError):
     """logind answered with an error."""
 
 
@@ -69,7 +69,7 @@ class Bus:
         words = ("shutdown", "stepkeeper", "writing checkpoints", "delay")
         try:
             reply = await self._call(SERVICE, PATH, INTERFACE, "Inhibit", "ssss", *words)
-        except Refused as error:
+        except BusCallRefused as error:
             return str(error)
         if not reply.unix_fds:
             return "logind gave no lock"
@@ -98,7 +98,7 @@ class Bus:
             if await self._property("MainPID", service, SYSTEMD, unit.body[0]) != os.getpid():
                 return 0.0
             limit = await self._property("TimeoutStopUSec", service, SYSTEMD, unit.body[0])
-        except Refused:  # no systemd, or a session that ends with its user
+        except BusCallRefused:  # no systemd, or a session that ends with its user
             return 0.0
         return math.inf if limit == INFINITY_USEC else float(limit) / 1e6
 
@@ -134,7 +134,7 @@ class Bus:
             raise BusError(f"{member} got no answer ({str(error) or type(error).__name__})") from error
         if reply is None or reply.message_type is MessageType.ERROR:
             said = reply.body[0] if reply is not None and reply.body else "no reason"
-            raise Refused(f"{member} was refused ({said!s:.200})")
+            raise BusCallRefused(f"{member} was refused ({said!s:.200})")
         return reply
 
     def _heard(self, message: Message) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.notices.polling import RETRY_CAP_S, retry_s
-from supervisor.host.notices.source import Sink
+from supervisor.host.notices.source import NoticeSink
 
 if TYPE_CHECKING:
     from supervisor.host.notices.logind.bus import Bus
@@ -24,7 +24,7 @@ NOTICE_ID = "shutdown"
 log = structlog.get_logger()
 
 
-class Logind:
+class LogindSource:
     """The session manager of systemd. After its delay the service manager stops us, and waits for that too.
 
     Holds a lock that delays shutdown until `acknowledge`, or until logind's own limit. `address`: of the bus, None for
@@ -56,7 +56,7 @@ class Logind:
         """
         return self._delay_s + self._stop_s if self._stop_s > 0 else None
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         """Tells `sink` what happens until it is cancelled."""
         try:
             from supervisor.host.notices.logind.bus import Bus, BusError
@@ -89,7 +89,7 @@ class Logind:
         if self._bus is not None and id == NOTICE_ID:
             self._bus.unlock()
 
-    async def _listen(self, bus: "Bus", sink: Sink) -> None:
+    async def _listen(self, bus: "Bus", sink: NoticeSink) -> None:
         """Tells of the state there is, and then of every change, until the bus is lost (BusError)."""
         await self._lock(bus)
         self._tell(bus, sink, is_preparing=await bus.is_preparing())
@@ -107,7 +107,7 @@ class Logind:
         if refused is not None:  # shutdowns are still heard of, only closer to their end
             log.info("notices.lock_refused", source=self.name, error=refused)
 
-    def _tell(self, bus: "Bus", sink: Sink, is_preparing: bool) -> None:
+    def _tell(self, bus: "Bus", sink: NoticeSink, is_preparing: bool) -> None:
         if self._is_told and not is_preparing:
             sink.withdrawn(self.name, NOTICE_ID)
         if is_preparing and not self._is_told:
@@ -115,7 +115,7 @@ class Logind:
                 Notice(
                     source=self.name,
                     id=NOTICE_ID,
-                    kind=Kind.SHUTDOWN,
+                    kind=NoticeKind.SHUTDOWN,
                     certainty=Certainty.CERTAIN,
                     deadline_at=self._clock() + self._delay_s + self._stop_s,
                     is_cancellable=True,

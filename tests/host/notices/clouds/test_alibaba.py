@@ -4,31 +4,31 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import Moment
-from supervisor.host.notices.clouds.alibaba import Alibaba, read_termination
-from supervisor.host.notices.reading import ReadingError, stamp
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import ClockReading
+from supervisor.host.notices.clouds.alibaba import AlibabaSource, read_termination
+from supervisor.host.notices.parsing import ParseError, stamp
 from tests.host.notices.metadata_server import MetadataServer
 from tests.host.notices.recorder import Recorder
 
-NOW = Moment(1000.0, datetime(2015, 1, 5, 18, 0, 0, tzinfo=UTC))
+NOW = ClockReading(1000.0, datetime(2015, 1, 5, 18, 0, 0, tzinfo=UTC))
 
 
 def test_release_is_certain_and_in_universal_time() -> None:
-    (announced,) = read_termination(b"2015-01-05T18:02:00Z\n").announced
+    (announced,) = read_termination(b"2015-01-05T18:02:00Z\n").notices
 
-    assert (announced.kind, announced.certainty) == (Kind.PREEMPTION, Certainty.CERTAIN)
+    assert (announced.kind, announced.certainty) == (NoticeKind.PREEMPTION, Certainty.CERTAIN)
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 120
 
 
 @pytest.mark.parametrize("body", [b"2015-01-05 18:02:00", b"", b"soon", b"2015-01-05T18:02:00"])
 def test_time_without_a_zone_is_an_error(body: bytes) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         read_termination(body)
 
 
 async def test_release_is_heard_with_a_token(server: MetadataServer, heard: Recorder) -> None:
-    heard.watch(Alibaba(server.base, poll_s=0.02, timeout_s=20.0))
+    heard.watch(AlibabaSource(server.base, poll_s=0.02, timeout_s=20.0))
     await heard.more_answers()
 
     server.released = stamp(datetime.now(UTC) + timedelta(seconds=200))

@@ -7,23 +7,23 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import NOTHING, Moment
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import NO_NOTICES, ClockReading
 from supervisor.host.notices.clouds import alibaba, azure, google
 from supervisor.host.notices.clouds import aws as aws_source
 from supervisor.host.notices.clouds.aws import (
     SCHEDULED,
-    Aws,
+    AwsSource,
     read_autoscaling,
     read_rebalance,
     read_scheduled,
     read_spot,
 )
-from supervisor.host.notices.reading import ReadingError, stamp
+from supervisor.host.notices.parsing import ParseError, stamp
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
-NOW = Moment(1000.0, datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC))
+NOW = ClockReading(1000.0, datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC))
 # after docs.aws.amazon.com/AWSEC2/latest/UserGuide: spot-instance-termination-notices, rebalance-recommendations,
 # monitoring-instances-status-check_sched
 RETIREMENT = {
@@ -36,8 +36,8 @@ RETIREMENT = {
 }
 
 
-def aws(server: MetadataServer) -> Aws:
-    return Aws(server.base, poll_s=0.02, timeout_s=20.0, retry_cap_s=0.05)
+def aws(server: MetadataServer) -> AwsSource:
+    return AwsSource(server.base, poll_s=0.02, timeout_s=20.0, retry_cap_s=0.05)
 
 
 def in_seconds(seconds: float) -> str:
@@ -49,10 +49,10 @@ def in_seconds(seconds: float) -> str:
 
 @pytest.mark.parametrize(("action", "left_s"), [("terminate", 112.0), ("stop", 112.0), ("hibernate", 0.0)])
 def test_interruption_is_certain_and_ends_at_its_time(action: str, left_s: float) -> None:
-    (announced,) = read_spot(f'{{"action": "{action}", "time": "2026-11-21T00:51:52Z"}}'.encode()).announced
+    (announced,) = read_spot(f'{{"action": "{action}", "time": "2026-11-21T00:51:52Z"}}'.encode()).notices
 
     notice = announced.notice("aws", NOW)
-    assert (notice.kind, notice.certainty, notice.is_cancellable) == (Kind.PREEMPTION, Certainty.CERTAIN, False)
+    assert (notice.kind, notice.certainty, notice.is_cancellable) == (NoticeKind.PREEMPTION, Certainty.CERTAIN, False)
     assert notice.deadline_at == NOW.monotonic_at + left_s
 
 
@@ -70,37 +70,37 @@ def test_interruption_is_certain_and_ends_at_its_time(action: str, left_s: float
     ],
 )
 def test_interruption_that_is_not_understood_is_an_error(body: bytes) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         read_spot(body)
 
 
 def test_rebalance_is_only_possible_and_says_no_time() -> None:
-    (announced,) = read_rebalance(b'{"noticeTime": "2026-11-21T00:40:00Z"}').announced
+    (announced,) = read_rebalance(b'{"noticeTime": "2026-11-21T00:40:00Z"}').notices
 
-    assert (announced.kind, announced.certainty) == (Kind.REBALANCE, Certainty.POSSIBLE)
+    assert (announced.kind, announced.certainty) == (NoticeKind.REBALANCE, Certainty.POSSIBLE)
     assert announced.deadline_at(NOW) is None
 
 
 @pytest.mark.parametrize("state", [b"InService", b"Standby", b"Detached", b"Pending\n", b"Warmed:Stopped"])
 def test_other_lifecycle_states_announce_nothing(state: bytes) -> None:
-    assert read_autoscaling(state) == NOTHING
+    assert read_autoscaling(state) == NO_NOTICES
 
 
 def test_terminated_by_the_group_is_certain() -> None:
-    (announced,) = read_autoscaling(b"Terminated").announced
+    (announced,) = read_autoscaling(b"Terminated").notices
 
     assert announced.certainty is Certainty.CERTAIN
 
 
 @pytest.mark.parametrize("state", ["canceled", "completed"])
 def test_events_that_are_over_announce_nothing(state: str) -> None:
-    assert read_scheduled(_list({**RETIREMENT, "State": state})) == NOTHING
+    assert read_scheduled(_list({**RETIREMENT, "State": state})) == NO_NOTICES
 
 
 def test_event_that_is_not_understood_hides_no_other() -> None:
     reading = read_scheduled(_list({**RETIREMENT, "State": "perhaps"}, RETIREMENT))
 
-    assert [each.id for each in reading.announced] == ["instance-event-0123456789abcdef0"]
+    assert [each.id for each in reading.notices] == ["instance-event-0123456789abcdef0"]
     assert "perhaps" in reading.problem
 
 

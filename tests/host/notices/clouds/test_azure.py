@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import NOTHING, Moment
-from supervisor.host.notices.clouds.azure import Azure, only_ours, read_events
-from supervisor.host.notices.reading import ReadingError
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import NO_NOTICES, ClockReading
+from supervisor.host.notices.clouds.azure import AzureSource, only_ours, read_events
+from supervisor.host.notices.parsing import ParseError
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
-NOW = Moment(1000.0, datetime(2026, 11, 21, 0, 51, 40, tzinfo=UTC))
+NOW = ClockReading(1000.0, datetime(2026, 11, 21, 0, 51, 40, tzinfo=UTC))
 # after learn.microsoft.com/azure/virtual-machines/linux/scheduled-events
 EVENT: dict[str, object] = {
     "EventId": "11111111-2222-3333-4444-555555555555",
@@ -32,8 +32,8 @@ def document(*events: dict[str, object]) -> bytes:
     return json.dumps({"DocumentIncarnation": 2, "Events": events}).encode()
 
 
-def azure(server: MetadataServer, may_acknowledge: bool = False) -> Azure:
-    return Azure(
+def azure(server: MetadataServer, may_acknowledge: bool = False) -> AzureSource:
+    return AzureSource(
         server.base, may_acknowledge=may_acknowledge, poll_s=0.02, timeout_s=20, first_timeout_s=20, retry_cap_s=0.05
     )
 
@@ -42,20 +42,20 @@ def azure(server: MetadataServer, may_acknowledge: bool = False) -> Azure:
 
 
 def test_empty_document_announces_nothing() -> None:
-    assert read_events(b'{"DocumentIncarnation": 1, "Events": []}', "trainer_0") == NOTHING
+    assert read_events(b'{"DocumentIncarnation": 1, "Events": []}', "trainer_0") == NO_NOTICES
 
 
 @pytest.mark.parametrize(
     ("type_", "kind"),
     [
-        ("Preempt", Kind.PREEMPTION),
-        ("Terminate", Kind.PREEMPTION),
-        ("Reboot", Kind.MAINTENANCE),
-        ("Redeploy", Kind.MAINTENANCE),
+        ("Preempt", NoticeKind.PREEMPTION),
+        ("Terminate", NoticeKind.PREEMPTION),
+        ("Reboot", NoticeKind.MAINTENANCE),
+        ("Redeploy", NoticeKind.MAINTENANCE),
     ],
 )
-def test_event_that_ends_the_machine_is_certain_and_can_be_called_off(type_: str, kind: Kind) -> None:
-    (announced,) = read_events(document({**EVENT, "EventType": type_}), "trainer_0").announced
+def test_event_that_ends_the_machine_is_certain_and_can_be_called_off(type_: str, kind: NoticeKind) -> None:
+    (announced,) = read_events(document({**EVENT, "EventType": type_}), "trainer_0").notices
 
     assert (announced.kind, announced.certainty, announced.is_cancellable) == (kind, Certainty.CERTAIN, True)
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 12
@@ -64,13 +64,13 @@ def test_event_that_ends_the_machine_is_certain_and_can_be_called_off(type_: str
 def test_event_that_has_started_leaves_no_time() -> None:
     started = {**EVENT, "EventType": "Reboot", "EventStatus": "Started", "NotBefore": ""}
 
-    (announced,) = read_events(document(started), "trainer_0").announced
+    (announced,) = read_events(document(started), "trainer_0").notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at
 
 
 def test_wrong_day_of_the_week_does_not_matter() -> None:
-    (announced,) = read_events(document({**EVENT, "NotBefore": "Mon, 21 Nov 2026 00:51:52 GMT"}), None).announced
+    (announced,) = read_events(document({**EVENT, "NotBefore": "Mon, 21 Nov 2026 00:51:52 GMT"}), None).notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 12
 
@@ -79,14 +79,14 @@ def test_wrong_day_of_the_week_does_not_matter() -> None:
 def test_freeze_counts_from_nine_seconds_and_only_as_possible(duration_s: int, events: int) -> None:
     reading = read_events(document({**EVENT, "EventType": "Freeze", "DurationInSeconds": duration_s}), "trainer_0")
 
-    assert [each.certainty for each in reading.announced] == [Certainty.POSSIBLE] * events
+    assert [each.certainty for each in reading.notices] == [Certainty.POSSIBLE] * events
 
 
-@pytest.mark.parametrize(("status", "kind"), [("Scheduled", Kind.MAINTENANCE), ("Started", Kind.FREEZE)])
-def test_nothing_stands_still_until_a_freeze_begins(status: str, kind: Kind) -> None:
+@pytest.mark.parametrize(("status", "kind"), [("Scheduled", NoticeKind.MAINTENANCE), ("Started", NoticeKind.FREEZE)])
+def test_nothing_stands_still_until_a_freeze_begins(status: str, kind: NoticeKind) -> None:
     event = {**EVENT, "EventType": "Freeze", "EventStatus": status, "DurationInSeconds": 30}
 
-    assert [each.kind for each in read_events(document(event), "trainer_0").announced] == [kind]
+    assert [each.kind for each in read_events(document(event), "trainer_0").notices] == [kind]
 
 
 def test_events_of_neighbours_are_not_ours() -> None:
@@ -94,8 +94,8 @@ def test_events_of_neighbours_are_not_ours() -> None:
     theirs = {**EVENT, "EventId": "theirs", "Resources": ["trainer_1"]}
     body = document(EVENT, shared, theirs)
 
-    assert [each.id for each in read_events(body, "trainer_0").announced] == [ID, "shared"]
-    assert len(read_events(body, None).announced) == 3
+    assert [each.id for each in read_events(body, "trainer_0").notices] == [ID, "shared"]
+    assert len(read_events(body, None).notices) == 3
     assert only_ours(body, "trainer_0") == {ID}
     assert only_ours(body, None) == set()
 
@@ -114,13 +114,13 @@ def test_events_of_neighbours_are_not_ours() -> None:
 def test_event_that_is_not_understood_hides_no_other(change: dict[str, object]) -> None:
     reading = read_events(document({**EVENT, "EventId": "odd", **change}, EVENT), "trainer_0")
 
-    assert [each.id for each in reading.announced] == [ID]
+    assert [each.id for each in reading.notices] == [ID]
     assert reading.problem
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"Events": {}}', b'{"Events": null}'])
 def test_document_that_is_not_understood_is_an_error(body: bytes) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         read_events(body, "trainer_0")
 
 
@@ -172,7 +172,7 @@ async def test_what_is_no_name_is_not_taken_for_one(name: str, server: MetadataS
 
 async def test_first_answer_may_take_longer_than_later_ones(server: MetadataServer, heard: Recorder) -> None:
     await server.raise_fault(Fault.DRIP, "/metadata/scheduledevents")  # takes more than a second, and is no document
-    heard.watch(Azure(server.base, poll_s=0.02, timeout_s=0.3, first_timeout_s=60, retry_cap_s=0.05))
+    heard.watch(AzureSource(server.base, poll_s=0.02, timeout_s=0.3, first_timeout_s=60, retry_cap_s=0.05))
 
     def of_events() -> list[str]:
         return [each for each in heard.errors if "for scheduled events" in each]

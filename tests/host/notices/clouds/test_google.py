@@ -5,19 +5,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import NOTHING, Moment
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import NO_NOTICES, ClockReading
 from supervisor.host.notices.clouds.google import (
-    Google,
+    GoogleSource,
     read_maintenance,
     read_preempted,
     read_upcoming,
 )
-from supervisor.host.notices.reading import ReadingError
+from supervisor.host.notices.parsing import ParseError
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
-NOW = Moment(1000.0, datetime(2026, 12, 1, 18, 0, 1, tzinfo=UTC))
+NOW = ClockReading(1000.0, datetime(2026, 12, 1, 18, 0, 1, tzinfo=UTC))
 # after cloud.google.com/tpu/docs/view-maintenance-notifications, which spells it in both ways
 UPCOMING = {
     "can_reschedule": "true",
@@ -38,8 +38,8 @@ UPCOMING_AS_THE_API_SPELLS_IT = {
 }
 
 
-def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20, **more: float) -> Google:
-    return Google(server.base, poll_s=poll_s, timeout_s=20.0, retry_cap_s=0.05, wait_s=wait_s, **more)  # type: ignore[arg-type]
+def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20, **more: float) -> GoogleSource:
+    return GoogleSource(server.base, poll_s=poll_s, timeout_s=20.0, retry_cap_s=0.05, wait_s=wait_s, **more)  # type: ignore[arg-type]
 
 
 # --- what the bytes mean ---------------------------------------------------------------------------------------------
@@ -47,11 +47,11 @@ def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20, **mor
 
 @pytest.mark.parametrize("warning_s", [30.0, 150.0])
 def test_preempted_machine_has_what_its_setting_gives(warning_s: float) -> None:
-    (announced,) = read_preempted(b"TRUE\n", warning_s).announced
+    (announced,) = read_preempted(b"TRUE\n", warning_s).notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at + warning_s
     assert (announced.kind, announced.certainty, announced.is_cancellable) == (
-        Kind.PREEMPTION,
+        NoticeKind.PREEMPTION,
         Certainty.CERTAIN,
         False,
     )
@@ -59,22 +59,22 @@ def test_preempted_machine_has_what_its_setting_gives(warning_s: float) -> None:
 
 @pytest.mark.parametrize(("has_gpu", "left_s"), [(True, 3600.0), (False, 60.0)])
 def test_maintenance_that_stops_the_machine_is_certain(has_gpu: bool, left_s: float) -> None:
-    (announced,) = read_maintenance(b"TERMINATE_ON_HOST_MAINTENANCE", has_gpu).announced
+    (announced,) = read_maintenance(b"TERMINATE_ON_HOST_MAINTENANCE", has_gpu).notices
 
     assert announced.certainty is Certainty.CERTAIN
     assert announced.deadline_at(NOW) == NOW.monotonic_at + left_s
 
 
 def test_migration_is_nothing_to_stop_for() -> None:
-    (announced,) = read_maintenance(b"MIGRATE_ON_HOST_MAINTENANCE", False).announced
+    (announced,) = read_maintenance(b"MIGRATE_ON_HOST_MAINTENANCE", False).notices
 
-    assert (announced.certainty, announced.kind) == (Certainty.POSSIBLE, Kind.FREEZE)
+    assert (announced.certainty, announced.kind) == (Certainty.POSSIBLE, NoticeKind.FREEZE)
     assert announced.deadline_at(NOW) is None
 
 
 @pytest.mark.parametrize("body", [b"true", b"", b"NONE", b"TRUE FALSE", b"<html>"])
 def test_value_that_is_not_understood_is_an_error(body: bytes) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         read_preempted(body, 30.0)
 
 
@@ -82,7 +82,7 @@ def test_value_that_is_not_understood_is_an_error(body: bytes) -> None:
     "said", [UPCOMING, UPCOMING_AS_THE_API_SPELLS_IT, {"Upcoming maintenance": UPCOMING}], ids=["own", "api", "wrapped"]
 )
 def test_upcoming_maintenance_is_read_in_every_spelling(said: dict[str, object]) -> None:
-    (announced,) = read_upcoming(json.dumps(said).encode()).announced
+    (announced,) = read_upcoming(json.dumps(said).encode()).notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 3600
     assert announced.id == "upcoming-2026-12-01T19:00:01Z"
@@ -99,14 +99,14 @@ def test_upcoming_maintenance_is_read_in_every_spelling(said: dict[str, object])
     ],
 )
 def test_every_form_of_nothing_upcoming_announces_nothing(body: bytes) -> None:
-    assert read_upcoming(body) == NOTHING
+    assert read_upcoming(body) == NO_NOTICES
 
 
 @pytest.mark.parametrize(
     "body", [b"[]", b"7", b"{", b'{"maintenance_status": "PENDING"}', b'{"error": "something else"}', b'{"a": 1}']
 )
 def test_upcoming_maintenance_that_is_not_understood_is_an_error(body: bytes) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         read_upcoming(body)
 
 
@@ -219,9 +219,9 @@ async def test_unavailable_server_is_asked_again_and_then_heard(server: Metadata
     await server.set_google("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
     await server.cure()
 
-    assert (await heard.the_notice()).kind is Kind.MAINTENANCE
+    assert (await heard.the_notice()).kind is NoticeKind.MAINTENANCE
 
 
 def test_shortest_warning_follows_the_setting() -> None:
-    assert Google().shortest_s == 30.0
-    assert Google(preemption_notice_s=120).shortest_s == 150.0
+    assert GoogleSource().shortest_s == 30.0
+    assert GoogleSource(preemption_notice_s=120).shortest_s == 150.0

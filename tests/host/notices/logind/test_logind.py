@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.logind.source import NOTICE_ID, Logind
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.logind.source import NOTICE_ID, LogindSource
 from tests.host.notices.recorder import Recorder
 
 pytest.importorskip("dbus_fast", reason="the optional dbus-fast is not installed")
@@ -32,8 +32,8 @@ async def logind(tmp_path: Path) -> AsyncIterator[FakeLogind]:
     await logind.stop()
 
 
-def source(logind: FakeLogind) -> Logind:
-    return Logind(address=logind.address, retry_cap_s=0.1)
+def source(logind: FakeLogind) -> LogindSource:
+    return LogindSource(address=logind.address, retry_cap_s=0.1)
 
 
 async def test_lock_is_taken_before_anything_is_announced(logind: FakeLogind, heard: Recorder) -> None:
@@ -54,7 +54,7 @@ async def test_shutdown_is_a_notice_as_long_as_the_delay_and_our_own_stop(logind
     notice = await heard.the_notice()
     after_at = time.monotonic()
 
-    assert (notice.kind, notice.certainty, notice.is_cancellable) == (Kind.SHUTDOWN, Certainty.CERTAIN, True)
+    assert (notice.kind, notice.certainty, notice.is_cancellable) == (NoticeKind.SHUTDOWN, Certainty.CERTAIN, True)
     assert notice.deadline_at is not None
     assert before_at + 7 + STOP_S <= notice.deadline_at <= after_at + 7 + STOP_S
 
@@ -90,7 +90,7 @@ async def test_shutdown_under_way_at_the_start_is_told(logind: FakeLogind, heard
 
     heard.watch(source(logind))
 
-    assert (await heard.the_notice()).kind is Kind.SHUTDOWN
+    assert (await heard.the_notice()).kind is NoticeKind.SHUTDOWN
 
 
 async def test_acknowledging_gives_up_the_lock_and_the_next_shutdown_finds_a_new_one(
@@ -136,12 +136,12 @@ async def test_bus_that_goes_away_is_trouble_until_it_is_back(logind: FakeLogind
     await heard.until(lambda: heard.trouble is None)
     await logind.prepare(True)
 
-    assert (await heard.the_notice()).kind is Kind.SHUTDOWN
+    assert (await heard.the_notice()).kind is NoticeKind.SHUTDOWN
     assert "cannot listen to logind" in heard.errors[0]
 
 
 async def test_missing_bus_is_trouble(tmp_path: Path, heard: Recorder) -> None:
-    heard.watch(Logind(address=f"unix:path={tmp_path}/nobody", retry_cap_s=0.1))
+    heard.watch(LogindSource(address=f"unix:path={tmp_path}/nobody", retry_cap_s=0.1))
     await heard.until(lambda: len(heard.errors) >= 2)
 
     assert "take logind out of notices" in heard.errors[0]
@@ -153,7 +153,7 @@ async def test_missing_package_is_said_once_and_ends_nothing(heard: Recorder, mo
     monkeypatch.setitem(sys.modules, "dbus_fast", None)  # as if it were not installed
     monkeypatch.delitem(sys.modules, "supervisor.host.notices.logind.bus", raising=False)
 
-    heard.watch(Logind())
+    heard.watch(LogindSource())
     await heard.until(lambda: heard.trouble is not None)
 
     assert "stepkeeper[logind]" in heard.errors[0]

@@ -10,36 +10,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.logs.capture import LogPump, Tee
-from supervisor.host.logs.events import (
+from supervisor.host.logs.capture import LogCapture, Tee
+from supervisor.host.logs.capture_mode import (
     BEGIN,
     CAPTURED,
     COMMUNICATION,
     END,
     LOG,
-    Capture,
+    CaptureModeParser,
     packets,
 )
-from supervisor.host.logs.handover import Output
+from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.logs.link import Link
 from supervisor.host.logs.messages import (
     PACKET_BYTES,
     PIECE_BYTES,
-    Message,
-    Missed,
-    Printed,
-    Take,
+    CapturePipe,
+    LoggerMessage,
+    OutputMissed,
+    OutputPrinted,
     encode,
 )
 from supervisor.host.logs.outbox import HELD_BYTES, Outbox
 from tests.waiting import wait_until
 
-TAKE = Take(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
+TAKE = CapturePipe(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
 PLAIN = st.binary(max_size=20).filter(lambda data: b"<" not in data)
 NEARLY = st.sampled_from([BEGIN[:5], BEGIN[:-1], END[:-1], b"<", b"<!--", b"-->", BEGIN.lower()])
 
 
-def collected(capture: Capture, pieces: list[bytes]) -> tuple[bytes, list[bytes], bytes]:
+def collected(capture: CaptureModeParser, pieces: list[bytes]) -> tuple[bytes, list[bytes], bytes]:
     """What was logged, the messages, what of them was heard piece by piece."""
     logged, messages, captured = b"", [], b""
     for piece in pieces:
@@ -60,7 +60,7 @@ def test_marks_are_found_however_it_is_cut(parts: list[tuple[bytes, bytes | None
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     pieces = [whole[start:end] for start, end in itertools.pairwise(places)]
 
-    logged, messages, captured = collected(Capture(1000), pieces)
+    logged, messages, captured = collected(CaptureModeParser(1000), pieces)
 
     assert messages == [told for _, told in parts if told is not None]
     assert logged == b"".join(before for before, _ in parts)
@@ -68,14 +68,14 @@ def test_marks_are_found_however_it_is_cut(parts: list[tuple[bytes, bytes | None
 
 
 def test_of_a_long_message_the_end_is_kept():
-    _, messages, captured = collected(Capture(4), [BEGIN + b"0123456789" + END, BEGIN + b"ab" + END])
+    _, messages, captured = collected(CaptureModeParser(4), [BEGIN + b"0123456789" + END, BEGIN + b"ab" + END])
 
     assert messages == [b"6789", b"ab"]
     assert captured == b"0123456789ab"
 
 
 def test_a_message_that_never_ends_is_logged():
-    assert collected(Capture(100), [b"x" + BEGIN + b"half" + END[:4]])[0] == b"x" + BEGIN + b"half" + END[:4]
+    assert collected(CaptureModeParser(100), [b"x" + BEGIN + b"half" + END[:4]])[0] == b"x" + BEGIN + b"half" + END[:4]
 
 
 def test_a_packet_holds_the_largest_piece_and_pieces_make_the_whole():
@@ -94,9 +94,9 @@ class Receiver(Link):
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self.taken: list[Message] = []
+        self.taken: list[LoggerMessage] = []
 
-    def send(self, message: Message, descriptor: int | None = None) -> bool:
+    def send(self, message: LoggerMessage, descriptor: int | None = None) -> bool:
         if len(self.taken) < self.room:
             self.taken.append(message)
             return True
@@ -111,10 +111,10 @@ def test_what_a_daemon_does_not_take_is_bounded_whole_and_counted():
         outbox.put_printed(each)
     outbox.send(receiver := Receiver(10**6))
 
-    kept = [message for message in receiver.taken if isinstance(message, Printed)]
+    kept = [message for message in receiver.taken if isinstance(message, OutputPrinted)]
     assert sum(len(message.data) for message in kept) <= HELD_BYTES
     assert kept == each * (len(kept) // 2)
-    assert receiver.taken[-1] == Missed(told - len(kept) // 2)
+    assert receiver.taken[-1] == OutputMissed(told - len(kept) // 2)
     outbox.put_printed(each)
     outbox.send(receiver)
     assert receiver.taken[-2:] == each
@@ -125,7 +125,7 @@ def test_one_that_is_larger_than_all_that_is_held_is_told_alone():
     outbox.put_printed(packets(TAKE, COMMUNICATION, bytes(2 * HELD_BYTES)))
     outbox.send(receiver := Receiver(10**6))
 
-    assert sum(len(base64.b64decode(each.data)) for each in receiver.taken if isinstance(each, Printed)) == (
+    assert sum(len(base64.b64decode(each.data)) for each in receiver.taken if isinstance(each, OutputPrinted)) == (
         2 * HELD_BYTES
     )
 
@@ -137,29 +137,29 @@ def test_order_is_kept_where_there_is_little_room():
     outbox.send(slow := Receiver(2))
     outbox.send(rest := Receiver(10))
 
-    found = [base64.b64decode(each.data) for each in (*slow.taken, *rest.taken) if isinstance(each, Printed)]
+    found = [base64.b64decode(each.data) for each in (*slow.taken, *rest.taken) if isinstance(each, OutputPrinted)]
     assert found == [b"0", b"1", b"2", b"3", b"4"]
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Iterator[tuple[LogPump, list[Output]]]:
-    pump, outputs = LogPump(tmp_path), list[Output]()
-    pump.hearers.heard = outputs.append
+def heard(tmp_path: Path) -> Iterator[tuple[LogCapture, list[ProgramOutput]]]:
+    pump, outputs = LogCapture(tmp_path), list[ProgramOutput]()
+    pump.subscribers.on_output = outputs.append
     pump.start()
     yield pump, outputs
     pump.close()
 
 
-def until(count: int, outputs: list[Output]) -> None:
+def until(count: int, outputs: list[ProgramOutput]) -> None:
     wait_until(lambda: sum(len(each.data) for each in outputs) >= count, details=lambda: outputs)
 
 
 def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
-    heard: tuple[LogPump, list[Output]], tmp_path: Path
+    heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path
 ):
     pump, outputs = heard
     tee = Tee("web", 2, "stderr", events=True, capture=100)
-    pipe = pump.capture(tmp_path / "log", 0, 0, tee)
+    pipe = pump.open_pipe(tmp_path / "log", 0, 0, tee)
     os.write(pipe, b"one " + BEGIN + b"told" + END + b"two\n")
     os.close(pipe)
     until(16, outputs)
@@ -175,20 +175,20 @@ def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
     assert (tmp_path / "log").read_bytes() == b"one two\n"
 
 
-def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogPump, list[Output]]):
+def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogCapture, list[ProgramOutput]]):
     pump, outputs = heard
     data = os.urandom(200_000).replace(b"<", b"?")
-    pipe = pump.capture(None, 0, 0, Tee("web", 1, "stdout", capture=300_000))
+    pipe = pump.open_pipe(None, 0, 0, Tee("web", 1, "stdout", capture=300_000))
     with os.fdopen(pipe, "wb") as file:
         file.write(BEGIN + data + END)
     until(len(data), outputs)
 
-    assert outputs == [Output("PROCESS_COMMUNICATION_STDOUT", "web", 1, data)]
+    assert outputs == [ProgramOutput("PROCESS_COMMUNICATION_STDOUT", "web", 1, data)]
 
 
-def test_marks_mean_nothing_where_nothing_is_captured(heard: tuple[LogPump, list[Output]], tmp_path: Path):
+def test_marks_mean_nothing_where_nothing_is_captured(heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path):
     pump, outputs = heard
-    pipe = pump.capture(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))
+    pipe = pump.open_pipe(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))
     os.write(pipe, BEGIN + b"x" + END)
     os.close(pipe)
     until(len(BEGIN + END) + 1, outputs)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.host.logs import journal, syslog
-from supervisor.host.logs.messages import Take
-from supervisor.host.logs.syslog import Way
+from supervisor.host.logs.messages import CapturePipe
+from supervisor.host.logs.syslog import DatagramSocket
 from supervisor.protocol.wording import counted
 
 LINE_BYTES = 8192  # rsyslog's default; a longer one is cut into several
@@ -21,13 +21,13 @@ HELD_BYTES = 1024 * 1024  # for a log daemon that is away, as for a disk that ha
 PATIENCE_S = 1.0  # for one that does not read
 RETRY_S = 1.0  # after that, and where nobody listens
 
-Message = Callable[[bytes, float], bytes]
+LineFormat = Callable[[bytes, float], bytes]
 """Makes the datagram for a line, printed at a Unix time."""
 
 
-def messages(take: Take) -> list[tuple[str, Message]]:
+def line_formats(take: CapturePipe) -> list[tuple[str, LineFormat]]:
     """Where a pipe's lines go besides its file: addresses, each with the form that is spoken there."""
-    found: list[tuple[str, Message]] = []
+    found: list[tuple[str, LineFormat]] = []
     if take.syslog:
         tag = syslog.identifier(take.program)
         found.append((take.syslog, lambda line, wall_at: syslog.datagram(tag, line, wall_at)))
@@ -48,7 +48,7 @@ def _entry(line: bytes, fields: dict[str, str]) -> bytes:
     return journal.entry({"MESSAGE": line.decode(errors="replace"), **fields}.items())
 
 
-class SystemLog:
+class SystemLogSender:
     """The way to one log daemon, with a thread of its own. `ring` is called from it when `trouble` has changed."""
 
     def __init__(self, address: str, ring: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ class SystemLog:
         self._address = Path(address)
         self._ring = ring
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[Message, bytes, float]] = deque()
+        self._waiting: deque[tuple[LineFormat, bytes, float]] = deque()
         self._held_bytes = 0
         self._lost = 0
         self._is_sending = False
@@ -68,7 +68,7 @@ class SystemLog:
         with self._changed:
             return bool(self.trouble) or not (self._waiting or self._is_sending)
 
-    def put(self, message: Message, line: bytes) -> None:
+    def put(self, message: LineFormat, line: bytes) -> None:
         """Has a line sent; drops it if too much waits already."""
         with self._changed:
             if self._held_bytes + len(line) > HELD_BYTES:
@@ -81,7 +81,7 @@ class SystemLog:
     # --- in the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        way = Way(self._address, PATIENCE_S)
+        way = DatagramSocket(self._address, PATIENCE_S)
         while True:
             with self._changed:
                 while not self._waiting:
@@ -98,7 +98,7 @@ class SystemLog:
                 self._deliver(way, message, told.encode(), time.time())
             self._ring_at_end()
 
-    def _deliver(self, way: Way, message: Message, line: bytes, wall_at: float) -> None:
+    def _deliver(self, way: DatagramSocket, message: LineFormat, line: bytes, wall_at: float) -> None:
         """Tries until it is taken, or will never be."""
         while True:
             try:
@@ -107,7 +107,8 @@ class SystemLog:
                 if error.errno == errno.EMSGSIZE:
                     self._say("")
                     return
-                self._say(f"cannot log: {syslog.why(error, self._address)}; what does not fit into memory is dropped")
+                why = syslog.describe_failure(error, self._address)
+                self._say(f"cannot log: {why}; what does not fit into memory is dropped")
                 time.sleep(RETRY_S)
             else:
                 self._say("")
@@ -124,10 +125,10 @@ class SystemLog:
             self._ring()
 
 
-class Lines:
+class LineSplitter:
     """Cuts what comes out of one pipe into lines and hands each to the log daemons. Belongs to one thread."""
 
-    def __init__(self, ways: list[tuple[SystemLog, Message]]) -> None:
+    def __init__(self, ways: list[tuple[SystemLogSender, LineFormat]]) -> None:
         self._ways = ways
         self._rest = b""
 

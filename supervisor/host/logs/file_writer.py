@@ -16,7 +16,7 @@ Act = Callable[[LogFile], None]
 """Something to do with the file, in its thread. Must not raise."""
 
 
-class Writer:
+class LogFileWriter:
     """Takes pieces and acts from one thread and does them, in their order, in its own: there is one while it has work.
 
     Lives until `release`; `hold` prolongs that. `ring` is called, from the writer's thread, whenever the other should
@@ -139,7 +139,7 @@ class Writer:
             self._file.finish()
         with self._changed:
             self._backlog -= size
-            self._busy_since, self._trouble = None, self._file.trouble or ""
+            self._busy_since, self._trouble = None, self._file.error or ""
             self.has_ended = is_through and not self._tasks and not self._is_held
         return not self.has_ended
 
@@ -152,4 +152,4 @@ class Writer:
                 if not isinstance(each, bytes):
                     each(self._file)
         if lost:
-            self._file.lose(lost, "its disk did not answer")
+            self._file.record_loss(lost, "its disk did not answer")

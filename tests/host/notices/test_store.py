@@ -7,57 +7,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.notices.board import Memory
-from supervisor.core.notices.notice import Certainty, Kind, Notice
-from supervisor.host.notices.memory import MAX_BYTES, NAME, KeepingError, NoticeMemory, read, written
+from supervisor.core.notices.active import RememberedNotice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
+from supervisor.host.notices.store import MAX_BYTES, NAME, NoticeStore, NoticeStoreError, decode, encode
 from tests.fuzzing import cases
 
-TOLD = Notice("aws", "i-1", Kind.PREEMPTION, Certainty.CERTAIN, 100.5, is_cancellable=False, text="é", said_wall=5e9)
-TIMELESS = Notice("file", "now", Kind.SHUTDOWN, Certainty.POSSIBLE, None, is_cancellable=True, text="")
-MEMORIES = [Memory(TOLD, 10.0, is_over=False), Memory(TIMELESS, 20.0, is_over=True)]
+TOLD = Notice(
+    "aws", "i-1", NoticeKind.PREEMPTION, Certainty.CERTAIN, 100.5, is_cancellable=False, text="é", deadline_wall_at=5e9
+)
+TIMELESS = Notice("file", "now", NoticeKind.SHUTDOWN, Certainty.POSSIBLE, None, is_cancellable=True, text="")
+MEMORIES = [RememberedNotice(TOLD, 10.0, is_expired=False), RememberedNotice(TIMELESS, 20.0, is_expired=True)]
 
 
 def test_what_is_kept_is_found(tmp_path: Path) -> None:
-    NoticeMemory(tmp_path / "run", "boot").keep(MEMORIES)
+    NoticeStore(tmp_path / "run", "boot").save(MEMORIES)
 
-    assert NoticeMemory(tmp_path / "run", "boot").load() == MEMORIES
+    assert NoticeStore(tmp_path / "run", "boot").load() == MEMORIES
     assert [each.name for each in (tmp_path / "run").iterdir()] == [NAME]
 
 
 def test_another_boot_forgets_it(tmp_path: Path) -> None:
-    NoticeMemory(tmp_path, "boot").keep(MEMORIES)
+    NoticeStore(tmp_path, "boot").save(MEMORIES)
 
-    assert NoticeMemory(tmp_path, "another").load() == []
+    assert NoticeStore(tmp_path, "another").load() == []
 
 
 def test_nothing_is_kept_at_first(tmp_path: Path) -> None:
-    assert NoticeMemory(tmp_path).load() == []
+    assert NoticeStore(tmp_path).load() == []
 
 
 def test_this_boot_is_the_one_that_counts_where_none_is_named(tmp_path: Path) -> None:
-    NoticeMemory(tmp_path).keep(MEMORIES)
+    NoticeStore(tmp_path).save(MEMORIES)
 
-    assert NoticeMemory(tmp_path).load() == MEMORIES
+    assert NoticeStore(tmp_path).load() == MEMORIES
 
 
 def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
-    NoticeMemory(tmp_path, "boot").keep(MEMORIES)
+    NoticeStore(tmp_path, "boot").save(MEMORIES)
     whole = (tmp_path / NAME).read_bytes()
     for damaged in (whole[:-5], b"", b"[]", b"\xff\xfe", b"[" * 100_000, b" " * (MAX_BYTES + 1)):
         (tmp_path / NAME).write_bytes(damaged)
 
-        with pytest.raises(KeepingError, match=NAME):
-            NoticeMemory(tmp_path, "boot").load()
+        with pytest.raises(NoticeStoreError, match=NAME):
+            NoticeStore(tmp_path, "boot").load()
 
 
 def test_what_can_not_be_read_or_written_is_said(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
-    memory = NoticeMemory(tmp_path, "boot")
+    memory = NoticeStore(tmp_path, "boot")
 
-    with pytest.raises(KeepingError, match="cannot read"):
+    with pytest.raises(NoticeStoreError, match="cannot read"):
         memory.load()
-    with pytest.raises(KeepingError, match="cannot write"):
-        memory.keep(MEMORIES)
+    with pytest.raises(NoticeStoreError, match="cannot write"):
+        memory.save(MEMORIES)
 
 
 WRONG = {
@@ -68,22 +70,22 @@ WRONG = {
 
 @pytest.mark.parametrize("key", WRONG)
 def test_each_value_is_looked_at(key: str) -> None:
-    said = json.loads(written(MEMORIES, "boot"))
+    said = json.loads(encode(MEMORIES, "boot"))
     said["notices"][0][key] = WRONG[key]
 
     with pytest.raises(ValueError, match=r"\w"):
-        read(json.dumps(said).encode(), "boot")
+        decode(json.dumps(said).encode(), "boot")
 
 
 @pytest.mark.fuzz
 @cases(200)
 @given(st.data())
 def test_no_content_does_more_than_being_refused(data: st.DataObject) -> None:
-    whole = written(MEMORIES, "boot")
+    whole = encode(MEMORIES, "boot")
     at = data.draw(st.integers(0, len(whole)))
     content = whole[:at] + data.draw(st.binary(max_size=8)) + whole[at + data.draw(st.integers(0, 8)) :]
     try:
-        found = read(content, "boot")
+        found = decode(content, "boot")
     except ValueError:
         return
-    assert all(isinstance(each, Memory) for each in found)
+    assert all(isinstance(each, RememberedNotice) for each in found)

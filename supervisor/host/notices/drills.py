@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 
 NAME = "drill"
 
@@ -18,7 +18,7 @@ class Drills:
         self._numbers = itertools.count(1)
         self._ends: dict[str, tuple[str | None, asyncio.TimerHandle]] = {}
 
-    def give(self, program: str | None, in_s: float, kind: Kind, certainty: Certainty) -> Notice:
+    def start(self, program: str | None, in_s: float, kind: NoticeKind, certainty: Certainty) -> Notice:
         """Says that the host goes in `in_s` seconds, to one program or (None) to all."""
         loop = asyncio.get_running_loop()
         id, deadline_at = str(next(self._numbers)), loop.time() + in_s
@@ -28,7 +28,7 @@ class Drills:
         self._receive(notice, program)
         return notice
 
-    def take_back(self, program: str | None) -> int:
+    def withdraw(self, program: str | None) -> int:
         """Withdraws the drills of one program, or (None) all of them; gives how many there were."""
         ids = [id for id, (whose, _) in self._ends.items() if program is None or whose == program]
         for id in ids:

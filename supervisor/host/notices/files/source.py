@@ -18,12 +18,12 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
-from supervisor.host.notices.announcement import Moment, Reading, read_clocks
-from supervisor.host.notices.files.folder import FolderError, Look, look
+from supervisor.host.notices.announcement import ClockReading, NoticeReport, read_clocks
+from supervisor.host.notices.files.folder import FolderContents, FolderError, read_folder
 from supervisor.host.notices.files.format import read_notice
 from supervisor.host.notices.heard import Heard
-from supervisor.host.notices.reading import ReadingError
-from supervisor.host.notices.source import Sink
+from supervisor.host.notices.parsing import ParseError
+from supervisor.host.notices.source import NoticeSink
 
 POLL_S = 5.0  # the kernel's queue of events can overflow, and NFS and some overlays send none
 _TOLD_OF = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent]
@@ -32,7 +32,7 @@ _NAMED = 3  # so many bad files are named in one line
 log = structlog.get_logger()
 
 
-class File:
+class NoticeFolderSource:
     """The notice folder `path`. `owners`: users besides root and our own whose files count."""
 
     name = "file"
@@ -44,14 +44,14 @@ class File:
         owners: frozenset[int] = frozenset(),
         *,
         poll_s: float = POLL_S,
-        clock: Callable[[], Moment] = read_clocks,
+        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
         self._path = path
         self._owners = owners | {0, os.geteuid()}
         self._poll_s = poll_s
         self._clock = clock
 
-    async def watch(self, sink: Sink) -> None:
+    async def watch(self, sink: NoticeSink) -> None:
         """Tells `sink` what happens until it is cancelled."""
         heard = Heard(self.name, sink)
         changed = asyncio.Event()
@@ -71,9 +71,9 @@ class File:
     async def _look(self, heard: Heard, watched: "_Watched") -> str | None:
         """Looks once, passes on what was found, and gives what is wrong with the folder or a file."""
         try:
-            seen = await asyncio.to_thread(look, self._path, self._owners)
+            seen = await asyncio.to_thread(read_folder, self._path, self._owners)
             if watched.follow(seen.inode):  # the folder is new: what came before it was watched shows up only now
-                seen = await asyncio.to_thread(look, self._path, self._owners)
+                seen = await asyncio.to_thread(read_folder, self._path, self._owners)
             reading = read_all(seen, self._path, self._clock())
         except FolderError as error:
             return str(error)
@@ -86,20 +86,20 @@ class File:
         return reading.problem or None
 
 
-def read_all(seen: Look, path: Path, now: Moment) -> Reading:
+def read_all(seen: FolderContents, path: Path, now: ClockReading) -> NoticeReport:
     """The notices in the files of the folder `path`, and which files are bad and why."""
     announced, bad = [], dict(seen.refused)
-    for file in seen.found:
+    for file in seen.files:
         try:
             announced.append(read_notice(file.name, file.body, file.written_wall, now))
-        except ReadingError as error:
+        except ParseError as error:
             bad[file.name] = str(error)
     problem = "; ".join(
         f"cannot accept the notice file {path}/{_plain(name)}: {bad[name]}" for name in sorted(bad)[:_NAMED]
     )
     if len(bad) > _NAMED:
         problem += f"; and {len(bad) - _NAMED} more"
-    return Reading(tuple(announced), problem, frozenset(bad))
+    return NoticeReport(tuple(announced), problem, frozenset(bad))
 
 
 def _plain(name: str) -> str:

@@ -7,26 +7,26 @@ from pathlib import Path
 from typing import Literal
 
 from supervisor.host.notices.clouds import detect
-from supervisor.host.notices.clouds.alibaba import Alibaba
-from supervisor.host.notices.clouds.aws import Aws
-from supervisor.host.notices.clouds.azure import Azure
-from supervisor.host.notices.clouds.google import Google
-from supervisor.host.notices.files.file import File
-from supervisor.host.notices.logind.source import SEATS, SYSTEM_BUS, Logind
+from supervisor.host.notices.clouds.alibaba import AlibabaSource
+from supervisor.host.notices.clouds.aws import AwsSource
+from supervisor.host.notices.clouds.azure import AzureSource
+from supervisor.host.notices.clouds.google import GoogleSource
+from supervisor.host.notices.files.source import NoticeFolderSource
+from supervisor.host.notices.logind.source import SEATS, SYSTEM_BUS, LogindSource
 from supervisor.host.notices.settings import NoticeSettings
-from supervisor.host.notices.source import Source
+from supervisor.host.notices.source import NoticeSource
 
 AUTO: Literal["auto"] = "auto"
 
-_MAKERS: Mapping[str, Callable[[NoticeSettings], Source]] = {
-    "aws": lambda _: Aws(),
-    "google": lambda settings: Google(
+_MAKERS: Mapping[str, Callable[[NoticeSettings], NoticeSource]] = {
+    "aws": lambda _: AwsSource(),
+    "google": lambda settings: GoogleSource(
         preemption_notice_s=settings.google_preemption_notice_s, has_gpu=detect.has_gpu()
     ),
-    "azure": lambda settings: Azure(may_acknowledge=settings.azure_acknowledge),
-    "alibaba": lambda _: Alibaba(),
-    "file": lambda settings: File(settings.notice_dir, settings.owner_uids),
-    "logind": lambda _: Logind(),
+    "azure": lambda settings: AzureSource(may_acknowledge=settings.azure_acknowledge),
+    "alibaba": lambda _: AlibabaSource(),
+    "file": lambda settings: NoticeFolderSource(settings.notice_dir, settings.owner_uids),
+    "logind": lambda _: LogindSource(),
 }
 NAMES = tuple(_MAKERS)
 """Every name that `notices =` may list."""
@@ -36,7 +36,7 @@ class UnknownSourceError(ValueError):
     """There is no source of that name; the text lists those there are."""
 
 
-def sources(names: Literal["auto"] | tuple[str, ...], settings: NoticeSettings) -> tuple[Source, ...]:
+def sources(names: Literal["auto"] | tuple[str, ...], settings: NoticeSettings) -> tuple[NoticeSource, ...]:
     """The sources to watch. Opens nothing and asks nobody yet. Raises UnknownSourceError."""
     chosen = automatic() if names == AUTO else tuple(dict.fromkeys(names))
     return tuple(_make(name, settings) for name in chosen)
@@ -51,7 +51,7 @@ def automatic(sys: Path = detect.SYS, seats: Path = SEATS, bus: Path = SYSTEM_BU
     return tuple(names)
 
 
-def _make(name: str, settings: NoticeSettings) -> Source:
+def _make(name: str, settings: NoticeSettings) -> NoticeSource:
     maker = _MAKERS.get(name)
     if maker is None:
         near = difflib.get_close_matches(name, NAMES, 1)

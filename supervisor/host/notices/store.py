@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from supervisor.core.notices.board import Memory
-from supervisor.core.notices.notice import Certainty, Kind, Notice
+from supervisor.core.notices.active import RememberedNotice
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.service.boot import boot_id
 
 NAME = "notices.json"
@@ -20,18 +20,18 @@ VERSION = 1
 MAX_BYTES = 1 << 20  # a thousand notices and more; what is larger is not ours
 
 
-class KeepingError(Exception):
+class NoticeStoreError(Exception):
     """The file can't be read or written; the text says why."""
 
 
-class NoticeMemory:
+class NoticeStore:
     """The file in the folder `runtime_dir`. `boot`: the id of this boot; None: not known, and nothing is kept."""
 
     def __init__(self, runtime_dir: Path, boot: str | None = None) -> None:
         self._path = runtime_dir / NAME
         self._boot = boot or boot_id()
 
-    def load(self) -> list[Memory]:
+    def load(self) -> list[RememberedNotice]:
         """What was kept in this boot; nothing if there is no file, or one of another boot. Raises KeepingError."""
         try:
             with self._path.open("rb") as file:
@@ -39,26 +39,26 @@ class NoticeMemory:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise KeepingError(f"cannot read {self._path}: {error.strerror}") from error
+            raise NoticeStoreError(f"cannot read {self._path}: {error.strerror}") from error
         try:
-            return read(content, self._boot)
+            return decode(content, self._boot)
         except ValueError as error:
-            raise KeepingError(f"cannot use {self._path}: {error}") from error
+            raise NoticeStoreError(f"cannot use {self._path}: {error}") from error
 
-    def keep(self, memories: Iterable[Memory]) -> None:
+    def save(self, memories: Iterable[RememberedNotice]) -> None:
         """Replaces what was kept. Raises KeepingError; the old content is there then."""
         if self._boot is None:
             return
         new = self._path.with_name(f".{NAME}.new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(written(memories, self._boot))
+            new.write_bytes(encode(memories, self._boot))
             new.replace(self._path)
         except OSError as error:
-            raise KeepingError(f"cannot write {self._path}: {error.strerror}") from error
+            raise NoticeStoreError(f"cannot write {self._path}: {error.strerror}") from error
 
 
-def written(memories: Iterable[Memory], boot: str) -> bytes:
+def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:
     """The file's content."""
     notices = [
         {
@@ -69,16 +69,16 @@ def written(memories: Iterable[Memory], boot: str) -> bytes:
             "deadline_at": each.notice.deadline_at,
             "is_cancellable": each.notice.is_cancellable,
             "text": each.notice.text,
-            "said_wall": each.notice.said_wall,
+            "said_wall": each.notice.deadline_wall_at,
             "received_at": each.received_at,
-            "is_over": each.is_over,
+            "is_over": each.is_expired,
         }
         for each in memories
     ]
     return json.dumps({"version": VERSION, "boot_id": boot, "notices": notices}).encode()
 
 
-def read(content: bytes, boot: str | None) -> list[Memory]:
+def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:
     """What was kept in the boot called `boot`; nothing of another one. Raises ValueError, with what is wrong."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
@@ -93,10 +93,10 @@ def read(content: bytes, boot: str | None) -> list[Memory]:
     notices = said.get("notices")
     if not isinstance(notices, list):
         raise ValueError("it has no list of notices")
-    return [_memory(each) for each in notices]
+    return [_remembered_notice(each) for each in notices]
 
 
-def _memory(said: Any) -> Memory:
+def _remembered_notice(said: Any) -> RememberedNotice:
     if not isinstance(said, dict):
         raise ValueError("a notice in it is no object")
     received_at = _number(said, "received_at")
@@ -105,14 +105,14 @@ def _memory(said: Any) -> Memory:
     notice = Notice(
         source=_text(said, "source"),
         id=_text(said, "id"),
-        kind=Kind(_text(said, "kind")),
+        kind=NoticeKind(_text(said, "kind")),
         certainty=Certainty(_text(said, "certainty")),
         deadline_at=_number(said, "deadline_at"),
         is_cancellable=_flag(said, "is_cancellable"),
         text=_text(said, "text"),
-        said_wall=_number(said, "said_wall"),
+        deadline_wall_at=_number(said, "said_wall"),
     )
-    return Memory(notice, received_at, _flag(said, "is_over"))
+    return RememberedNotice(notice, received_at, _flag(said, "is_over"))
 
 
 def _text(said: dict[str, Any], key: str) -> str:

@@ -20,7 +20,7 @@ SAME_S = 0.5  # sources turn wall time into ours at every look, so the same dead
 Key = tuple[str, str]
 
 
-class What(StrEnum):
+class NoticeChangeKind(StrEnum):
     """What became of a notice."""
 
     RECEIVED = "received"
@@ -30,15 +30,15 @@ class What(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class NoticeChange:
     """Something that happened to one notice."""
 
-    what: What
+    kind: NoticeChangeKind
     notice: Notice
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class ActiveNotice:
     """A notice on the board, and when it came (monotonic seconds). `program`: whom it is for; None: everybody."""
 
     notice: Notice
@@ -47,92 +47,94 @@ class Posted:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RememberedNotice:
     """A notice as it is kept for the next daemon. `is_over`: it expired, but its source may go on telling it."""
 
     notice: Notice
     received_at: float
-    is_over: bool
+    is_expired: bool
 
 
-class Board:
+class ActiveNotices:
     """The board. `grace_s`: how long after its deadline a notice is taken for over, if the host still stands."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._posted: dict[Key, Posted] = {}
-        self._over: dict[Key, Posted] = {}  # expired, but their sources may go on telling them
+        self._posted: dict[Key, ActiveNotice] = {}
+        self._over: dict[Key, ActiveNotice] = {}  # expired, but their sources may go on telling them
         self._recalled: set[Key] = set()  # on the board from an earlier daemon
         self._unconfirmed: set[Key] = set()  # recalled, and not told to this daemon yet
 
     @property
-    def posted(self) -> tuple[Posted, ...]:
+    def by_severity(self) -> tuple[ActiveNotice, ...]:
         """What holds, the gravest first."""
-        return tuple(sorted(self._posted.values(), key=lambda each: _gravity(each.notice)))
+        return tuple(sorted(self._posted.values(), key=lambda each: _severity(each.notice)))
 
-    def gravest(self, program: str) -> Notice | None:
+    def most_severe(self, program: str) -> Notice | None:
         """The notice that decides for a program; None: it has nothing to fear."""
-        return next((each.notice for each in self.posted if each.program in (None, program)), None)
+        return next((each.notice for each in self.by_severity if each.program in (None, program)), None)
 
-    def receive(self, notice: Notice, now: float, program: str | None = None) -> News | None:
+    def add(self, notice: Notice, now: float, program: str | None = None) -> NoticeChange | None:
         """A source tells a notice, perhaps again; None if that is no news."""
         key = (notice.source, notice.id)
         known, over = self._posted.get(key), self._over.get(key)
         if key in self._unconfirmed:
             self._unconfirmed.discard(key)
-            notice = _as_before(notice, (known or over or Posted(notice, now)).notice)
+            notice = _as_before(notice, (known or over or ActiveNotice(notice, now)).notice)
         if over is not None and not _is_later(notice, over.notice):
             return None
         if known is None:
             self._forget(key)
-            self._posted[key] = Posted(notice, now, program)
-            return News(What.RECEIVED, notice)
+            self._posted[key] = ActiveNotice(notice, now, program)
+            return NoticeChange(NoticeChangeKind.RECEIVED, notice)
         if _is_same(notice, known.notice) or (not notice.is_cancellable and _is_later(notice, known.notice)):
             return None  # who can't take a notice back can't put it off either: a clock was set, or an emulator counts
         self._posted[key] = replace(known, notice=notice)
-        return News(What.CHANGED, notice)
+        return NoticeChange(NoticeChangeKind.CHANGED, notice)
 
-    def withdraw(self, source: str, id: str) -> News | None:
+    def withdraw(self, source: str, id: str) -> NoticeChange | None:
         """A source says that a notice no longer holds; None if it did not hold anyway."""
         known = self._posted.get((source, id))
         self._forget((source, id))
-        return None if known is None else News(What.WITHDRAWN, known.notice)
+        return None if known is None else NoticeChange(NoticeChangeKind.WITHDRAWN, known.notice)
 
-    def expire(self, now: float) -> list[News]:
+    def expire(self, now: float) -> list[NoticeChange]:
         """Takes down what is over at `now`."""
         over = [key for key, each in self._posted.items() if self._over_at(each) <= now]
         for key in over:
             self._over[key] = self._posted.pop(key)
-        return [News(What.EXPIRED, self._over[key].notice) for key in over]
+        return [NoticeChange(NoticeChangeKind.EXPIRED, self._over[key].notice) for key in over]
 
-    def deadline(self) -> float | None:
+    def next_expiry_at(self) -> float | None:
         """When `expire` has something to do (monotonic seconds)."""
         earliest = min(map(self._over_at, self._posted.values()), default=math.inf)
         return None if earliest == math.inf else earliest
 
-    def memories(self, sources: Iterable[str]) -> list[Memory]:
+    def to_remember(self, sources: Iterable[str]) -> list[RememberedNotice]:
         """What the next daemon needs to know of the notices of `sources`."""
         kept = [(each, False) for each in self._posted.values()] + [(each, True) for each in self._over.values()]
         wanted = set(sources)
-        return [Memory(each.notice, each.received_at, over) for each, over in kept if each.notice.source in wanted]
+        return [
+            RememberedNotice(each.notice, each.received_at, over) for each, over in kept if each.notice.source in wanted
+        ]
 
-    def recall(self, memories: Iterable[Memory]) -> None:
+    def restore(self, memories: Iterable[RememberedNotice]) -> None:
         """Takes up what an earlier daemon knew; nothing of it is news."""
         for each in memories:
             key = (each.notice.source, each.notice.id)
-            (self._over if each.is_over else self._posted)[key] = Posted(each.notice, each.received_at)
+            (self._over if each.is_expired else self._posted)[key] = ActiveNotice(each.notice, each.received_at)
             self._recalled.add(key)
             self._unconfirmed.add(key)
 
-    def is_recalled(self, notice: Notice) -> bool:
+    def is_restored(self, notice: Notice) -> bool:
         """Whether an earlier daemon had told the programs of it."""
         return (notice.source, notice.id) in self._recalled
 
-    def unconfirmed(self, source: str) -> bool:
+    def has_unconfirmed(self, source: str) -> bool:
         """Whether something is recalled of this source that it has not told again."""
         return any(key[0] == source for key in self._unconfirmed)
 
-    def confirm(self, source: str) -> list[News]:
+    def withdraw_unconfirmed(self, source: str) -> list[NoticeChange]:
         """The source has said all that it has to say: what is recalled of it and was not among that is no more.
 
         A notice that can't be taken back holds until it expires, mentioned or not.
@@ -148,17 +150,17 @@ class Board:
         self._recalled.discard(key)
         self._unconfirmed.discard(key)
 
-    def _over_at(self, posted: Posted) -> float:
+    def _over_at(self, posted: ActiveNotice) -> float:
         deadline_at = posted.notice.deadline_at
         return math.inf if deadline_at is None else max(deadline_at, posted.received_at) + self._grace_s
 
 
-def is_graver(notice: Notice, other: Notice | None) -> bool:
+def is_more_severe(notice: Notice, other: Notice | None) -> bool:
     """Whether `notice` leaves less time, or is surer, than `other`."""
-    return other is None or _gravity(notice)[:2] < _gravity(other)[:2]
+    return other is None or _severity(notice)[:2] < _severity(other)[:2]
 
 
-def _gravity(notice: Notice) -> tuple[int, float, str, str]:
+def _severity(notice: Notice) -> tuple[int, float, str, str]:
     deadline_at = math.inf if notice.deadline_at is None else notice.deadline_at
     return (int(notice.certainty is Certainty.POSSIBLE), deadline_at, notice.source, notice.id)
 
@@ -168,7 +170,7 @@ def _as_before(notice: Notice, known: Notice) -> Notice:
 
     To count again from now would put the end off; and where a clock was set meanwhile the hour is still the same.
     """
-    if notice.said_wall != known.said_wall or (notice.deadline_at is None) != (known.deadline_at is None):
+    if notice.deadline_wall_at != known.deadline_wall_at or (notice.deadline_at is None) != (known.deadline_at is None):
         return notice
     return replace(notice, deadline_at=known.deadline_at)
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.notices.choose import NAMES, UnknownSourceError, automatic, sources
 from supervisor.host.notices.clouds.detect import (
     AZURE_ASSET_TAG,
     Cloud,
@@ -13,6 +12,7 @@ from supervisor.host.notices.clouds.detect import (
     has_gpu,
 )
 from supervisor.host.notices.settings import NoticeSettings
+from supervisor.host.notices.sources import NAMES, UnknownSourceError, automatic, sources
 
 FIRMWARE: dict[str, tuple[dict[str, str], Cloud | None]] = {
     "aws nitro": ({"sys_vendor": "Amazon EC2", "product_name": "p4d.24xlarge"}, Cloud.AWS),

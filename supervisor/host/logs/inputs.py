@@ -8,31 +8,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from supervisor.host.logs.events import COMMUNICATION, LOG, Capture
+from supervisor.host.logs.capture_mode import COMMUNICATION, LOG, CaptureModeParser
 from supervisor.host.logs.file import LogFile
-from supervisor.host.logs.lines import Lines, SystemLog, messages
+from supervisor.host.logs.file_writer import LogFileWriter
 from supervisor.host.logs.messages import (
-    Clear,
-    Cleared,
-    Ended,
-    Message,
-    Refused,
-    Take,
-    Trouble,
+    CaptureEnded,
+    CapturePipe,
+    CaptureRefused,
+    ClearFile,
+    FileCleared,
+    LogFailure,
+    LoggerMessage,
 )
-from supervisor.host.logs.writer import Writer
+from supervisor.host.logs.system_log import LineSplitter, SystemLogSender, line_formats
 
 READ_BYTES = 64 * 1024  # a pipe's default capacity
 LAST_READS = 16  # per pipe at the end: a grandchild that prints for ever must not hold it
 
 
-class Source(NamedTuple):
+class LogInput(NamedTuple):
     """A pipe that is read, and where what comes out of it goes: into a file, and line by line to log daemons."""
 
-    take: Take
-    writer: Writer | None
-    lines: Lines | None
-    capture: Capture | None
+    take: CapturePipe
+    writer: LogFileWriter | None
+    lines: LineSplitter | None
+    capture: CaptureModeParser | None
 
     def log(self, data: bytes) -> None:
         """Puts it there."""
@@ -42,7 +42,7 @@ class Source(NamedTuple):
             self.writer.put(data)
 
 
-class Sources:
+class LogInputs:
     """Belongs to one thread. `ring`, from any thread, has it call `look`; `tell` gets what is new, and about what.
 
     `tell_printed`: what a pipe's listeners are to hear. `epoll` says which pipes can be read; those of a file that is
@@ -53,24 +53,24 @@ class Sources:
         self,
         epoll: select.epoll,
         ring: Callable[[], None],
-        tell: Callable[[tuple[str, object], Message], None],
-        tell_printed: Callable[[Take, str, bytes], None],
+        tell: Callable[[tuple[str, object], LoggerMessage], None],
+        tell_printed: Callable[[CapturePipe, str, bytes], None],
     ) -> None:
         self.troubles: dict[str, str] = {}
         self._epoll = epoll
         self._ring = ring
         self._tell = tell
         self._tell_printed = tell_printed
-        self._sources: dict[int, Source] = {}  # by descriptor
+        self._sources: dict[int, LogInput] = {}  # by descriptor
         self._paused: set[int] = set()
-        self._writers: dict[str, Writer] = {}  # by path
-        self._logs: dict[str, SystemLog] = {}  # by address
-        self._answers: list[Cleared] = []  # from the writers' threads
+        self._writers: dict[str, LogFileWriter] = {}  # by path
+        self._logs: dict[str, SystemLogSender] = {}  # by address
+        self._answers: list[FileCleared] = []  # from the writers' threads
 
     def __contains__(self, descriptor: int) -> bool:
         return descriptor in self._sources
 
-    def __iter__(self) -> Iterator[tuple[int, Take]]:
+    def __iter__(self) -> Iterator[tuple[int, CapturePipe]]:
         return ((descriptor, source.take) for descriptor, source in self._sources.items())
 
     @property
@@ -84,12 +84,12 @@ class Sources:
         logs_are_idle = all(each.is_idle for each in self._logs.values())
         return logs_are_idle and all(each.is_idle for each in self._writers.values())
 
-    def take(self, take: Take, descriptor: int | None) -> None:
+    def take(self, take: CapturePipe, descriptor: int | None) -> None:
         """Reads one more pipe from now on; tells if that is not possible."""
         why = _refusal(take, descriptor)
         is_known = any(each.take.id == take.id for each in self._sources.values())
         if why:
-            self._tell(("pipe", take.id), Refused(take.id, why))
+            self._tell(("pipe", take.id), CaptureRefused(take.id, why))
         if descriptor is None:
             return
         if why or is_known:
@@ -99,14 +99,14 @@ class Sources:
             lines = self._lines_of(take)
         except RuntimeError as error:  # the host has no thread to spare
             os.close(descriptor)
-            self._tell(("pipe", take.id), Refused(take.id, str(error)))
+            self._tell(("pipe", take.id), CaptureRefused(take.id, str(error)))
             return
         os.set_blocking(descriptor, False)
-        capture = Capture(take.capture) if take.capture else None
-        self._sources[descriptor] = Source(take, self._writer_of(take), lines, capture)
+        capture = CaptureModeParser(take.capture) if take.capture else None
+        self._sources[descriptor] = LogInput(take, self._writer_of(take), lines, capture)
         self._epoll.register(descriptor, select.EPOLLIN)
 
-    def _writer_of(self, take: Take) -> Writer | None:
+    def _writer_of(self, take: CapturePipe) -> LogFileWriter | None:
         if not take.path:
             return None
         writer = self._writers.get(take.path)
@@ -115,13 +115,13 @@ class Sources:
             writer.hold(take.maxbytes, take.backups)
         return writer
 
-    def _lines_of(self, take: Take) -> Lines | None:
+    def _lines_of(self, take: CapturePipe) -> LineSplitter | None:
         ways = []
-        for address, message in messages(take):
+        for address, message in line_formats(take):
             if address not in self._logs:
-                self._logs[address] = SystemLog(address, self._ring)
+                self._logs[address] = SystemLogSender(address, self._ring)
             ways.append((self._logs[address], message))
-        return Lines(ways) if ways else None
+        return LineSplitter(ways) if ways else None
 
     def read(self, descriptor: int) -> bool:
         """Moves one piece; False if there was none."""
@@ -133,7 +133,7 @@ class Sources:
             return False
         if not data:
             self._let_go(descriptor)
-            self._tell(("pipe", take.id), Ended(take.id))
+            self._tell(("pipe", take.id), CaptureEnded(take.id))
             return False
         for kind, piece in source.capture.feed(data) if source.capture is not None else ((LOG, data),):
             if kind == LOG:
@@ -151,7 +151,7 @@ class Sources:
         for writer in self._writers.values():
             writer.act(LogFile.reopen)
 
-    def clear(self, order: Clear) -> None:
+    def clear(self, order: ClearFile) -> None:
         """Empties a file, also one that no pipe leads to, and tells when it is done."""
 
         def act(file: LogFile) -> None:
@@ -160,7 +160,7 @@ class Sources:
                 file.clear()
             except OSError as error:
                 number, why = error.errno or errno.EIO, error.strerror or str(error)
-            self._answers.append(Cleared(order.request, number, why))
+            self._answers.append(FileCleared(order.request, number, why))
             self._ring()
 
         writer = self._writers.get(order.path)
@@ -185,7 +185,7 @@ class Sources:
             trouble = "" if has_ended else writer.trouble
             if trouble != self.troubles.get(path, ""):
                 self.troubles[path] = trouble
-                self._tell(("trouble", path), Trouble(path, trouble))
+                self._tell(("trouble", path), LogFailure(path, trouble))
             if has_ended:
                 del self._writers[path]
                 self.troubles.pop(path, None)
@@ -194,16 +194,16 @@ class Sources:
         for address, log in self._logs.items():
             if log.trouble != self.troubles.get(address, ""):
                 self.troubles[address] = log.trouble
-                self._tell(("trouble", address), Trouble(address, log.trouble))
+                self._tell(("trouble", address), LogFailure(address, log.trouble))
         while self._answers:
             answer = self._answers.pop()
             self._tell(("clear", answer.request), answer)
 
-    def _new_writer(self, path: str) -> Writer:
-        writer = self._writers[path] = Writer(LogFile(Path(path), 0, 0), self._ring)
+    def _new_writer(self, path: str) -> LogFileWriter:
+        writer = self._writers[path] = LogFileWriter(LogFile(Path(path), 0, 0), self._ring)
         return writer
 
-    def _watch(self, writer: Writer, is_troubled: bool) -> None:
+    def _watch(self, writer: LogFileWriter, is_troubled: bool) -> None:
         is_full = writer.is_full
         if not is_full:
             for descriptor in [each for each in self._paused if self._sources[each].writer is writer]:
@@ -211,7 +211,7 @@ class Sources:
                 self._epoll.register(descriptor, select.EPOLLIN)
         writer.watched = is_full or is_troubled
 
-    def _pause(self, writer: Writer) -> None:
+    def _pause(self, writer: LogFileWriter) -> None:
         for descriptor, source in self._sources.items():
             if source.writer is writer and descriptor not in self._paused:
                 self._epoll.unregister(descriptor)
@@ -232,7 +232,7 @@ class Sources:
             writer.release()
 
 
-def _refusal(take: Take, descriptor: int | None) -> str:
+def _refusal(take: CapturePipe, descriptor: int | None) -> str:
     """Why a pipe can't be taken; empty if it can."""
     if descriptor is None:
         return "no descriptor arrived; the log keeper may have reached its limit of open files"

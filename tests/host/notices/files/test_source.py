@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import watchdog.observers.inotify_c as kernel
 
-from supervisor.core.notices.notice import Certainty, Kind
-from supervisor.host.notices.announcement import Moment
-from supervisor.host.notices.files.file import File
+from supervisor.core.notices.notice import Certainty, NoticeKind
+from supervisor.host.notices.announcement import ClockReading
 from supervisor.host.notices.files.format import read_notice
-from supervisor.host.notices.reading import ReadingError, stamp
+from supervisor.host.notices.files.source import NoticeFolderSource
+from supervisor.host.notices.parsing import ParseError, stamp
 from tests.host.notices.recorder import Recorder
 
 WALL = datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC)
-NOW = Moment(1000.0, WALL)
+NOW = ClockReading(1000.0, WALL)
 OTHER_UID = 4711
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 
@@ -59,13 +59,13 @@ def said(**more: object) -> dict[str, object]:
     return {"version": 1, "kind": "preemption", **more}
 
 
-def fast(folder: Path, owners: frozenset[int] = frozenset()) -> File:
-    return File(folder, owners, poll_s=0.05)
+def fast(folder: Path, owners: frozenset[int] = frozenset()) -> NoticeFolderSource:
+    return NoticeFolderSource(folder, owners, poll_s=0.05)
 
 
-def watchful(folder: Path) -> File:
+def watchful(folder: Path) -> NoticeFolderSource:
     """One that learns of changes from the kernel or not at all within a test's time."""
-    return File(folder, poll_s=3600.0)
+    return NoticeFolderSource(folder, poll_s=3600.0)
 
 
 # --- what a file means -----------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ def test_file_with_everything_is_read() -> None:
 
     announced = read_notice("swap.json", body.encode(), 0.0, NOW)
 
-    assert (announced.id, announced.kind, announced.certainty) == ("swap.json", Kind.SHUTDOWN, Certainty.POSSIBLE)
+    assert (announced.id, announced.kind, announced.certainty) == ("swap.json", NoticeKind.SHUTDOWN, Certainty.POSSIBLE)
     assert announced.deadline_at(NOW) == 1060.0
     assert announced.text == "disk  swap"
     assert announced.is_cancellable
@@ -88,7 +88,7 @@ def test_empty_file_is_a_certain_notice_without_a_time() -> None:
     announced = read_notice("now", b"", 0.0, NOW)
 
     assert (announced.kind, announced.certainty, announced.deadline_at(NOW)) == (
-        Kind.SHUTDOWN,
+        NoticeKind.SHUTDOWN,
         Certainty.CERTAIN,
         None,
     )
@@ -104,7 +104,7 @@ def test_seconds_count_from_when_the_file_was_written() -> None:
 
 @pytest.mark.parametrize("written_wall", [1e12, -1e12, 1e18, 253402300799.0])  # tmpfs keeps any of them
 def test_seconds_from_a_time_that_is_none_are_an_error(written_wall: float) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         read_notice("spot.json", json.dumps(said(in_s=30)).encode(), written_wall, NOW)
 
 
@@ -114,7 +114,7 @@ def test_rebalance_is_possible_unless_said_otherwise() -> None:
 
 
 def test_a_freeze_is_nothing_to_stop_for() -> None:
-    with pytest.raises(ReadingError, match="nothing to stop for"):
+    with pytest.raises(ParseError, match="nothing to stop for"):
         read_notice("a.json", json.dumps(said(kind="freeze", certainty="certain")).encode(), 0, NOW)
     assert read_notice("a.json", json.dumps(said()).encode(), 0, NOW).certainty is Certainty.CERTAIN
 
@@ -145,7 +145,7 @@ def test_a_freeze_is_nothing_to_stop_for() -> None:
     ],
 )
 def test_bad_content_is_an_error_that_names_what_is_bad(name: str, body: str, word: str) -> None:
-    with pytest.raises(ReadingError, match=word):
+    with pytest.raises(ParseError, match=word):
         read_notice(name, body.encode(), WALL.timestamp(), NOW)
 
 

@@ -6,7 +6,7 @@ The marks are Supervisor's (its `stdout_capture_maxbytes`). Standard library onl
 import base64
 from collections.abc import Iterator
 
-from supervisor.host.logs.messages import PIECE_BYTES, Printed, Take
+from supervisor.host.logs.messages import PIECE_BYTES, CapturePipe, OutputPrinted
 
 BEGIN = b"<!--XSUPERVISOR:BEGIN-->"
 END = b"<!--XSUPERVISOR:END-->"
@@ -18,7 +18,7 @@ CAPTURED = "CAPTURED"
 """A piece of what will be a message: for those who listen to all that is printed, and for no log."""
 
 
-class Capture:
+class CaptureModeParser:
     """Tells what stands between the marks from the rest, in whatever pieces it comes. Keeps its last `maxbytes`."""
 
     def __init__(self, maxbytes: int) -> None:
@@ -59,11 +59,11 @@ def _beginning(mark: bytes, data: bytes) -> int:
     return next((size for size in range(min(len(mark) - 1, len(data)), 0, -1) if data.endswith(mark[:size])), 0)
 
 
-def packets(take: Take, kind: str, data: bytes) -> list[Printed]:
+def packets(take: CapturePipe, kind: str, data: bytes) -> list[OutputPrinted]:
     """The messages that carry what came out of a pipe."""
     starts = range(0, max(len(data), 1), PIECE_BYTES)
     return [
-        Printed(
+        OutputPrinted(
             f"PROCESS_{kind}_{take.channel.upper()}",
             take.program,
             take.attempt,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.notices.announcement import Moment, Reading
+from supervisor.host.notices.announcement import ClockReading, NoticeReport
 from supervisor.host.notices.clouds.alibaba import read_termination
 from supervisor.host.notices.clouds.aws import (
     read_autoscaling,
@@ -19,11 +19,11 @@ from supervisor.host.notices.clouds.aws import (
 from supervisor.host.notices.clouds.azure import only_ours, read_events
 from supervisor.host.notices.clouds.google import read_maintenance, read_preempted, read_upcoming
 from supervisor.host.notices.files.format import read_notice
-from supervisor.host.notices.reading import ReadingError, date, document, rfc3339
+from supervisor.host.notices.parsing import ParseError, date, document, rfc3339
 from tests.fuzzing import cases
 
-NOW = Moment(1000.0, datetime(2026, 11, 21, tzinfo=UTC))
-READERS: dict[str, Callable[[bytes], Reading]] = {
+NOW = ClockReading(1000.0, datetime(2026, 11, 21, tzinfo=UTC))
+READERS: dict[str, Callable[[bytes], NoticeReport]] = {
     "spot": read_spot,
     "rebalance": read_rebalance,
     "scheduled": read_scheduled,
@@ -33,8 +33,8 @@ READERS: dict[str, Callable[[bytes], Reading]] = {
     "upcoming": read_upcoming,
     "events": lambda body: read_events(body, "trainer_0"),
     "alibaba": read_termination,
-    "file": lambda body: Reading((read_notice("a.json", body, 0.0, NOW),)),
-    "empty file": lambda body: Reading((read_notice("a", body, 0.0, NOW),)),
+    "file": lambda body: NoticeReport((read_notice("a.json", body, 0.0, NOW),)),
+    "empty file": lambda body: NoticeReport((read_notice("a", body, 0.0, NOW),)),
 }
 WORDS = st.sampled_from(
     [
@@ -96,10 +96,10 @@ BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).en
 def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
     try:
         reading = READERS[reader](body)
-    except ReadingError as error:
+    except ParseError as error:
         assert len(str(error)) < 500
         return
-    for announced in reading.announced:
+    for announced in reading.notices:
         deadline_at = announced.deadline_at(NOW)
         assert deadline_at is None or deadline_at >= NOW.monotonic_at
         assert announced.id
@@ -127,7 +127,7 @@ def test_any_event_of_azure_is_read_or_refused(event: dict[str, object]) -> None
 
     reading = read_events(body, "trainer_0")
 
-    assert len(reading.announced) + bool(reading.problem) <= 1
+    assert len(reading.notices) + bool(reading.problem) <= 1
     only_ours(body, "trainer_0")
 
 
@@ -140,5 +140,5 @@ def test_times_come_back_as_they_were_written(moment: datetime) -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"NaN", b"Infinity", b"\xff"])
 def test_json_made_to_hurt_is_refused(body: bytes) -> None:
-    with pytest.raises(ReadingError):
+    with pytest.raises(ParseError):
         document(body)

@@ -10,7 +10,7 @@ _DATE = re.compile(r"(?:[A-Za-z]{3}, )?(\d{1,2}) ([A-Za-z]{3}) (\d{4}) (\d\d):(\
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
-class ReadingError(ValueError):
+class ParseError(ValueError):
     """An answer without a meaning we know; the text says what was expected and what came."""
 
 
@@ -19,7 +19,7 @@ def text(body: bytes) -> str:
     try:
         return body.decode("utf-8").strip()
     except UnicodeDecodeError as error:
-        raise ReadingError(f"not text: {body[:40]!r}") from error
+        raise ParseError(f"not text: {body[:40]!r}") from error
 
 
 def document(body: bytes) -> Any:
@@ -27,7 +27,7 @@ def document(body: bytes) -> Any:
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ReadingError(f"not JSON ({type(error).__name__}): {body[:40]!r}") from error
+        raise ParseError(f"not JSON ({type(error).__name__}): {body[:40]!r}") from error
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -37,14 +37,14 @@ def _refuse_constant(name: str) -> NoReturn:
 def members(value: Any, what: str) -> dict[str, Any]:
     """`value` if it is a JSON object. Raises ReadingError."""
     if not isinstance(value, dict):
-        raise ReadingError(f"{what} is not an object: {value!r:.60}")
+        raise ParseError(f"{what} is not an object: {value!r:.60}")
     return value
 
 
 def entries(value: Any, what: str) -> list[Any]:
     """`value` if it is a JSON array. Raises ReadingError."""
     if not isinstance(value, list):
-        raise ReadingError(f"{what} is not a list: {value!r:.60}")
+        raise ParseError(f"{what} is not a list: {value!r:.60}")
     return value
 
 
@@ -52,7 +52,7 @@ def word(of: dict[str, Any], key: str) -> str:
     """The text under `key`. Raises ReadingError if there is none."""
     value = of.get(key)
     if not isinstance(value, str):
-        raise ReadingError(f"{key} is not text: {value!r:.60}")
+        raise ParseError(f"{key} is not text: {value!r:.60}")
     return value
 
 
@@ -64,11 +64,11 @@ def line(value: str, length: int = 200) -> str:
 def rfc3339(value: str) -> datetime:
     """`2026-11-21T00:51:52Z` as an aware time. Raises ReadingError."""
     if not _RFC3339.fullmatch(value):
-        raise ReadingError(f"not a time like 2026-11-21T00:51:52Z: {value!r:.60}")
+        raise ParseError(f"not a time like 2026-11-21T00:51:52Z: {value!r:.60}")
     try:
         return datetime.fromisoformat(value).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ReadingError(f"there is no such time: {value!r:.60}") from error
+        raise ParseError(f"there is no such time: {value!r:.60}") from error
 
 
 def date(value: str) -> datetime:
@@ -78,7 +78,7 @@ def date(value: str) -> datetime:
     """
     found = _DATE.fullmatch(value)
     if not found or found[2] not in _MONTHS:
-        raise ReadingError(f"not a time like 21 Jan 2027 09:00:43 GMT: {value!r:.60}")
+        raise ParseError(f"not a time like 21 Jan 2027 09:00:43 GMT: {value!r:.60}")
     try:
         return datetime(
             int(found[3]),
@@ -90,7 +90,7 @@ def date(value: str) -> datetime:
             tzinfo=UTC,
         )
     except ValueError as error:
-        raise ReadingError(f"there is no such time: {value!r:.60}") from error
+        raise ParseError(f"there is no such time: {value!r:.60}") from error
 
 
 def stamp(moment: datetime) -> str:

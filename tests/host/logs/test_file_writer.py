@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs import writer as log_writer
+from supervisor.host.logs import file_writer
 from supervisor.host.logs.file import LogFile
-from supervisor.host.logs.writer import Writer
+from supervisor.host.logs.file_writer import LogFileWriter
 from tests.host.conftest import PATIENCE_S
 from tests.reading import content
 from tests.waiting import wait_until
@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_writer, "REST_S", 0.01)
+    monkeypatch.setattr(file_writer, "REST_S", 0.01)
 
 
 def has_thread(path: Path) -> bool:
@@ -25,7 +25,7 @@ def has_thread(path: Path) -> bool:
 
 def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "quiet.log"
-    writer = Writer(LogFile(path, 0, 0), lambda: None)
+    writer = LogFileWriter(LogFile(path, 0, 0), lambda: None)
     writer.hold(0, 0)
     wait_until(path.exists)
     wait_until(lambda: not has_thread(path))
@@ -38,20 +38,20 @@ def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> 
 
 def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) -> None:
     path = tmp_path / "often.log"
-    writer = Writer(LogFile(path, 0, 0), lambda: None)
+    writer = LogFileWriter(LogFile(path, 0, 0), lambda: None)
     writer.hold(0, 0)
     pieces = [f"{number}\n".encode() for number in range(300)]
     for number, piece in enumerate(pieces):
         writer.put(piece)
         if number % 30 == 0:
-            time.sleep(log_writer.REST_S)  # about when the thread makes up its mind
+            time.sleep(file_writer.REST_S)  # about when the thread makes up its mind
 
     wait_until(lambda: content(path) == b"".join(pieces))
 
 
 def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
     path, rung = tmp_path / "short.log", threading.Event()
-    writer = Writer(LogFile(path, 0, 0), rung.set)
+    writer = LogFileWriter(LogFile(path, 0, 0), rung.set)
     writer.hold(0, 0)
     writer.put(b"one\n")
     writer.put(b"two\n")
@@ -65,7 +65,7 @@ def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, 
 
 def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
     path, rung = tmp_path / "left.log", threading.Event()
-    writer = Writer(LogFile(path, 0, 0), rung.set)
+    writer = LogFileWriter(LogFile(path, 0, 0), rung.set)
     writer.hold(0, 0)
     wait_until(path.exists)
     wait_until(lambda: not has_thread(path))
