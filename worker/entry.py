@@ -27,15 +27,15 @@ def main(arguments: Sequence[str]) -> int:
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        describe = find(arguments[0])
+        describe = find_entry_point(arguments[0])
     except BadEntryPoint as error:
         present.give_up(WorkerExit.BAD_LAUNCH, str(error))
     from worker import hot_standby, loop
     from worker.checkpoint import devices  # TensorFlow only once there is something to train
 
-    heated = hot_standby.heat(present, describe) if present.is_standby and present.launch.standby == HOT else None
+    heated = hot_standby.prepare(present, describe) if present.is_standby and present.launch.standby == HOT else None
     if heated is not None:
-        hot_standby.settle(present, heated)
+        hot_standby.wait_for_promotion(present, heated)
         loop.train(heated.training, heated.strategy, heated.step)
         return 0
     strategy = devices.strategy()
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def find(text: str) -> Callable[[], object]:
+def find_entry_point(text: str) -> Callable[[], object]:
     """The function named `package.module:function`.
 
     Raises BadEntryPoint if it doesn't exist or can't be called; an exception inside the module passes through.

@@ -20,7 +20,7 @@ from supervisor.protocol import durable
 from supervisor.protocol.layout import PARTIAL
 from worker.checkpoint.restore import outermost
 from worker.process import attempt
-from worker.state import hidden_state
+from worker.state import extra_state
 
 RECORD = "EXPORT.json"
 FORMAT = 1
@@ -54,9 +54,9 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
     return final
 
 
-def of_run(tracked: tf.train.Checkpoint, directory: Path, step: int) -> Path:
+def export_run(tracked: tf.train.Checkpoint, directory: Path, step: int) -> Path:
     """Exports the one model that a run trains, as it is now. Raises ExportError, also if there is not exactly one."""
-    models = outermost(hidden_state.tracked(tracked, tf.keras.Model))
+    models = outermost(extra_state.tracked_objects(tracked, tf.keras.Model))
     if len(models) != 1:
         raise ExportError(
             f"cannot export to {directory}: the run tracks {len(models)} models, and export_dir needs one; take the "

@@ -18,10 +18,10 @@ from supervisor.protocol.exit_codes import WorkerExit
 from worker import batch_spec, loop
 from worker.checkpoint import devices
 from worker.checkpoint.restore import build
-from worker.data.batches import Examples, Feed
+from worker.data.batches import BatchReader, Examples
 from worker.process import standby
 from worker.process.attempt import Attempt, one_line
-from worker.state import hidden_state
+from worker.state import extra_state
 from worker.state.state_file import Position
 
 _STATELESS_ENOUGH = frozenset(
@@ -33,7 +33,7 @@ _STATELESS_ENOUGH = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Heated:
+class PreparedTraining:
     """What is there before the attempt begins. `step`: None where it was not traced."""
 
     training: loop.Training
@@ -42,12 +42,12 @@ class Heated:
     microbatches: int
 
 
-def heat(present: Attempt, describe: Callable[[], object]) -> Heated | None:
+def prepare(present: Attempt, describe: Callable[[], object]) -> PreparedTraining | None:
     """Builds and traces; None where that can't be, and the standby is to be a warm one."""
     told = present.launch
     if told.checkpoint_dir is None:
         return None
-    if not batch_spec.are_known(told.checkpoint_dir):
+    if not batch_spec.is_recorded(told.checkpoint_dir):
         present.reporter.remark("standby: warm, not hot: no worker of this job has trained yet")
         return None
     strategy = devices.strategy_of(told)
@@ -58,11 +58,11 @@ def heat(present: Attempt, describe: Callable[[], object]) -> Heated | None:
     build(tf.train.Checkpoint(model=training.model, optimizer=training.optimizer), strategy)
     step = None
     if present.is_standby:  # else there is no time to lose
-        step = _traced(present, training, strategy, told.microbatches, told.checkpoint_dir)
-    return Heated(training, strategy, step, told.microbatches)
+        step = _trace_step(present, training, strategy, told.microbatches, told.checkpoint_dir)
+    return PreparedTraining(training, strategy, step, told.microbatches)
 
 
-def settle(present: Attempt, heated: Heated) -> None:
+def wait_for_promotion(present: Attempt, heated: PreparedTraining) -> None:
     """Waits to be an attempt, and for what it begins from; executes the process anew where that is not for it."""
     if present.is_standby:
         standby.wait(present, standby.HOT)
@@ -73,27 +73,27 @@ def settle(present: Attempt, heated: Heated) -> None:
         standby.start_anew(present, "batches are divided into other parts than the standby traced")
 
 
-def _traced(
+def _trace_step(
     present: Attempt, training: loop.Training, strategy: tf.distribute.Strategy, microbatches: int, directory: Path
 ) -> loop.Step | None:
     """The compiled step, run once where that leaves no trace."""
     began = time.monotonic()
-    generators = hidden_state.read_generators()
+    generators = extra_state.read_generators()
     step = loop.train_step(training, strategy, microbatches)
     try:
-        inputs, labels = batch_spec.zeros(directory, strategy)
+        inputs, labels = batch_spec.zero_batch(directory, strategy)
         concrete = step.get_concrete_function(inputs, labels)  # type: ignore[attr-defined]
-        hidden = unknown_state(concrete)
+        hidden = unrestorable_state(concrete)
         if hidden:
             present.reporter.remark(f"standby: its step is traced, not run, as it keeps state in {', '.join(hidden)}")
         else:
             _run_once(step, (inputs, labels), concrete.variables)
-        _feed_once(strategy)
-    except (batch_spec.Unknown, tf.errors.OpError, ValueError, TypeError) as error:
+        _read_once(strategy)
+    except (batch_spec.UnknownBatchSpec, tf.errors.OpError, ValueError, TypeError) as error:
         present.reporter.remark(f"standby: its step is not traced: {one_line(error)}")
         return None
     finally:
-        hidden_state.write_generators(generators)
+        extra_state.write_generators(generators)
     present.reporter.remark(f"standby: traced its step in {time.monotonic() - began:.1f} s")
     return step
 
@@ -108,10 +108,10 @@ def _run_once(step: loop.Step, batch: tuple[Any, Any], variables: Iterable[Any])
             variable.assign(value)
 
 
-def _feed_once(strategy: tf.distribute.Strategy) -> None:
+def _read_once(strategy: tf.distribute.Strategy) -> None:
     """Takes one batch of examples of nobody's: what TensorFlow loads and compiles for any dataset is there then."""
     rows = 8 * strategy.num_replicas_in_sync
-    feed = Feed(Examples(tf.zeros([rows]), batch_size=rows), strategy, Position())
+    feed = BatchReader(Examples(tf.zeros([rows]), batch_size=rows), strategy, Position())
     next(feed.rest_of_epoch())
     feed.abandon()
 
@@ -122,7 +122,7 @@ def _components(variables: Iterable[Any]) -> list[Any]:
     return list({id(part): part for part in parts}.values())
 
 
-def unknown_state(concrete: Any) -> list[str]:
+def unrestorable_state(concrete: Any) -> list[str]:
     """Where a traced step keeps state that nobody can put back: kinds of operations, and captured resources."""
     definition = concrete.graph.as_graph_def()
     nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
@@ -130,13 +130,13 @@ def unknown_state(concrete: Any) -> list[str]:
     kinds = {node.op for node in nodes} - _STATELESS_ENOUGH - local
     known = {id(part.handle) for part in _components(concrete.variables)}
     resources = any(
-        outer.dtype in (tf.resource, tf.variant) and id(outer) not in known and not _only_orders(inner)
+        outer.dtype in (tf.resource, tf.variant) and id(outer) not in known and not _is_ordering_token(inner)
         for outer, inner in concrete.graph.captures
     )
     return sorted(kind for kind in kinds if _has_state(kind)) + (["a table or a dataset"] if resources else [])
 
 
-def _only_orders(captured: Any) -> bool:
+def _is_ordering_token(captured: Any) -> bool:
     """Whether it is a token by which TensorFlow keeps collective operations in order; nobody reads a value of it."""
     kinds = [consumer.type for consumer in captured.consumers()]
     return bool(kinds) and all(kind.startswith("Collective") for kind in kinds)

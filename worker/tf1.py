@@ -21,7 +21,7 @@ from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import devices, tensorflow_conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process import attempt
-from worker.progress.tensorboard import EVERY
+from worker.progress.tensorboard import SUMMARY_EVERY
 
 MAX_NAMED = 10  # variables in a message
 _WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL | re.MULTILINE)
@@ -59,7 +59,7 @@ class Run(FilesRun):
         directory: str | Path | None = None,
         interval: str | None = None,
         summaries: str | Path | None = None,
-        summary_every: int = EVERY,
+        summary_every: int = SUMMARY_EVERY,
     ) -> None:
         """`session`: a tf.compat.v1.Session whose graph is complete."""
         self._saver_files = _SaverFiles(session)
@@ -67,7 +67,7 @@ class Run(FilesRun):
                          summaries=summaries, summary_every=summary_every)  # fmt: skip
 
     def __enter__(self) -> Self:
-        self._saver_files.look()
+        self._saver_files.record_non_finite()
         super().__enter__()
         return self
 
@@ -92,7 +92,7 @@ class _SaverFiles:
             floats = [each for each in tf.compat.v1.global_variables() if each.dtype.base_dtype.is_floating]
             self._finite = {each.op.name: tf.reduce_all(tf.math.is_finite(each)) for each in floats}
         self._on_purpose: frozenset[str] = frozenset()
-        self._beside = _Beside(session)
+        self._copier = _SessionCopier(session)
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -103,16 +103,16 @@ class _SaverFiles:
         return tensorflow_conditions.topology(None, self._session)
 
     def write(self, folder: Path) -> None:
-        with _in_pythons_words():
+        with _as_python_errors():
             self._check_finite()
             self._saver.save(self._session, str(folder / layout.PREFIX), write_meta_graph=False, write_state=False)
 
     def copied(self) -> Callable[[Path], None] | None:
-        with _in_pythons_words():
+        with _as_python_errors():
             self._check_finite()
-            return self._beside.copied()
+            return self._copier.copied()
 
-    def look(self) -> None:
+    def record_non_finite(self) -> None:
         """Notes which variables are not finite on purpose, before the first step."""
         self._on_purpose = frozenset(self._not_finite())
 
@@ -143,7 +143,7 @@ class _SaverFiles:
 
     def _restore(self, prefix: Path) -> None:
         held = tf.train.load_checkpoint(str(prefix)).get_variable_to_shape_map()
-        wanted = dict(map(_whole, self._saver_variables()))
+        wanted = dict(map(_saved_name_and_shape, self._saver_variables()))
         odd = [f"{name} {shape}" for name, shape in sorted(wanted.items()) if held.get(name) != shape]
         if odd:
             there = ", ".join(f"{name} {shape}" for name, shape in sorted(held.items()))
@@ -158,7 +158,7 @@ class _SaverFiles:
             return list(tf.compat.v1.global_variables())
 
 
-def _whole(variable: Any) -> tuple[str, list[int]]:
+def _saved_name_and_shape(variable: Any) -> tuple[str, list[int]]:
     """Name and shape under which a variable is saved; a partitioned one's parts are together."""
     part = variable._get_save_slice_info()
     if part is not None:
@@ -166,7 +166,7 @@ def _whole(variable: Any) -> tuple[str, list[int]]:
     return variable.op.name, variable.shape.as_list()
 
 
-class _Beside:
+class _SessionCopier:
     """Writes copies of a session's variables, as its Saver writes the variables, while the session goes on."""
 
     def __init__(self, session: Any) -> None:
@@ -191,35 +191,35 @@ class _Beside:
         """
         if not self._can:
             return None
-        values = [_own(each) for each in self._session.run(self._variables)]
+        values = [_owned_array(each) for each in self._session.run(self._variables)]
         fed = dict(zip(self._given, values, strict=True))
 
         def write(folder: Path) -> None:
-            with _in_pythons_words(), tf.compat.v1.Session(graph=self._graph, config=_NO_GPU) as session:
+            with _as_python_errors(), tf.compat.v1.Session(graph=self._graph, config=_NO_GPU) as session:
                 session.run(self._write, {**fed, self._prefix: str(folder / layout.PREFIX)})
 
         return write
 
 
-def _own(value: Any) -> Any:
+def _owned_array(value: Any) -> Any:
     """What a session gave, apart from the session's memory: mostly it is, but nothing says that it always is."""
     return np.require(value, requirements="O") if isinstance(value, np.ndarray) else value
 
 
 @contextlib.contextmanager
-def _in_pythons_words() -> Iterator[None]:
+def _as_python_errors() -> Iterator[None]:
     """Raises MemoryError and OSError for what TensorFlow says of memory, disks and devices. For a full disk and for a
     lack of memory it has one class; only the former has a number here, as only there a deleted checkpoint helps."""
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
         if attempt.says_disk_full(str(error.message)):
-            raise OSError(errno.ENOSPC, _in_short(error)) from error
-        raise MemoryError(_in_short(error)) from error
+            raise OSError(errno.ENOSPC, _short_message(error)) from error
+        raise MemoryError(_short_message(error)) from error
     except tf.errors.OpError as error:
-        raise OSError(_in_short(error)) from error
+        raise OSError(_short_message(error)) from error
 
 
-def _in_short(error: tf.errors.OpError) -> str:
+def _short_message(error: tf.errors.OpError) -> str:
     """Without where in the script the operation was made, which comes first and takes pages."""
     return " ".join(_WHERE_MADE.sub("", str(error.message)).split())[:300]

@@ -14,7 +14,7 @@ from supervisor.protocol.messages import Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker import loop, microbatch
-from worker.data.batches import Feed
+from worker.data.batches import BatchReader
 from worker.process.attempt import lacks_memory
 from worker.state.state_file import Position
 
@@ -43,7 +43,7 @@ def test_the_steps_of_the_ready_made_loop_stay_the_same_but_for_rounding(two_rep
         divided.model.set_weights(whole.model.get_weights())
         for each in (whole, divided):
             each.optimizer.build(each.model.trainable_variables)  # as worker.Run does
-    batches = list(Feed(whole.data, two_replicas, Position()).rest_of_epoch())
+    batches = list(BatchReader(whole.data, two_replicas, Position()).rest_of_epoch())
     losses, norms = [], []
     for each, parts in ((whole, 1), (divided, split)):
         step = loop.train_step(each, two_replicas, parts)

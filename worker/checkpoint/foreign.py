@@ -22,8 +22,8 @@ from worker.checkpoint.restore import (
     differences,
 )
 from worker.checkpoint.tpu import on_host
-from worker.state import hidden_state
-from worker.state.state_file import Position, State
+from worker.state import extra_state
+from worker.state.state_file import Position, TrainingState
 
 SURE = ("global_step", "step", "iter")  # a step counter in the checkpoint itself, not a guess from its name
 SLOTS = (("momentum", "Adam"), ("velocity", "Adam_1"), ("momentum", "Momentum"))  # of Keras optimizers, of TF1's
@@ -44,14 +44,16 @@ def restore(tracked: tf.train.Checkpoint, prefix: Path) -> Found:
     unmatched = _by_objects(tracked, prefix) if bundle.object_based else _by_names(tracked, prefix, step)
     if not any(word in source for word in SURE):
         unmatched.append(f"the step, which is taken to be {step}, from {source}")
-    state = State(step=step, position=Position())
+    state = TrainingState(step=step, position=Position())
     return Found(prefix.name, state, tuple(unmatched[:MAX_NAMED]), bundle.size_bytes, time.monotonic() - started)
 
 
 def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
     """What the models of a program are; random state and statistics are not."""
     found = {
-        id(each): each for model in hidden_state.tracked(tracked, tf.keras.Model) for each in model.trainable_variables
+        id(each): each
+        for model in extra_state.tracked_objects(tracked, tf.keras.Model)
+        for each in model.trainable_variables
     }
     return list(found.values())
 
@@ -91,7 +93,7 @@ def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str
     if bare:
         held = ", ".join(f"{name} {shape}" for name, shape in sorted(shapes.items())[:MAX_NAMED])
         raise _unfit(prefix, f"it does not hold {', '.join(bare[:MAX_NAMED])}; it holds {held}")
-    for optimizer in hidden_state.tracked(tracked, tf.keras.optimizers.Optimizer):
+    for optimizer in extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer):
         optimizer.iterations.assign(step)
         slots, without = _slots(optimizer, placed, shapes)
         placed, here = [*placed, *slots], [*here, *without]
@@ -105,7 +107,7 @@ def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str
 def _model_variables(tracked: tf.train.Checkpoint) -> Iterator[Any]:
     """Every variable of the models that a checkpoint can hold, once."""
     seen: set[int] = set()
-    for model in hidden_state.tracked(tracked, tf.keras.Model):
+    for model in extra_state.tracked_objects(tracked, tf.keras.Model):
         for variable in model.weights:
             if id(variable) not in seen:
                 seen.add(id(variable))

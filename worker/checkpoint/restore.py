@@ -14,9 +14,9 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wording import counted
 from worker.checkpoint.save_parts import COPIES
 from worker.checkpoint.tpu import on_host
-from worker.state import hidden_state
+from worker.state import extra_state
 from worker.state import state_file as state
-from worker.state.state_file import State
+from worker.state.state_file import TrainingState
 
 MAX_NAMED = 50  # names listed in a message; more help nobody
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -31,7 +31,7 @@ class Found:
     """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
 
     name: str
-    state: State
+    state: TrainingState
     unmatched: tuple[str, ...]
     size_bytes: int
     took_s: float
@@ -42,7 +42,7 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
 
     Raises ValueError, saying what to call, where a model or an optimizer can't be built from here.
     """
-    models = hidden_state.tracked(tracked, tf.keras.Model)
+    models = extra_state.tracked_objects(tracked, tf.keras.Model)
     for model in models:
         if not model.built:
             raise ValueError(
@@ -50,7 +50,7 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
                 f"model.build(input_shape) before worker.Run"
             )
     optimizers = outermost(
-        hidden_state.tracked(tracked, tf.keras.optimizers.Optimizer)
+        extra_state.tracked_objects(tracked, tf.keras.optimizers.Optimizer)
     )  # loss scaling wraps another one
     waiting = [found for found in optimizers if not found.built]
     outer = outermost(models)
@@ -64,7 +64,7 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
         _be_in_scope(outer[0], strategy)
         with scope:
             optimizer.build(outer[0].trainable_variables)
-    hidden_state.make_global_seed(strategy)
+    extra_state.create_global_seed(strategy)
 
 
 def _be_in_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
@@ -85,7 +85,9 @@ def outermost(found: list[Any]) -> list[Any]:
     return [each for each in found if id(each) not in parts]
 
 
-def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[hidden_state.Own] = ()) -> Found:
+def restore(
+    tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[extra_state.OwnGenerator] = ()
+) -> Found:
     """Puts the checkpoint in `folder`, proven whole, into the tracked objects and the random generators.
 
     `own`: the script's own generators, in the order in which they were saved.
@@ -96,10 +98,10 @@ def restore(tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequ
     started = time.monotonic()
     unmatched = _restore_tracked(tracked, folder)
     try:
-        host = state.parse((folder / layout.STATE).read_bytes())
-        hidden = hidden_state.hidden_variables(tracked)
-        hidden_state.write_seeds(hidden, host.seeds)
-        hidden_state.write_generators(host.generators, own)
+        host = state.parse_state((folder / layout.STATE).read_bytes())
+        hidden = extra_state.extra_variables(tracked)
+        extra_state.write_seeds(hidden, host.seeds)
+        extra_state.write_generators(host.generators, own)
     except (ValueError, KeyError, TypeError) as error:
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, folder, replicas)
@@ -126,7 +128,7 @@ def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
     return []
 
 
-def _restore_copies(hidden: hidden_state.Hidden, host: State, folder: Path, replicas: int) -> list[str]:
+def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, folder: Path, replicas: int) -> list[str]:
     if host.replicas != replicas:
         written = counted(host.replicas, "replica")
         return [f"per-replica values (written by {written}, now {replicas}: all get the first one's)"]

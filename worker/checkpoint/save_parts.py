@@ -32,8 +32,8 @@ from worker.saving.save import (
     SaveError,
     StandsStill,
 )
-from worker.state import hidden_state
-from worker.state.state_file import Position, State
+from worker.state import extra_state
+from worker.state.state_file import Position, TrainingState
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
@@ -56,7 +56,7 @@ class Taken:
     `is_apart`: whether the next step leaves it as it is."""
 
     name: CheckpointName
-    host: State
+    host: TrainingState
     bundles: Mapping[str, Snapshot] | None
     parts: Mapping[str, bytes]
     is_apart: bool
@@ -75,7 +75,7 @@ class CheckpointWriter:
         origin: Origin,
         policy: RetentionPolicy,
         replicas: int,
-        own: Sequence[hidden_state.Own] = (),
+        own: Sequence[extra_state.OwnGenerator] = (),
         make_room: bool = False,
         check: Callable[[], None] = lambda: None,
         must_be_finite: bool = False,
@@ -92,7 +92,7 @@ class CheckpointWriter:
         self._replicas = replicas
         self._own = own
         self._parts = parts
-        self._hidden = hidden_state.hidden_variables(tracked)
+        self._hidden = extra_state.extra_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
@@ -107,11 +107,11 @@ class CheckpointWriter:
         made, or there is no memory for one. Raises SaveError if there is too little for anything.
         """
         name = CheckpointName(figures.step, self._attempt)
-        host = State(
+        host = TrainingState(
             step=figures.step,
             position=figures.position,
-            seeds=hidden_state.read_seeds(self._hidden),
-            generators=hidden_state.read_generators(self._own),
+            seeds=extra_state.read_seeds(self._hidden),
+            generators=extra_state.read_generators(self._own),
             metrics=figures.metrics,
             replica_metrics=figures.replica_metrics,
             replicas=self._replicas,

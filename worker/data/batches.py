@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from supervisor.protocol.wording import counted
-from worker.data import agreement
-from worker.data.skipping import (
-    END,
+from worker.data import collectives
+from worker.data.resume_dataset import (
+    END_OF_DATA,
     Batch,
-    explained,
-    rows_of,
-    skipped,
-    taken_off,
+    count_rows,
+    explain_uncuttable,
+    skip_consumed,
+    skip_distributed,
 )
 from worker.state.state_file import Position
 
@@ -83,7 +83,7 @@ class Examples:
             later = number - left
             here = later < 0
             epoch = tf.constant(position.epoch, tf.int64)
-            return self._rows(
+            return self._row_indices(
                 tf.where(here, epoch, epoch + 1 + later // self.per_epoch),
                 tf.where(here, first + number * self.batch_size, later % self.per_epoch * self.batch_size),
             )
@@ -107,7 +107,7 @@ class Examples:
     def _parallel(self) -> dict[str, Any]:
         return {"num_parallel_calls": self._readers, "deterministic": True}
 
-    def _rows(self, epoch: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    def _row_indices(self, epoch: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
         rows = start + tf.range(self.batch_size, dtype=tf.int64)
         if not self._shuffle:
             return rows
@@ -119,7 +119,7 @@ class Examples:
         return batch if len(batch) > 1 else batch[0]
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Something that yields batches from a position on."""
 
     def is_over(self, position: Position) -> bool:
@@ -129,7 +129,7 @@ class Source(Protocol):
         """A dataset that begins with the batch at `position`."""
 
 
-class _Passes:
+class _DatasetPerEpoch:
     """A finite tf.data.Dataset: one pass is an epoch. A resume runs everything that is skipped, so late in a long epoch
     it takes as long as reading up to there. With `shuffle(reshuffle_each_iteration=True)` and no seed the order after a
     resume is another one: use a seeded shuffle in a function of the epoch, or `worker.Examples`.
@@ -141,31 +141,31 @@ class _Passes:
         self,
         of_epoch: Callable[[int], Any],
         strategy: tf.distribute.Strategy | None = None,
-        together: agreement.Gang | None = None,
+        gang: collectives.Gang | None = None,
     ) -> None:
         self._of_epoch = of_epoch
         self._strategy = strategy
-        self._together = together
+        self._gang = gang
 
     def is_over(self, position: Position) -> bool:
         """Only its end says so."""
         return False
 
     def open(self, position: Position) -> Any:
-        dataset = _by_rows(self._of_epoch(position.epoch))
+        dataset = _shared_by_rows(self._of_epoch(position.epoch))
         if position.batch == 0:
             return dataset
         if isinstance(dataset, tf.distribute.DistributedDataset):
             self._prove_workers(position)
-            return taken_off(dataset, position, self._together)
-        if _policy(dataset) is not _Sharding.DATA:
+            return skip_distributed(dataset, position, self._gang)
+        if _sharding_policy(dataset) is not _Sharding.DATA:
             self._prove_workers(position)
-            if self._together is not None and self._strategy is not None:
-                return taken_off(self._strategy.experimental_distribute_dataset(dataset), position, self._together)
-        return skipped(dataset, position)
+            if self._gang is not None and self._strategy is not None:
+                return skip_distributed(self._strategy.experimental_distribute_dataset(dataset), position, self._gang)
+        return skip_consumed(dataset, position)
 
     def _prove_workers(self, position: Position) -> None:
-        workers = 1 if self._together is None else self._together.size
+        workers = 1 if self._gang is None else self._gang.size
         if position.workers not in (None, workers):
             processes = counted(workers, "process", "processes")
             raise ValueError(
@@ -179,22 +179,22 @@ class _Passes:
 _Sharding = tf.data.experimental.AutoShardPolicy
 
 
-def _policy(dataset: tf.data.Dataset) -> Any:
+def _sharding_policy(dataset: tf.data.Dataset) -> Any:
     return dataset.options().experimental_distribute.auto_shard_policy
 
 
-def _by_rows(dataset: Any) -> Any:
+def _shared_by_rows(dataset: Any) -> Any:
     """The same, whose batches several processes share out row by row, if it doesn't say what they shall do."""
-    if not isinstance(dataset, tf.data.Dataset) or _policy(dataset) is not _Sharding.AUTO:
+    if not isinstance(dataset, tf.data.Dataset) or _sharding_policy(dataset) is not _Sharding.AUTO:
         return dataset
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = _Sharding.DATA
     return dataset.with_options(options)
 
 
-def prove_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
+def check_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
     """Raises ValueError where so many workers would each read a dataset of its own: its rows are no one's position."""
-    policy = _policy(_by_rows(dataset))
+    policy = _sharding_policy(_shared_by_rows(dataset))
     if workers > 1 and policy is not _Sharding.DATA:
         raise ValueError(
             f"cannot fit on {workers} workers with auto_shard_policy {policy.name}: each would read a dataset of its "
@@ -203,23 +203,23 @@ def prove_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
         )
 
 
-def source_of(
-    given: Any, strategy: tf.distribute.Strategy | None = None, together: agreement.Gang | None = None
-) -> Source:
+def as_batch_source(
+    given: Any, strategy: tf.distribute.Strategy | None = None, gang: collectives.Gang | None = None
+) -> BatchSource:
     """What `run.batches` was given, as a source. Raises TypeError for what can't be resumed."""
     if isinstance(given, Examples):
         return given
     if isinstance(given, tf.data.Dataset | tf.distribute.DistributedDataset):
-        return _Passes(lambda epoch: given, strategy, together)
+        return _DatasetPerEpoch(lambda epoch: given, strategy, gang)
     if callable(given):
-        return _Passes(given, strategy, together)
+        return _DatasetPerEpoch(given, strategy, gang)
     raise TypeError(
         f"cannot resume in the middle of a {type(given).__name__}; give the data as a worker.Examples (of arrays, or "
         f"with load=), a tf.data.Dataset, or a function that makes the dataset of an epoch"
     )
 
 
-class Feed:
+class BatchReader:
     """The batches of one source over the replicas of a strategy; `position` counts those handed out."""
 
     def __init__(
@@ -228,13 +228,13 @@ class Feed:
         strategy: tf.distribute.Strategy | None,
         position: Position,
         left_out: frozenset[tuple[int, int]] = frozenset(),
-        together: agreement.Gang | None = None,
+        gang: collectives.Gang | None = None,
     ) -> None:
-        """`left_out`: (epoch, batch) of those that nobody gets. `together`: the processes that share out the rest."""
+        """`left_out`: (epoch, batch) of those that nobody gets. `gang`: the processes that share out the rest."""
         self.given = given
         self.position = position
-        self._source = source_of(given, strategy, together)
-        self._together = together
+        self._source = as_batch_source(given, strategy, gang)
+        self._gang = gang
         self._strategy = strategy
         self._left_out = left_out
         self._handed_out: list[tuple[int, int]] = []
@@ -250,18 +250,18 @@ class Feed:
             self._end_epoch()
         while self.position.epoch == epoch:
             batch = self._next()
-            if batch is END:
+            if batch is END_OF_DATA:
                 self._end_epoch()
                 return
             this = self.position.epoch, self.position.batch
             self.rows = self._rows(batch)
-            self._count(batch)
+            self._advance(batch)
             if this in self._left_out:
                 continue
             self._handed_out.append(this)
             yield batch
 
-    def taken(self) -> list[tuple[int, int]]:
+    def pop_handed_out(self) -> list[tuple[int, int]]:
         """(epoch, batch) of those handed out since the last time."""
         taken, self._handed_out = self._handed_out, []
         return taken
@@ -278,38 +278,38 @@ class Feed:
 
     def _next(self) -> Batch:
         try:
-            return next(self._opened(), END)
+            return next(self._open_iterator(), END_OF_DATA)
         except tf.errors.OpError as error:
-            if (plain := explained(error)) is not None:
+            if (plain := explain_uncuttable(error)) is not None:
                 raise plain from error
             raise
 
-    def _opened(self) -> Iterator[Batch]:
+    def _open_iterator(self) -> Iterator[Batch]:
         if self._iterator is None:
             self._fresh = self.position.batch == 0
-            if not self._fresh and self._together is not None and not isinstance(self._source, Examples):
-                self.position = self._together.of_all(self.position)
-            self._iterator = iter(self._distributed(self._source.open(self.position)))
+            if not self._fresh and self._gang is not None and not isinstance(self._source, Examples):
+                self.position = self._gang.merge_shares(self.position)
+            self._iterator = iter(self._distribute(self._source.open(self.position)))
         return self._iterator
 
-    def _distributed(self, dataset: Any) -> Any:
+    def _distribute(self, dataset: Any) -> Any:
         if self._strategy is not None and isinstance(dataset, tf.data.Dataset):
             return self._strategy.experimental_distribute_dataset(dataset)
         return dataset
 
     def _rows(self, batch: Batch) -> int | None:
         """How many examples a global batch holds; None where this process sees only its part of it, and can't know."""
-        if self._together is None:
-            return rows_of(batch)
+        if self._gang is None:
+            return count_rows(batch)
         return self._source.batch_size if isinstance(self._source, Examples) else None
 
-    def _count(self, batch: Batch) -> None:
+    def _advance(self, batch: Batch) -> None:
         before, examples, share = self.position, self.position.examples, 0
-        workers = 1 if self._together is None else self._together.size
+        workers = 1 if self._gang is None else self._gang.size
         if examples is not None and self.rows is not None:
             examples += self.rows
         elif examples is not None:
-            share = before.share + rows_of(batch)
+            share = before.share + count_rows(batch)
         self.position = Position(before.epoch, before.batch + 1, examples, share, workers)
         if self._source.is_over(self.position):
             self.position = Position(before.epoch + 1)

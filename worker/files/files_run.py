@@ -27,10 +27,10 @@ from worker.files.writer import (
     Unfit,
 )
 from worker.process import attempt
-from worker.progress.divergence import Watch
-from worker.progress.figures import numbers
-from worker.progress.run_base import Steps
-from worker.progress.tensorboard import EVERY
+from worker.progress.divergence import DivergenceWatch
+from worker.progress.figures import metric_values
+from worker.progress.run_base import RunBase
+from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving import conditions
 from worker.saving.cadence import Cadence, auto_of
 from worker.saving.directory import Opened, open_directory
@@ -47,7 +47,7 @@ from worker.state import random_generators
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
 
 
-class FilesRun(Steps):
+class FilesRun(RunBase):
     """One training run around a loop of the script's own, as a context manager.
 
     A stop leaves `step_done` as SystemExit with status 143, after the save. Training stands still for a save, unless
@@ -62,7 +62,7 @@ class FilesRun(Steps):
         directory: str | Path | None = None,
         interval: str | None = None,
         summaries: str | Path | None = None,
-        summary_every: int = EVERY,
+        summary_every: int = SUMMARY_EVERY,
     ) -> None:
         """`directory` and `interval` (as "500 steps", or "auto") hold where the job's configuration says nothing.
 
@@ -85,7 +85,7 @@ class FilesRun(Steps):
         wanted = told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None)
         self._saves = _FilesSaves(self._attempt, Cadence(wanted, 0, time.monotonic(), auto_of(told)))
         self._metrics: Mapping[str, float] = {}
-        self._watch = Watch(told.loss_spike)
+        self._watch = DivergenceWatch(told.loss_spike)
 
     def __enter__(self) -> Self:
         opened = open_directory(self._attempt, self._directory)
@@ -139,18 +139,18 @@ class FilesRun(Steps):
         self.step, self.epoch, self.batch = self.step + 1, int(epoch), int(batch)  # NumPy's are not JSON's
         self.examples = None if examples is None else int(examples)
         self._look(metrics)
-        self._metrics = numbers({name: float(value) for name, value in metrics.items()})
+        self._metrics = metric_values({name: float(value) for name, value in metrics.items()})
         self._attempt.requests.step = self.step
         self._saves.stepped()
-        if self._board is not None and self._board.is_due(self.step):
-            self._board.step(self.step, self._metrics, {}, self._saves.stalled_s)
-        self._tell_progress(self.epoch, lambda: self._metrics, self._saves.interval_s, self._saves.stalled_s)
+        if self._tensorboard is not None and self._tensorboard.is_due(self.step):
+            self._tensorboard.write_step(self.step, self._metrics, {}, self._saves.stalled_s)
+        self._report_progress(self.epoch, lambda: self._metrics, self._saves.interval_s, self._saves.stalled_s)
         saves = self._saves.may_save(self.step)
         if saves:
-            self._tell_section("save")
+            self._report_section("save")
         self._saves.serve(self.step, self._boundary)
         if saves:
-            self._tell_section(None)
+            self._report_section(None)
 
     @property
     def _saving_s(self) -> float | None:
@@ -163,8 +163,8 @@ class FilesRun(Steps):
         """Leaves if training diverged. Which batches the loop takes is its own affair: `skip` only goes back."""
         on_nan = self._attempt.launch.on_nan
         if on_nan != "off":
-            self._watch.note(self.step, metrics)
-            trouble = self._watch.look()
+            self._watch.record_step(self.step, metrics)
+            trouble = self._watch.find_divergence()
             if trouble is not None:
                 self._attempt.diverged(trouble.text, trouble.step, on_nan in ("rollback", "skip"))
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.data.skipping import is_none
+from worker.data.resume_dataset import is_none_spec
 
 
-class Ending:
+class EndOfData:
     """A dataset that says how many batches it has by the time its last one is given.
 
     Keras asks such a dataset for one batch more, and the step that then finds none has counted an iteration of the
@@ -27,10 +27,10 @@ class Ending:
         whole = tf.data.Dataset.zip(pair) if tf.nest.is_nested(pair) else pair
         count = whole.cardinality()
         # its result is needed, so it runs; a stateful one would have TensorFlow take the pipeline's threads away
-        one = tf.numpy_function(self._note, [number, count], tf.int64, stateful=False)
+        one = tf.numpy_function(self._record_end, [number, count], tf.int64, stateful=False)
         return whole.take(tf.ensure_shape(one, []))
 
-    def _note(self, number: Any, count: Any) -> Any:
+    def _record_end(self, number: Any, count: Any) -> Any:
         if count == 1:
             self.batches = int(number) + 1
         return np.int64(1)
@@ -40,7 +40,7 @@ def _without_none(dataset: tf.data.Dataset) -> tuple[tf.data.Dataset, Callable[[
     """A dataset without the parts that are None, of which TensorFlow can make no windows, and what puts them back."""
     structure = dataset.element_spec
     parts = tf.nest.flatten(structure)
-    kept = [number for number, spec in enumerate(parts) if not is_none(spec)]
+    kept = [number for number, spec in enumerate(parts) if not is_none_spec(spec)]
     if len(kept) in (0, len(parts)):
         return dataset, lambda bare: bare
 

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.data import agreement
-from worker.data.batches import Examples, prove_shared_by_rows, source_of
-from worker.data.skipping import explained
-from worker.keras.end_of_data import Ending
-from worker.keras.run import Counter, FitRun
+from worker.data import collectives
+from worker.data.batches import Examples, as_batch_source, check_shared_by_rows
+from worker.data.resume_dataset import explain_uncuttable
+from worker.keras.end_of_data import EndOfData
+from worker.keras.run import ExampleCounter, FitRun
 from worker.keras.state import FitState
-from worker.progress.tensorboard import EVERY
-from worker.state import completeness
+from worker.progress.tensorboard import SUMMARY_EVERY
+from worker.state import missing_variables
 from worker.state.state_file import Position
 
 
@@ -39,7 +39,7 @@ def fit(
     strict: bool = False,
     on_nan: str | None = None,
     summaries: str | Path | None = None,
-    summary_every: int = EVERY,
+    summary_every: int = SUMMARY_EVERY,
     **options: Any,
 ) -> Any:
     """Trains a built and compiled model as `model.fit` does and gives its History, however often it was interrupted.
@@ -59,11 +59,11 @@ def fit(
     tracked = tf.train.Checkpoint(model=model, optimizer=model.optimizer, fit=state)
     per_epoch = data.per_epoch if isinstance(data, Examples) else None
     total_steps = per_epoch * epochs if per_epoch is not None else None
-    counter = None if isinstance(data, Examples) else Counter(model, strategy)
+    counter = None if isinstance(data, Examples) else ExampleCounter(model, strategy)
     run = FitRun(tracked, strategy=strategy, total_steps=total_steps, directory=directory, interval=interval,
                   generators=generators, leave_out=exempt, strict=strict, on_nan=on_nan,
                   summaries=summaries, summary_every=summary_every)  # fmt: skip
-    run.attend(state, counter, _roots(model, data, callbacks))
+    run.attach(state, counter, _roots(model, data, callbacks))
     with run, contextlib.nullcontext() if counter is None else counter.counting(model):
         verbose = options.pop("verbose", "auto")
         listed = tf.keras.callbacks.CallbackList(
@@ -71,13 +71,13 @@ def fit(
             verbose=1 if verbose == "auto" else verbose,
         )  # fmt: skip
         listed.on_train_begin()
-        run.remark_lost(state.begin(listed.callbacks))
+        run.report_lost_state(state.begin_training(listed.callbacks))
         stopped = state.stopped
         while run.position.epoch < epochs and not stopped:
             if _is_over(data, run.position):
                 _end_epoch(model, data, listed, run, state, options)
             else:
-                _train_epoch(model, data, _OneEpoch(model, listed.callbacks, run, state, data), options)
+                _train_epoch(model, data, _EpochCallbacks(model, listed.callbacks, run, state, data), options)
             stopped = model.stop_training
         model.optimizer.finalize_variable_values(model.trainable_variables)
         listed.on_train_end(state.last_logs)
@@ -93,7 +93,7 @@ def _check(model: Any, data: Any, options: Mapping[str, Any]) -> None:
         )
     if not getattr(model, "compiled", False) or model.optimizer is None:
         raise ValueError("cannot fit a model that is not compiled; call model.compile(optimizer, loss) first")
-    source_of(data)  # says what it can't be
+    as_batch_source(data)  # says what it can't be
     if isinstance(data, tf.distribute.DistributedDataset):
         raise ValueError(_DISTRIBUTED)
 
@@ -104,7 +104,7 @@ _DISTRIBUTED = (
 )
 
 
-def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[completeness.Root]:
+def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[missing_variables.Root]:
     """All that a training by `fit` reaches."""
     given = data.load if isinstance(data, Examples) else data
     roots = [("model", model), ("optimizer", model.optimizer), ("loss", model.loss), ("data", given)]
@@ -112,34 +112,34 @@ def _roots(model: Any, data: Any, callbacks: Sequence[Any]) -> list[completeness
         name = type(each).__name__
         held = vars(each) if hasattr(each, "__dict__") else {}
         roots += [(f"{name}.{attribute}", value) for attribute, value in held.items() if value is not model]
-        roots += [(name, function) for function in completeness.methods_of(each)]
+        roots += [(name, function) for function in missing_variables.script_methods_of(each)]
     return roots
 
 
-def _train_epoch(model: Any, data: Any, inner: "_OneEpoch", options: Mapping[str, Any]) -> None:
+def _train_epoch(model: Any, data: Any, inner: "_EpochCallbacks", options: Mapping[str, Any]) -> None:
     """One call of `model.fit`, for what is left of the epoch."""
     epoch = inner.begun.epoch
-    workers = agreement.size_of(model.distribute_strategy)
+    workers = collectives.worker_count(model.distribute_strategy)
     dataset = _rest_of_epoch(data, inner.begun, workers)
     if inner.begun.batch > 0:
         _build_metrics(model, dataset)
     inner.batches = _batches_in(dataset)
     if inner.batches is None and workers == 1:
-        inner.ending = Ending(dataset)
+        inner.ending = EndOfData(dataset)
         dataset = inner.ending.dataset
     elif inner.batches is None and model.steps_per_execution > 1:
         raise ValueError(
             "cannot fit with steps_per_execution above 1 on several workers where nobody knows how many batches an "
             "epoch has; use 1, worker.Examples, or tf.data.experimental.assert_cardinality on the dataset"
         )
-    with _unfinished(model.optimizer), _in_plain_words():
+    with _keeping_raw_weights(model.optimizer), _explained_errors():
         model.fit(dataset, initial_epoch=epoch, epochs=epoch + 1, callbacks=inner, verbose=0, shuffle=False, **options)
     if inner.steps == 0 and inner.begun.batch == 0:
         raise ValueError(f"cannot train: the dataset of epoch {epoch} has no batches")
 
 
 @contextlib.contextmanager
-def _unfinished(optimizer: Any) -> Iterator[None]:
+def _keeping_raw_weights(optimizer: Any) -> Iterator[None]:
     """Keras overwrites the weights with their moving averages (`use_ema`) at the end of each `fit`; here one call of it
     is an epoch, and training goes on with the weights."""
     object.__setattr__(optimizer, "finalize_variable_values", lambda variables: None)
@@ -150,7 +150,7 @@ def _unfinished(optimizer: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _in_plain_words() -> Iterator[None]:
+def _explained_errors() -> Iterator[None]:
     """An error of the dataset that comes out of a compiled step, as this program means it; and no warning of Keras'
     that a dataset of unknown length came to its end."""
     try:
@@ -158,7 +158,7 @@ def _in_plain_words() -> Iterator[None]:
             warnings.filterwarnings("ignore", message="Your input ran out of data")
             yield
     except tf.errors.OpError as error:
-        if (plain := explained(error)) is not None:
+        if (plain := explain_uncuttable(error)) is not None:
             raise plain from error
         raise
 
@@ -193,7 +193,7 @@ def _end_epoch(
         logs |= {f"val_{name}": value for name, value in found.items()}
     listed.on_epoch_end(epoch, logs)
     state.last_logs = logs
-    run.pass_to(Position(epoch + 1))
+    run.move_to(Position(epoch + 1))
 
 
 def _metrics_of(model: Any) -> dict[str, Any]:
@@ -217,11 +217,11 @@ def _rest_of_epoch(data: Any, position: Position, workers: int) -> Any:
 
     Without tuning in the background, which `Examples` has no use for: the end of each iterator would wait for it.
     """
-    dataset = source_of(data).open(position)
+    dataset = as_batch_source(data).open(position)
     if not isinstance(data, Examples):
         if not isinstance(dataset, tf.data.Dataset):
             raise ValueError(_DISTRIBUTED)
-        prove_shared_by_rows(dataset, workers)
+        check_shared_by_rows(dataset, workers)
         return dataset
     untuned = tf.data.Options()
     untuned.autotune.enabled = False
@@ -229,13 +229,13 @@ def _rest_of_epoch(data: Any, position: Position, workers: int) -> Any:
     return dataset.take(left).with_options(untuned)
 
 
-def _after(begun: Position, batches: int, data: Any) -> Position:
+def _position_after(begun: Position, batches: int, data: Any) -> Position:
     """Where the data go on so many batches later in the epoch; what a dataset gave, a `Counter` knows."""
     examples = data.consumed(begun) + batches * data.batch_size if isinstance(data, Examples) else None
     return Position(begun.epoch, begun.batch + batches, examples)
 
 
-class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
+class _EpochCallbacks(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
     """The callbacks, in one of the calls of `model.fit` that make up a training."""
 
     def __init__(self, model: Any, callbacks: list[Any], run: FitRun, state: FitState, data: Any) -> None:
@@ -244,7 +244,7 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         self.steps = 0
         self.batches: int | None = None
         """How many there are; None: what `ending` knows."""
-        self.ending: Ending | None = None
+        self.ending: EndOfData | None = None
         self.begun = run.position
         self._run = run
         self._state = state
@@ -261,7 +261,7 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Callbacks hear of an epoch's beginning once; Keras has just emptied the metrics."""
-        self._run.begin_part()
+        self._run.begin_epoch_part()
         if self._begun_at == 0:
             super().on_epoch_begin(epoch, logs)
         else:
@@ -271,7 +271,7 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         """The step before is done; or it was the last one, which only the dataset knows, and Keras is told so."""
         if self.ending is not None and self.ending.batches == batch:
             raise StopIteration
-        self._count(_after(self.begun, batch, self._data))
+        self._report_steps(_position_after(self.begun, batch, self._data))
         super().on_train_batch_begin(self._begun_at + batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -284,18 +284,18 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
 
     def on_test_begin(self, logs: Any = None) -> None:
         """The validation of an epoch."""
-        self._run.evaluates(begins=True)
+        self._run.report_validation(begins=True)
         super().on_test_begin(logs)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """One batch of it."""
         super().on_test_batch_end(batch, logs)
-        self._run.evaluates(begins=False)
+        self._run.report_validation(begins=False)
 
     def on_test_end(self, logs: Any = None) -> None:
         """Over."""
         super().on_test_end(logs)
-        self._run.evaluated()
+        self._run.report_validation_end()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """The last step is done when all that belongs to its epoch is.
@@ -307,12 +307,12 @@ class _OneEpoch(tf.keras.callbacks.CallbackList):  # type: ignore[misc]
         super().on_epoch_end(epoch, logs)
         self._state.last_logs = dict(logs or {})
         if self._logs is None:
-            self._run.pass_to(Position(epoch + 1))
+            self._run.move_to(Position(epoch + 1))
         else:
-            self._count(Position(epoch + 1))
+            self._report_steps(Position(epoch + 1))
 
-    def _count(self, position: Position) -> None:
+    def _report_steps(self, position: Position) -> None:
         if self._logs is not None:
             steps, self.steps = self._ended - self.steps, self._ended
             logs, self._logs = self._logs, None
-            self._run.done(position, logs, steps)
+            self._run.steps_done(position, logs, steps)

@@ -11,15 +11,15 @@ import tensorflow as tf
 
 from supervisor.protocol.exit_codes import WorkerExit
 from worker.checkpoint.save_parts import Figures
-from worker.data import agreement
-from worker.data.skipping import rows_in
+from worker.data import collectives
+from worker.data.resume_dataset import rows_tensor
 from worker.keras.state import FitState
 from worker.run.run import Run
-from worker.state import completeness
+from worker.state import missing_variables
 from worker.state.state_file import Position
 
 
-class Counter:
+class ExampleCounter:
     """Counts the examples that are trained on, in the step itself: a dataset runs ahead of training."""
 
     def __init__(self, model: Any, strategy: tf.distribute.Strategy | None) -> None:
@@ -32,7 +32,7 @@ class Counter:
                 aggregation=tf.VariableAggregation.SUM,
                 name="examples_trained",
             )
-        self._gang = agreement.of(strategy)
+        self._gang = collectives.gang_of(strategy)
         self._before: int | None = 0
 
     def begin(self, before: int | None) -> None:
@@ -54,7 +54,7 @@ class Counter:
         step, own = model.train_step, vars(model).get("train_step")
 
         def counted(data: Any) -> Any:
-            self.trained.assign_add(rows_in(data))
+            self.trained.assign_add(rows_tensor(data))
             return step(data)
 
         object.__setattr__(model, "train_step", counted)  # past Keras, which would track it
@@ -73,7 +73,7 @@ _REMEDY = (
     "changes to fit(leave_out=); random state inside Dataset.map can't be kept: use stateless operations there"
 )
 
-ALIVE_S = 1.0  # between two words of a validation that it lives; limits are minutes
+VALIDATION_REPORT_S = 1.0  # between two words of a validation that it lives; limits are minutes
 
 
 class FitRun(Run):
@@ -81,46 +81,48 @@ class FitRun(Run):
 
     _evaluating_told_at = 0.0  # monotonic
 
-    def evaluates(self, begins: bool) -> None:
+    def report_validation(self, begins: bool) -> None:
         """Keras is at a validation, and alive: so its silence is no step's, and no batch's but the one that hangs."""
         now = time.monotonic()
-        if begins or now - self._evaluating_told_at >= ALIVE_S:
+        if begins or now - self._evaluating_told_at >= VALIDATION_REPORT_S:
             self._evaluating_told_at = now
-            self._tell_section("evaluation")
+            self._report_section("evaluation")
 
-    def evaluated(self) -> None:
+    def report_validation_end(self) -> None:
         """It is at its steps again."""
-        self._tell_section(None)
+        self._report_section(None)
 
-    def attend(self, state: FitState, counter: Counter | None, roots: list[completeness.Root]) -> None:
+    def attach(
+        self, state: FitState, example_counter: ExampleCounter | None, roots: list[missing_variables.Root]
+    ) -> None:
         """Whose state it keeps, who counts the examples, and what training reaches."""
         self._fit_state = state
-        self._counter = counter
+        self._counter = example_counter
         self._roots = roots
-        self._named: frozenset[str] = frozenset()  # attributes of callbacks that are not kept, as was said
+        self._reported_names: frozenset[str] = frozenset()  # attributes of callbacks that are not kept, as was said
 
     @property
     def position(self) -> Position:
         """Where the data go on."""
         return self._position
 
-    def done(self, position: Position, logs: Mapping[str, Any], steps: int) -> None:
+    def steps_done(self, position: Position, logs: Mapping[str, Any], steps: int) -> None:
         """So many steps are complete; the data go on at `position`."""
         self._position = position
         self.step += steps - 1
         self.step_done(**{name: figure for name, figure in logs.items() if _is_number(figure)})
-        self._name_not_kept()
+        self._report_not_saved()
 
-    def pass_to(self, position: Position) -> None:
+    def move_to(self, position: Position) -> None:
         """The data go on there, and no step was needed."""
         self._position = position
 
-    def begin_part(self) -> None:
+    def begin_epoch_part(self) -> None:
         """A part of an epoch is trained on from here."""
         if self._counter is not None:
             self._counter.begin(self._position.examples)
 
-    def remark_lost(self, lost: tuple[str, ...]) -> None:
+    def report_lost_state(self, lost: tuple[str, ...]) -> None:
         """Says what the checkpoint held of callbacks and could not be given back."""
         if lost:
             self._attempt.reporter.remark(f"state of callbacks is lost: {'; '.join(lost)}")
@@ -132,18 +134,18 @@ class FitRun(Run):
 
     def _check_complete(self, frame: FrameType) -> None:
         """What Keras reaches, not what the frame does: that is one of this file."""
-        self._fit_state.look()
+        self._fit_state.inspect_callbacks()
         kept = [*self._fit_state.live, *self._fit_state.metrics]
         counted = [] if self._counter is None else [self._counter.trained]
         exempt = (*self._leave_out, *kept, *counted)
         self._keeper.check(self._roots, exempt, self._strict, self.step, _REMEDY)
 
-    def _name_not_kept(self) -> None:
+    def _report_not_saved(self) -> None:
         """What of callbacks no checkpoint holds, once each; the end of training with `strict`."""
-        new = [name for name in self._fit_state.not_kept if name not in self._named]
+        new = [name for name in self._fit_state.not_saved if name not in self._reported_names]
         if not new or self._directory is None:
             return
-        self._named = self._named.union(new)
+        self._reported_names = self._reported_names.union(new)
         text = (
             f"the checkpoints don't hold {', '.join(new)}: of a callback, plain values, containers, arrays, variables, "
             f"generators and objects of the script's own are kept; give what never changes to fit(leave_out=)"

@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from worker.process.attempt import one_line
 from worker.state.object_values import (
-    CannotGiveBack,
-    CannotKeep,
-    Kept,
-    Returned,
-    copies_of,
-    fill,
+    NotRestorable,
+    NotSaveable,
+    ObjectRestorer,
+    SavedObject,
+    assign_copies,
     identities,
+    replica_copies,
 )
 from worker.state.random_generators import as_json, from_json
 
@@ -25,7 +25,7 @@ _DERIVED = ("min_delta",)
 """What Keras' callbacks that watch a figure work out at their first epoch's end, in each process anew: it is given
 another sign there, and restored it would be given it twice."""
 _FIGURES = (bool, int, float, str, type(None), np.generic, np.ndarray)
-_OF_ODD_OBJECTS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+_OBJECT_ERRORS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What objects of every kind raise when they are looked at, or filled with what another version of them held."""
 
 
@@ -40,7 +40,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         """`exempt`: what callbacks hold that need not be kept."""
         super().__init__()
         self.last_logs: dict[str, Any] = {}
-        self.not_kept: tuple[str, ...] = ()
+        self.not_saved: tuple[str, ...] = ()
         """Attributes of callbacks that could not be kept, at the last look."""
         self.live: list[Any] = []
         """The variables and generators of callbacks that are kept, at the last look."""
@@ -56,18 +56,18 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Whether a callback had ended the training that was restored."""
         return bool(self._restored.get("stopped", False))
 
-    def begin(self, callbacks: list[Any]) -> tuple[str, ...]:
+    def begin_training(self, callbacks: list[Any]) -> tuple[str, ...]:
         """Training begins, or goes on: callbacks get back what changed since they heard of its beginning.
 
         Gives what found no place, in words.
         """
         self._callbacks = callbacks
-        self._fresh = [{name: kept.digest() for name, kept in self._kept_of(each)} for each in callbacks]
+        self._fresh = [{name: kept.digest() for name, kept in self._saved_attributes(each)} for each in callbacks]
         lost: list[str] = []
         for number, values in enumerate(self._restored.get("callbacks", ())):
             present = callbacks[number] if number < len(callbacks) else None
             if type(present).__name__ == values["class"]:
-                lost += self._give_back(number, present, values["attributes"])
+                lost += self._restore_attributes(number, present, values["attributes"])
             elif values["attributes"]:
                 now = "missing" if present is None else f"a {type(present).__name__}"
                 lost.append(f"callback {number}, which was a {values['class']} and is {now}")
@@ -84,25 +84,25 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         """The variables of the model's metrics."""
         return _metric_variables(self._model)
 
-    def look(self) -> None:
+    def inspect_callbacks(self) -> None:
         """Finds out what is kept of the callbacks, and what can't be: `live` and `not_kept`."""
-        self._look()
+        self._save_attributes()
 
     def fill_metrics(self) -> None:
         """Gives the metrics of an epoch that was interrupted what they had gathered, on every replica."""
         for number, variable in enumerate(_metric_variables(self._model)):
             stored = self._arrays.get(f"metric/{number}")
             if stored is not None:
-                fill(variable, list(stored))
+                assign_copies(variable, list(stored))
 
     def serialize(self) -> bytes:
         """Called by TensorFlow for each checkpoint."""
         arrays = {
-            f"metric/{number}": np.stack([copy.numpy() for copy in copies_of(variable)])
+            f"metric/{number}": np.stack([copy.numpy() for copy in replica_copies(variable)])
             for number, variable in enumerate(_metric_variables(self._model))
         }
         callbacks = []
-        for number, (each, found) in enumerate(zip(self._callbacks, self._look(), strict=True)):
+        for number, (each, found) in enumerate(zip(self._callbacks, self._save_attributes(), strict=True)):
             changed = {
                 name: kept
                 for name, kept in found.items()
@@ -133,14 +133,14 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             self._arrays = {name: found[name] for name in found.files}
         self._restored = json.loads(self._arrays.pop("body").tobytes())
 
-    def _look(self) -> list[dict[str, Kept]]:
+    def _save_attributes(self) -> list[dict[str, SavedObject]]:
         not_kept: list[str] = []
-        found = [dict(self._kept_of(each, not_kept)) for each in self._callbacks]
+        found = [dict(self._saved_attributes(each, not_kept)) for each in self._callbacks]
         self.live = [one for attributes in found for kept in attributes.values() for one in kept.live]
-        self.not_kept = tuple(not_kept)
+        self.not_saved = tuple(not_kept)
         return found
 
-    def _kept_of(self, callback: Any, not_kept: list[str] | None = None) -> Iterator[tuple[str, Kept]]:
+    def _saved_attributes(self, callback: Any, not_kept: list[str] | None = None) -> Iterator[tuple[str, SavedObject]]:
         """Each attribute that is state, taken apart."""
         if isinstance(callback, tf.keras.callbacks.History):
             return
@@ -150,10 +150,10 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             if name in _SET_BY_KERAS or name in derived or (_is_of_keras(callback) and not _are_figures(value)):
                 continue
             try:
-                yield name, Kept(value, known)
-            except (CannotKeep, *_OF_ODD_OBJECTS) as error:
+                yield name, SavedObject(value, known)
+            except (NotSaveable, *_OBJECT_ERRORS) as error:
                 if not_kept is not None:
-                    why = str(error) if isinstance(error, CannotKeep) else f" ({one_line(error)})"
+                    why = str(error) if isinstance(error, NotSaveable) else f" ({one_line(error)})"
                     not_kept.append(f"{type(callback).__name__}.{name}{why}")
 
     def _known(self) -> frozenset[int]:
@@ -163,15 +163,15 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         known = {id(self._model), id(optimizer), *map(id, self._exempt), *map(id, self._callbacks)}
         return frozenset(known.union(*map(identities, variables)))
 
-    def _give_back(self, number: int, callback: Any, attributes: dict[str, Any]) -> Iterator[str]:
+    def _restore_attributes(self, number: int, callback: Any, attributes: dict[str, Any]) -> Iterator[str]:
         for name, found in attributes.items():
             start = f"{number}/{name}/"
             arrays = {key.removeprefix(start): array for key, array in self._arrays.items() if key.startswith(start)}
             try:
-                value = Returned(arrays, self._known()).value(found, vars(callback).get(name))
-            except CannotGiveBack as error:
+                value = ObjectRestorer(arrays, self._known()).restore_value(found, vars(callback).get(name))
+            except NotRestorable as error:
                 yield f"{type(callback).__name__}.{name}: {error}"
-            except _OF_ODD_OBJECTS as error:
+            except _OBJECT_ERRORS as error:
                 yield f"{type(callback).__name__}.{name}: what was kept no longer fits ({one_line(error)})"
             else:
                 vars(callback)[name] = value

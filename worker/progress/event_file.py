@@ -15,7 +15,7 @@ from pathlib import Path
 from supervisor.protocol.tensorbundle.protowire import encoded
 from supervisor.protocol.tensorbundle.sstable import masked_crc
 
-_START = 1  # SessionLog.START: readers drop what they hold from that step on
+_SESSION_START = 1  # SessionLog.START: readers drop what they hold from that step on
 _DT_STRING = 7
 
 
@@ -27,19 +27,19 @@ class EventFile:
         """Readers take the files in the order of their names, so of attempts. Raises OSError if it can't be made."""
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._descriptor = _made(folder, f"events.out.tfevents.{attempt:010d}")
+        self._descriptor = _create(folder, f"events.out.tfevents.{attempt:010d}")
         self._append(_text(3, "brain.Event:2"))
 
-    def begin(self, step: int) -> None:
+    def write_session_start(self, step: int) -> None:
         """Says that what other files of the folder hold of `step` and later doesn't count any more."""
-        self._append(_varint(2, step) + _message(7, _varint(1, _START)))
+        self._append(_varint(2, step) + _message(7, _varint(1, _SESSION_START)))
 
-    def scalars(self, step: int, values: dict[str, float]) -> None:
+    def write_scalars(self, step: int, values: dict[str, float]) -> None:
         """Numbers by tag."""
         summary = b"".join(_message(1, _text(1, tag) + _float(2, value)) for tag, value in values.items())
         self._append(_varint(2, step) + _message(5, summary))
 
-    def text(self, step: int, tag: str, text: str) -> None:
+    def write_text(self, step: int, tag: str, text: str) -> None:
         """A line for the text tab."""
         tensor = _varint(1, _DT_STRING) + _message(2, b"") + _text(8, text)
         kind = _message(1, _text(1, "text"))
@@ -67,7 +67,7 @@ class EventFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _made(folder: Path, name: str) -> int:
+def _create(folder: Path, name: str) -> int:
     """Without a daemon a start that saved nothing leaves its number, and perhaps half a record, to the next one."""
     for again in range(1_000_000):
         with contextlib.suppress(FileExistsError):

@@ -11,12 +11,12 @@ from supervisor.protocol.messages import Progress
 from worker.process import attempt
 from worker.process.attempt import DRAIN_TIMEOUT_S, Leaving
 from worker.process.signals import PoliteStop
-from worker.progress.tensorboard import Board
+from worker.progress.tensorboard import TensorBoardWriter
 
-PROGRESS_S = 0.1  # between two progress messages; each costs a wait for the step's figures
+PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each costs a wait for the step's figures
 
 
-class Steps:
+class RunBase:
     """The base of the runs. `step` optimizer steps are done, of `total_steps` (None: the loop's own affair)."""
 
     def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
@@ -24,13 +24,13 @@ class Steps:
         self.total_steps = None if total_steps is None else math.ceil(total_steps)  # NumPy's and 1e5 too
         self._attempt = attempt.this()
         self._stop = PoliteStop(self._attempt.requests)
-        self._board: Board | None = None
+        self._tensorboard: TensorBoardWriter | None = None
         if summaries is not None:
-            self._board = Board(Path(summaries), self._attempt.reporter, summary_every)
-            self._attempt.reporter = self._board
-        self._told_at: float | None = None  # monotonic, less the time that saves took
-        self._told_step = 0
-        self._told: Progress | None = None  # the last
+            self._tensorboard = TensorBoardWriter(Path(summaries), self._attempt.reporter, summary_every)
+            self._attempt.reporter = self._tensorboard
+        self._reported_at: float | None = None  # monotonic, less the time that saves took
+        self._reported_step = 0
+        self._last_progress: Progress | None = None  # the last
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -41,11 +41,11 @@ class Steps:
             elif not isinstance(error, Leaving):
                 self._failed(error)
         except BaseException as later:
-            self._let_go(later)
+            self._end_run(later)
             raise
-        self._let_go(error)
+        self._end_run(error)
 
-    def _let_go(self, why: BaseException | None) -> None:
+    def _end_run(self, why: BaseException | None) -> None:
         """`why`: what ends the run, which nothing that fails here may hide."""
         try:
             self._stop.remove()
@@ -56,7 +56,7 @@ class Steps:
             self._attempt.reporter.remark(f"besides, the end of the run failed: {attempt.one_line(error)}")
         finally:
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
-            self._close_board()
+            self._close_tensorboard()
 
     @property
     def reached(self) -> bool:
@@ -68,7 +68,7 @@ class Steps:
         """For how long a save has been written beside training; None if none is."""
         return None
 
-    def _take_waited(self) -> float | None:
+    def _pop_data_wait_s(self) -> float | None:
         """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
         return None
 
@@ -83,11 +83,11 @@ class Steps:
     def _failed(self, error: BaseException) -> None:
         self._attempt.excepted(error, self.step)
 
-    def _close_board(self) -> None:
-        if self._board is not None:
-            self._attempt.reporter, self._board = self._board.close(), None
+    def _close_tensorboard(self) -> None:
+        if self._tensorboard is not None:
+            self._attempt.reporter, self._tensorboard = self._tensorboard.close(), None
 
-    def _tell_progress(
+    def _report_progress(
         self,
         epoch: int,
         metrics: Callable[[], Mapping[str, float]],
@@ -97,12 +97,12 @@ class Steps:
         """Tells the daemon, at most ten times a second; whether it did. `stalled_s`: what saves cost so far, which is
         no step's time."""
         now = time.monotonic() - stalled_s
-        since = None if self._told_at is None else now - self._told_at
-        if since is not None and since < PROGRESS_S and not self.reached:
+        since = None if self._reported_at is None else now - self._reported_at
+        if since is not None and since < PROGRESS_INTERVAL_S and not self.reached:
             return False
-        step_s = None if since is None else since / (self.step - self._told_step)
-        self._told_at, self._told_step = now, self.step
-        self._told = Progress(
+        step_s = None if since is None else since / (self.step - self._reported_step)
+        self._reported_at, self._reported_step = now, self.step
+        self._last_progress = Progress(
             self._attempt.number,
             self.step,
             epoch,
@@ -110,15 +110,17 @@ class Steps:
             step_s,
             metrics(),
             interval_s,
-            data_s=self._take_waited(),
+            data_s=self._pop_data_wait_s(),
             saving_s=self._saving_s,
         )
-        self._attempt.reporter.progress(self._told)
+        self._attempt.reporter.progress(self._last_progress)
         return True
 
-    def _tell_section(self, section: str | None) -> None:
+    def _report_section(self, section: str | None) -> None:
         """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
-        if self._told is not None:
+        if self._last_progress is not None:
             saving_s = self._saving_s
-            self._told = replace(self._told, section=section, data_s=self._take_waited(), saving_s=saving_s)
-            self._attempt.reporter.progress(self._told)
+            self._last_progress = replace(
+                self._last_progress, section=section, data_s=self._pop_data_wait_s(), saving_s=saving_s
+            )
+            self._attempt.reporter.progress(self._last_progress)

@@ -29,8 +29,8 @@ from worker.saving.save import (
     SaveError,
 )
 from worker.saving.scheduler import Saves
-from worker.state import completeness, hidden_state
-from worker.state.state_file import State
+from worker.state import extra_state, missing_variables
+from worker.state.state_file import TrainingState
 
 
 class Keeper(Saves[Figures, Taken]):
@@ -43,7 +43,7 @@ class Keeper(Saves[Figures, Taken]):
         attempt: Attempt,
         directory: Path | None,
         interval: Interval | None,
-        own: Sequence[hidden_state.Own] = (),
+        own: Sequence[extra_state.OwnGenerator] = (),
         diverged: Callable[[int, str, int], NoReturn] | None = None,
     ) -> None:
         """`own`: generators of the script's own, whose state is kept too. `diverged`: called, between two steps, once
@@ -56,7 +56,7 @@ class Keeper(Saves[Figures, Taken]):
         self._directory = directory
         self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
 
-    def begin(self, total_steps: int | None) -> State | None:
+    def begin(self, total_steps: int | None) -> TrainingState | None:
         """Restores and says so; None at a fresh start.
 
         Leaves the process (`WorkerExit`) where the directory can't be used or its checkpoint doesn't fit.
@@ -83,7 +83,7 @@ class Keeper(Saves[Figures, Taken]):
         return state
 
     def check(
-        self, roots: Iterable[completeness.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
+        self, roots: Iterable[missing_variables.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
     ) -> None:
         """Looks for what training reaches from `roots` and no checkpoint would hold; `remedy` says what to do.
 
@@ -92,7 +92,7 @@ class Keeper(Saves[Figures, Taken]):
         if self._writer is None:
             return
         try:
-            self._left_out = completeness.left_out(self._tracked, self._own, roots, exempt)
+            self._left_out = missing_variables.find_missing(self._tracked, self._own, roots, exempt)
         except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
             self._left_out = (f"perhaps more than is known: looking failed with {one_line(error)}",)
         if not self._left_out:

@@ -22,13 +22,13 @@ from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Committed, SaveFailed
 from worker.checkpoint.restore import Found
 from worker.checkpoint.save_parts import Figures
-from worker.data.agreement import Gang
+from worker.data.collectives import Gang
 from worker.process import local_processes
 from worker.process.attempt import Leaving
 from worker.run.checkpoint_keeper import Keeper
 from worker.saving.directory import Opened
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
-from worker.state import hidden_state
+from worker.state import extra_state
 
 AGREE_S = 0.2  # between agreements: what a flush may wait for more than its step
 PART = "worker-{}.npz"  # what only that worker holds, inside a checkpoint
@@ -100,7 +100,7 @@ class GangKeeper(Keeper):
         if not file.exists():
             return (f"what worker {self._gang.rank} held for itself (written by fewer workers: it gets the chief's)",)
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as part:
-            hidden_state.write_generators(json.loads(part["state"].tobytes()), self._own)
+            extra_state.write_generators(json.loads(part["state"].tobytes()), self._own)
             copies = _copies(self._tracked)
             if int(part["copies"]) != len(copies):
                 return (f"values of worker {self._gang.rank} ({int(part['copies'])} stored, {len(copies)} here)",)
@@ -212,7 +212,7 @@ class GangKeeper(Keeper):
             self._waiting.clear()
         if agreed.held:
             return self._answer_of_held(figures.step, flushes)
-        figures = replace(figures, position=self._gang.of_all(figures.position))
+        figures = replace(figures, position=self._gang.merge_shares(figures.position))
         if self._gang.is_chief:
             return self._save(figures, flushes, beside)
         if self._writer is not None:
@@ -271,15 +271,15 @@ class GangKeeper(Keeper):
 def _copies(tracked: tf.train.Checkpoint) -> list[Any]:
     """This worker's own values of variables that each replica updates for itself."""
     found: list[Any] = []
-    for variable in hidden_state.own_variables(tracked):
+    for variable in extra_state.keras_variables(tracked):
         if variable.name != "seed_generator_state" and not variable.trainable:
             found.extend(getattr(variable.value, "values", ()))
     return found
 
 
-def _part(tracked: tf.train.Checkpoint, own: Sequence[hidden_state.Own]) -> bytes:
+def _part(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> bytes:
     copies = _copies(tracked)
-    state = np.frombuffer(json.dumps(hidden_state.read_generators(own)).encode(), np.uint8)
+    state = np.frombuffer(json.dumps(extra_state.read_generators(own)).encode(), np.uint8)
     buffer = io.BytesIO()
     arrays = {f"copy-{number}": copy.numpy() for number, copy in enumerate(copies)}
     np.savez(buffer, allow_pickle=False, state=state, copies=np.array(len(copies)), **arrays)

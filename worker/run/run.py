@@ -16,26 +16,26 @@ from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported
 from supervisor.protocol.wording import counted
 from worker.checkpoint.save_parts import Figures
-from worker.data import agreement
-from worker.data.batches import Feed
-from worker.data.skipping import Batch
-from worker.export import ExportError, of_run
+from worker.data import collectives
+from worker.data.batches import BatchReader
+from worker.data.resume_dataset import Batch
+from worker.export import ExportError, export_run
 from worker.microbatch import parts_of
 from worker.process import local_processes
 from worker.progress.divergence import (
-    Trouble,
-    Watch,
-    in_short,
-    in_words,
-    leave_out,
-    left_out,
+    Divergence,
+    DivergenceWatch,
+    abbreviate,
+    add_skipped,
+    batch_names,
+    read_skipped,
 )
-from worker.progress.figures import by_replica, numbers
-from worker.progress.run_base import PROGRESS_S, Steps
-from worker.progress.tensorboard import EVERY
+from worker.progress.figures import metric_values, replica_metrics
+from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase
+from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.checkpoint_keeper import Keeper
 from worker.run.multiworker_keeper import GangKeeper
-from worker.state import completeness, hidden_state
+from worker.state import extra_state, missing_variables
 from worker.state.state_file import Position
 
 _REMEDY = (
@@ -44,7 +44,7 @@ _REMEDY = (
 )
 
 
-class Run(Steps):
+class Run(RunBase):
     """One training run around a loop of the script's own, as a context manager.
 
     Entering restores `checkpoint` (from what the daemon chose, or else the newest whole one) or begins at step 0.
@@ -66,7 +66,7 @@ class Run(Steps):
         strict: bool = False,
         on_nan: str | None = None,
         summaries: str | Path | None = None,
-        summary_every: int = EVERY,
+        summary_every: int = SUMMARY_EVERY,
     ) -> None:
         """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes";
         "auto" or None: what saves cost decides) hold where the job's configuration says nothing.
@@ -82,8 +82,8 @@ class Run(Steps):
             raise TypeError(
                 f"worker.Run needs a tf.train.Checkpoint(model=..., optimizer=...), not a {type(checkpoint).__name__}"
             )
-        together = self._together = agreement.of(strategy)
-        super().__init__(total_steps, summaries if together is None or together.is_chief else None, summary_every)
+        gang = self._gang = collectives.gang_of(strategy)
+        super().__init__(total_steps, summaries if gang is None or gang.is_chief else None, summary_every)
         self.strategy = strategy
         if on_nan is not None and on_nan not in ON_NAN:
             raise ValueError(f"cannot use on_nan={on_nan!r}; it can be {', '.join(ON_NAN)}")
@@ -91,23 +91,23 @@ class Run(Steps):
         self._tracked = checkpoint
         self._directory = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
         self._keeper = _keeper_of(
-            together,
+            gang,
             checkpoint,
             strategy,
             self._attempt,
             self._directory,
             told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None),
-            hidden_state.check_own(generators),
+            extra_state.check_own_generators(generators),
             self._not_finite if (told.on_nan or on_nan) != "off" else None,
         )
         self._on_nan = told.on_nan or on_nan or "stop"
-        self._watch = Watch(told.loss_spike) if self._on_nan != "off" else None
+        self._watch = DivergenceWatch(told.loss_spike) if self._on_nan != "off" else None
         self._left_out: frozenset[tuple[int, int]] = frozenset()
         self._divides = told.microbatches <= 1
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict
         self._checked = False
         self._position = Position()
-        self._feed: Feed | None = None
+        self._feed: BatchReader | None = None
         self._in_step = False  # a batch was handed out, and its step is not done
         self._metrics: Mapping[str, Any] = {}
         self._summary: dict[str, Any] = {}
@@ -169,11 +169,11 @@ class Run(Steps):
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Around an evaluation between two steps, so that its silence is not taken for a hang of training."""
-        self._tell_section("evaluation")
+        self._report_section("evaluation")
         try:
             yield
         finally:
-            self._tell_section(None)
+            self._report_section(None)
 
     def step_done(self, **metrics: Any) -> None:
         """One optimizer step is complete on every replica: counts it, reports it, and saves if it is time.
@@ -192,24 +192,24 @@ class Run(Steps):
         if self._feed is not None:
             self._position = self._feed.position
         if self._watch is not None:
-            self._watch.note(self.step, metrics, self._feed.taken() if self._feed is not None else ())
+            self._watch.record_step(self.step, metrics, self._feed.pop_handed_out() if self._feed is not None else ())
         self._keeper.stepped()
         if not self._checked:
             self._checked = True
             self._check_complete(sys._getframe(1))
             self._check_divides()
         self._write_summary()
-        if self._tell_progress(self.epoch, self._numbers, self._keeper.interval_s, self._keeper.stalled_s):
+        if self._report_progress(self.epoch, self._numbers, self._keeper.interval_s, self._keeper.stalled_s):
             self._look()
         exports = bool(self._attempt.requests.exports)
         saves = self._keeper.may_save(self.step) or exports
         if saves:
-            self._tell_section("save")
+            self._report_section("save")
         if exports:
             self._keeper.stalled_s += self._export_asked()
         self._keeper.serve(self.step, self._figures)
         if saves:
-            self._tell_section(None)
+            self._report_section(None)
 
     @property
     def split(self) -> int:
@@ -228,9 +228,9 @@ class Run(Steps):
     def _awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The same; where steps are slow enough for it to cost nothing, the daemon is told that data are waited for."""
         while True:
-            tells = self._told is not None and (self._told.step_s or 0.0) >= PROGRESS_S
+            tells = self._last_progress is not None and (self._last_progress.step_s or 0.0) >= PROGRESS_INTERVAL_S
             if tells:
-                self._tell_section("data")
+                self._report_section("data")
             began = time.monotonic()
             try:
                 batch = next(batches)
@@ -239,54 +239,56 @@ class Run(Steps):
             finally:
                 self._waited_s += time.monotonic() - began
                 if tells:
-                    self._tell_section(None)
+                    self._report_section(None)
             yield batch
 
-    def _feed_of(self, source: Any) -> Feed:
+    def _feed_of(self, source: Any) -> BatchReader:
         """The one in use, if it is of this source and stands where training stands; else a new one."""
         if self._feed is None or self._feed.given is not source or self._feed.position != self._position:
-            self._feed = Feed(source, self.strategy, self._position, self._left_out, self._together)
+            self._feed = BatchReader(source, self.strategy, self._position, self._left_out, self._gang)
         return self._feed
 
     def _figures(self) -> Figures:
         self._look()
-        return Figures(self.step, self._position, numbers(self._metrics), by_replica(self._metrics))
+        return Figures(self.step, self._position, metric_values(self._metrics), replica_metrics(self._metrics))
 
     @property
     def _saving_s(self) -> float | None:
         return self._keeper.saving_s
 
     def _numbers(self) -> Mapping[str, float]:
-        return numbers(self._metrics)
+        return metric_values(self._metrics)
 
     def _write_summary(self) -> None:
-        if self._board is not None and self._board.is_due(self.step):
+        if self._tensorboard is not None and self._tensorboard.is_due(self.step):
             rows = self._feed.rows if self._feed is not None else None
-            replicas = by_replica(self._metrics)
-            self._board.step(self.step, numbers(self._metrics), replicas, self._keeper.stalled_s, rows)
+            replicas = replica_metrics(self._metrics)
+            self._tensorboard.write_step(
+                self.step, metric_values(self._metrics), replicas, self._keeper.stalled_s, rows
+            )
 
-    def _take_waited(self) -> float | None:
+    def _pop_data_wait_s(self) -> float | None:
         """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
         waited_s, self._waited_s = self._waited_s, 0.0
         return None if self._feed is None else waited_s
 
     def _look(self) -> None:
         """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""
-        trouble = self._watch.look() if self._watch is not None else None
+        trouble = self._watch.find_divergence() if self._watch is not None else None
         if trouble is not None:
             self._diverged(trouble)
 
     def _not_finite(self, step: int, text: str, fine_at: int) -> NoReturn:
-        self._diverged((self._watch or Watch()).trouble(step, text, fine_at))
+        self._diverged((self._watch or DivergenceWatch()).divergence_at(step, text, fine_at))
 
-    def _diverged(self, trouble: Trouble) -> NoReturn:
+    def _diverged(self, trouble: Divergence) -> NoReturn:
         text = trouble.text
         batches: tuple[str, ...] = ()
         if self._on_nan == "skip" and self._directory is not None:
             try:
-                leave_out(self._directory, trouble, self._attempt.number)
-                batches = in_words(trouble.batches)
-                text += f"; left out from now on (epoch:batch, from 0): {in_short(batches) or 'nothing, as the '}"
+                add_skipped(self._directory, trouble, self._attempt.number)
+                batches = batch_names(trouble.batches)
+                text += f"; left out from now on (epoch:batch, from 0): {abbreviate(batches) or 'nothing, as the '}"
                 text += "" if batches else "script doesn't use run.batches"
             except (OSError, ValueError) as error:
                 text += f"; cannot write down what to leave out: {error}"
@@ -297,7 +299,7 @@ class Run(Steps):
         if self._directory is None:
             return frozenset()
         try:
-            found = left_out(self._directory)
+            found = read_skipped(self._directory)
         except (OSError, ValueError) as error:
             self._keeper.release()
             self._attempt.give_up(WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}")
@@ -309,7 +311,7 @@ class Run(Steps):
 
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for what the loop in `frame` uses and no checkpoint would hold."""
-        roots = completeness.names_of(frame)
+        roots = missing_variables.roots_of_frame(frame)
         self._keeper.check(roots, self._leave_out, self._strict, self.step, _REMEDY)
 
     def _check_divides(self) -> None:
@@ -320,11 +322,11 @@ class Run(Steps):
             )
 
     def _finish(self) -> None:
-        self._tell_section(None)  # what was waited for since the last steps told
+        self._report_section(None)  # what was waited for since the last steps told
         self._keeper.save_last(self._figures())
         self._export()
         self._export_asked()
-        results = numbers({**self._metrics, **self._summary})
+        results = metric_values({**self._metrics, **self._summary})
         self._attempt.reporter.say(Done(self._attempt.number, self.step, results))
 
     def _export_asked(self) -> float:
@@ -342,20 +344,20 @@ class Run(Steps):
         folder = self._attempt.launch.export_dir
         if folder is None:
             return None, "cannot export: the job has no export_dir"
-        if self._together is not None and not self._together.is_chief:
+        if self._gang is not None and not self._gang.is_chief:
             return None, "cannot export here: the first of the processes that train together does; ask its daemon"
         try:
-            return str(of_run(self._tracked, folder, self.step)), None
+            return str(export_run(self._tracked, folder, self.step)), None
         except ExportError as error:
             return None, str(error)
 
     def _export(self) -> None:
         """The trained model, where the job is told to. Leaves with SAVE_FAILED if it can't."""
         folder = self._attempt.launch.export_dir
-        if folder is None or (self._together is not None and not self._together.is_chief):
+        if folder is None or (self._gang is not None and not self._gang.is_chief):
             return
         try:
-            of_run(self._tracked, folder, self.step)
+            export_run(self._tracked, folder, self.step)
         except ExportError as error:
             self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
 
@@ -374,6 +376,6 @@ def _be_in_the_loop() -> None:
     )
 
 
-def _keeper_of(together: agreement.Gang | None, *given: Any) -> Keeper:
+def _keeper_of(gang: collectives.Gang | None, *given: Any) -> Keeper:
     """One that agrees with the other workers, where there are others."""
-    return Keeper(*given) if together is None else GangKeeper(together, *given)
+    return Keeper(*given) if gang is None else GangKeeper(gang, *given)

@@ -30,7 +30,7 @@ from worker.state.random_generators import (
     write_python,
 )
 
-FOREIGN = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
+LIBRARIES = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
 """Packages whose plain objects are not looked into."""
 _PLAIN = (bool, int, float, str, type(None))
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
@@ -44,15 +44,15 @@ _STATELESS = (
 """What is made anew in each process, and holds nothing that a checkpoint could: a process has its own files."""
 
 
-class CannotKeep(Exception):
+class NotSaveable(Exception):
     """A value that can't be kept; the text says which and of what kind."""
 
 
-class CannotGiveBack(Exception):
+class NotRestorable(Exception):
     """What was kept finds no place in this process; the text says which and why."""
 
 
-class Kept:
+class SavedObject:
     """One value, taken apart.
 
     `arrays`: beside the JSON, by the names it gives them. `live`: the variables and generators whose state is in it.
@@ -65,7 +65,7 @@ class Kept:
         self.live: list[Any] = []
         self._known = known
         self._inside: list[int] = []
-        self.json = self._taken(value, "")
+        self.json = self._save_value(value, "")
 
     def digest(self) -> bytes:
         """Differs where the value does."""
@@ -74,64 +74,64 @@ class Kept:
             hashed.update(array.data)
         return hashed.digest()
 
-    def _taken(self, value: Any, path: str) -> Any:
+    def _save_value(self, value: Any, path: str) -> Any:
         if type(value) in _PLAIN:
             return value
         if id(value) in self._known or (isinstance(value, _STATELESS) and not _holds_variables(value)):
             return {"kind": "same", "class": type(value).__qualname__}
         if id(value) in self._inside:
-            raise CannotKeep(f"{path} (holds itself)")
+            raise NotSaveable(f"{path} (holds itself)")
         self._inside.append(id(value))
         try:
-            return self._container(value, path) or self._array(value, path) or self._alive(value, path)
+            return self._save_container(value, path) or self._save_array(value, path) or self._save_object(value, path)
         finally:
             self._inside.pop()
 
-    def _container(self, value: Any, path: str) -> Any:
+    def _save_container(self, value: Any, path: str) -> Any:
         if isinstance(value, Mapping) and isinstance(value, dict):
             entries = list(value.items())
-            pairs = [[self._taken(key, path), self._taken(each, f"{path}[{key!r}]")] for key, each in entries]
-            return {"kind": "dict", "pairs": pairs, **_class_of(value, dict)}
+            pairs = [[self._save_value(key, path), self._save_value(each, f"{path}[{key!r}]")] for key, each in entries]
+            return {"kind": "dict", "pairs": pairs, **_subclass_entry(value, dict)}
         if isinstance(value, deque):
-            items = self._items(value, path)
-            return {"kind": "deque", "items": items, "most": value.maxlen, **_class_of(value, deque)}
+            items = self._save_items(value, path)
+            return {"kind": "deque", "items": items, "most": value.maxlen, **_subclass_entry(value, deque)}
         if isinstance(value, list):
-            return {"kind": "list", "items": self._items(value, path), **_class_of(value, list)}
+            return {"kind": "list", "items": self._save_items(value, path), **_subclass_entry(value, list)}
         for kind, made in _SETS.items():
             if type(value) is made:
-                return {"kind": kind, "items": self._items(value, path)}
+                return {"kind": kind, "items": self._save_items(value, path)}
         if isinstance(value, enum.Enum):
             return {"kind": "enum", "name": value.name}
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
 
-    def _items(self, values: Iterable[Any], path: str) -> list[Any]:
+    def _save_items(self, values: Iterable[Any], path: str) -> list[Any]:
         found = list(values)  # a thread may change it meanwhile, as it may change dicts and attributes
-        return [self._taken(each, f"{path}[{number}]") for number, each in enumerate(found)]
+        return [self._save_value(each, f"{path}[{number}]") for number, each in enumerate(found)]
 
-    def _array(self, value: Any, path: str) -> Any:
+    def _save_array(self, value: Any, path: str) -> Any:
         if isinstance(value, bytes):
-            return {"kind": "bytes", **self._stored(np.frombuffer(value, np.uint8), path)}
+            return {"kind": "bytes", **self._store_array(np.frombuffer(value, np.uint8), path)}
         if isinstance(value, np.generic):
-            return {"kind": "scalar", **self._stored(np.asarray(value), path)}
+            return {"kind": "scalar", **self._store_array(np.asarray(value), path)}
         if isinstance(value, np.ndarray):
-            return {"kind": "array", **self._stored(value, path)}
+            return {"kind": "array", **self._store_array(value, path)}
         if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
-            return {"kind": "tensor", **self._stored(np.asarray(value.numpy()), path)}
+            return {"kind": "tensor", **self._store_array(np.asarray(value.numpy()), path)}
         return None
 
-    def _stored(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
+    def _store_array(self, array: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
         if array.dtype.hasobject:
-            raise CannotKeep(f"{path} (an array of objects)")
+            raise NotSaveable(f"{path} (an array of objects)")
         if array.dtype.type is np.void:
-            raise CannotKeep(f"{path} (an array of {array.dtype})")
+            raise NotSaveable(f"{path} (an array of {array.dtype})")
         name = str(len(self.arrays))
         self.arrays[name] = np.frombuffer(array.tobytes(), np.uint8)  # bfloat16 and its like have no form in .npz
         return {"array": name, "dtype": array.dtype.name if array.dtype.kind == "V" else array.dtype.str,
                 "shape": list(array.shape)}  # fmt: skip
 
-    def _alive(self, value: Any, path: str) -> Any:
+    def _save_object(self, value: Any, path: str) -> Any:
         if isinstance(value, tf.keras.random.SeedGenerator | tf.random.Generator):
-            return {"kind": "variables", "values": self._variables([value.state], value, path)}
+            return {"kind": "variables", "values": self._save_variables([value.state], value, path)}
         if isinstance(value, np.random.Generator | np.random.RandomState):
             self.live.append(value)
             old = isinstance(value, np.random.RandomState)
@@ -141,23 +141,23 @@ class Kept:
             return {"kind": "python", "state": read_python(value)}
         variables = variables_of(value)
         if variables is not None:
-            return {"kind": "variables", "values": self._variables(variables, value, path)}
-        if type(value).__module__.partition(".")[0] in FOREIGN or not hasattr(value, "__dict__"):
-            raise CannotKeep(f"{path} (a {type(value).__name__})")
+            return {"kind": "variables", "values": self._save_variables(variables, value, path)}
+        if type(value).__module__.partition(".")[0] in LIBRARIES or not hasattr(value, "__dict__"):
+            raise NotSaveable(f"{path} (a {type(value).__name__})")
         held = list(vars(value).items())
         return {
             "kind": "object",
             "class": type(value).__qualname__,
-            "attributes": {name: self._taken(each, f"{path}.{name}") for name, each in held},
+            "attributes": {name: self._save_value(each, f"{path}.{name}") for name, each in held},
         }
 
-    def _variables(self, variables: list[Any], holder: Any, path: str) -> list[Any]:
+    def _save_variables(self, variables: list[Any], holder: Any, path: str) -> list[Any]:
         own = [each for each in variables if not self._known.intersection(identities(each))]
         self.live.extend([holder, *own])
-        return [[self._stored(np.asarray(copy.numpy()), path) for copy in copies_of(each)] for each in own]
+        return [[self._store_array(np.asarray(copy.numpy()), path) for copy in replica_copies(each)] for each in own]
 
 
-def _class_of(value: Any, plain: type) -> dict[str, str]:
+def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
     """Of which class a container is, where that is not the plain one: only the script can make it."""
     return {} if type(value) is plain else {"class": type(value).__qualname__}
 
@@ -180,16 +180,16 @@ def identities(found: Any) -> set[int]:
     return {id(found), id(inner), *map(id, parts)}
 
 
-def copies_of(variable: Any) -> tuple[Any, ...]:
+def replica_copies(variable: Any) -> tuple[Any, ...]:
     """Each replica's own part of a variable of TensorFlow's or Keras'; the variable where there is one."""
     inner = variable.value if isinstance(variable, tf.keras.Variable) else variable
     return tuple(getattr(inner, "values", (inner,)))
 
 
-def fill(variable: Any, values: list[np.ndarray[Any, Any]]) -> None:
+def assign_copies(variable: Any, values: list[np.ndarray[Any, Any]]) -> None:
     """Gives each replica's part what it held. Of another number of replicas the first gets all that was added up, or
     else each the first one's."""
-    copies = copies_of(variable)
+    copies = replica_copies(variable)
     if len(copies) != len(values):
         sums = getattr(variable, "aggregation", None) in ("sum", tf.VariableAggregation.SUM)
         first = np.sum(values, axis=0, dtype=values[0].dtype) if sums else values[0]
@@ -198,43 +198,43 @@ def fill(variable: Any, values: list[np.ndarray[Any, Any]]) -> None:
         copy.assign(value)
 
 
-class Returned:
+class ObjectRestorer:
     """Values from what `Kept` made of them."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], known: frozenset[int] = frozenset()) -> None:
         self._arrays = arrays
         self._known = known
 
-    def value(self, found: Any, present: Any) -> Any:
+    def restore_value(self, found: Any, present: Any) -> Any:
         """The value; `present`, the one that is there now, is filled where that can be. Raises CannotGiveBack."""
         if not isinstance(found, dict):
             return found
         kind = found["kind"]
         if kind == "same":
             if present is None:
-                raise CannotGiveBack(f"a {found.get('class', 'thing')}, which this process has to make")
+                raise NotRestorable(f"a {found.get('class', 'thing')}, which this process has to make")
             return present
         if kind in ("list", "deque", "dict", *_SETS):
-            return self._container(kind, found, present)
+            return self._restore_container(kind, found, present)
         if kind in ("bytes", "scalar", "array", "tensor"):
-            return self._array(kind, found, present)
+            return self._restore_array(kind, found, present)
         if kind == "path":
             return type(present if isinstance(present, PurePath) else Path())(found["text"])
         if kind == "enum" and isinstance(present, enum.Enum):
             return type(present)[found["name"]]
-        return self._alive(kind, found, present)
+        return self._restore_object(kind, found, present)
 
-    def _container(self, kind: str, found: dict[str, Any], present: Any) -> Any:
+    def _restore_container(self, kind: str, found: dict[str, Any], present: Any) -> Any:
         if found.get("class", type(present).__qualname__) != type(present).__qualname__:
-            raise CannotGiveBack(f"a {found['class']}, where now is {_named(present)}")
+            raise NotRestorable(f"a {found['class']}, where now is {_describe(present)}")
         if kind == "dict":
             held = dict(present) if isinstance(present, dict) else {}
             pairs = [(self._key(key), value) for key, value in found["pairs"]]
-            items: Any = {key: self.value(value, held.get(key)) for key, value in pairs}
+            items: Any = {key: self.restore_value(value, held.get(key)) for key, value in pairs}
         else:
             before = list(present) if isinstance(present, list | tuple | deque) else []
             before += [None] * len(found["items"])
-            items = [self.value(each, before[number]) for number, each in enumerate(found["items"])]
+            items = [self.restore_value(each, before[number]) for number, each in enumerate(found["items"])]
         if kind in _SETS:
             return _SETS[kind](items)
         if kind == "dict" and isinstance(present, dict):
@@ -248,10 +248,10 @@ class Returned:
         return present
 
     def _key(self, found: Any) -> Any:
-        return self.value(found, None)
+        return self.restore_value(found, None)
 
-    def _array(self, kind: str, found: dict[str, Any], present: Any) -> Any:
-        array = self._read(found)
+    def _restore_array(self, kind: str, found: dict[str, Any], present: Any) -> Any:
+        array = self._read_array(found)
         if kind == "bytes":
             return array.tobytes()
         if kind == "scalar":
@@ -264,14 +264,14 @@ class Returned:
             return present
         return array.copy()
 
-    def _read(self, found: dict[str, Any]) -> np.ndarray[Any, Any]:
+    def _read_array(self, found: dict[str, Any]) -> np.ndarray[Any, Any]:
         try:
             kind = np.dtype(found["dtype"])
         except TypeError:
             kind = np.dtype(tf.as_dtype(found["dtype"]).as_numpy_dtype)
         return np.frombuffer(self._arrays[found["array"]].tobytes(), kind).reshape(found["shape"])
 
-    def _alive(self, kind: str, found: dict[str, Any], present: Any) -> Any:
+    def _restore_object(self, kind: str, found: dict[str, Any], present: Any) -> Any:
         if kind == "numpy":
             return _with_state(present, from_json(found["state"]), found["old"])
         if kind == "python":
@@ -279,15 +279,17 @@ class Returned:
             write_python(generator, found["state"])
             return generator
         if kind == "variables":
-            self._fill(found["values"], present)
+            self._restore_variables(found["values"], present)
             return present
         if kind == "object" and type(present).__qualname__ == found["class"] and hasattr(present, "__dict__"):
             for name, each in found["attributes"].items():
-                vars(present)[name] = self.value(each, vars(present).get(name))  # its class may not let it be set
+                vars(present)[name] = self.restore_value(
+                    each, vars(present).get(name)
+                )  # its class may not let it be set
             return present
-        raise CannotGiveBack(f"a {found.get('class', kind)}, where now is {_named(present)}")
+        raise NotRestorable(f"a {found.get('class', kind)}, where now is {_describe(present)}")
 
-    def _fill(self, values: list[Any], present: Any) -> None:
+    def _restore_variables(self, values: list[Any], present: Any) -> None:
         holds_seed = isinstance(present, tf.keras.random.SeedGenerator | tf.random.Generator)
         variables = [present.state] if holds_seed else variables_of(present)
         own = [each for each in variables or () if not self._known.intersection(identities(each))]
@@ -296,14 +298,14 @@ class Returned:
             or len(own) != len(values)
             or any(list(each.shape) != copies[0]["shape"] for each, copies in zip(own, values, strict=True))
         ):
-            raise CannotGiveBack(
-                f"{counted(len(values), 'variable')}, where now is {_named(present)} with {len(own)} like them"
+            raise NotRestorable(
+                f"{counted(len(values), 'variable')}, where now is {_describe(present)} with {len(own)} like them"
             )
         for variable, copies in zip(own, values, strict=True):
-            fill(variable, [self._read(each) for each in copies])
+            assign_copies(variable, [self._read_array(each) for each in copies])
 
 
-def _named(present: Any) -> str:
+def _describe(present: Any) -> str:
     return "nothing" if present is None else f"a {type(present).__name__}"
 
 
@@ -323,7 +325,7 @@ def _with_state(present: Any, state: Any, old: bool) -> Any:
         return generator
     if not isinstance(present, np.random.Generator):
         if state["bit_generator"] not in _NUMPY_BITS:
-            raise CannotGiveBack(f"a NumPy generator of {state['bit_generator']}, which the callback has to make")
+            raise NotRestorable(f"a NumPy generator of {state['bit_generator']}, which the callback has to make")
         present = np.random.Generator(getattr(np.random, state["bit_generator"])())
     present.bit_generator.state = state
     return present

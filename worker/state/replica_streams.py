@@ -4,9 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from worker.state import hidden_state
+from worker.state import extra_state
 
-_APART = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio in 64 bits: replicas' seeds lie far from other layers'
+_SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # the golden ratio in 64 bits: replicas' seeds lie far from other layers'
 
 
 class ReplicaSeed(tf.keras.random.SeedGenerator):  # type: ignore[misc]  # Keras has no types
@@ -19,7 +19,7 @@ class ReplicaSeed(tf.keras.random.SeedGenerator):  # type: ignore[misc]  # Keras
         if context is None:
             return seed
         replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
-        return seed + tf.cast(tf.stack([replica * _APART, tf.zeros_like(replica)]), seed.dtype)
+        return seed + tf.cast(tf.stack([replica * _SEED_STRIDE, tf.zeros_like(replica)]), seed.dtype)
 
 
 def replica_streams(model: tf.keras.Model) -> tf.keras.Model:
@@ -29,7 +29,7 @@ def replica_streams(model: tf.keras.Model) -> tf.keras.Model:
     built, before it is used. What the first replica draws stays what it was, and a restart draws what would have been
     drawn; with another number of replicas it is something else.
     """
-    for layer in hidden_state.tracked(tf.train.Checkpoint(model=model), tf.keras.layers.Layer):
+    for layer in extra_state.tracked_objects(tf.train.Checkpoint(model=model), tf.keras.layers.Layer):
         for found in layer._seed_generators:
             if type(found) is tf.keras.random.SeedGenerator:
                 found.__class__ = ReplicaSeed  # Keras makes it inside the layer and takes none from outside

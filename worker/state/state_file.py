@@ -26,7 +26,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class TrainingState:
     """The host's part of a checkpoint, taken between two steps.
 
     `seeds` and `generators` are as `exact` reads them. `replica_metrics`: each replica's own figure where the script
@@ -55,12 +55,12 @@ class State:
         return (json.dumps(body, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
-def parse(content: bytes) -> State:
+def parse_state(content: bytes) -> TrainingState:
     """The state in a file's content, whose hash the manifest has proven. Raises ValueError for another format."""
     body = json.loads(content)
     if body.get("format") != FORMAT:
         raise ValueError(f"state.json has format {body.get('format')!r}; this version reads {FORMAT}")
-    return State(
+    return TrainingState(
         step=body["step"],
         position=Position(**{"workers": None, **body["position"]}),
         seeds=tuple(tuple(seed) for seed in body["seeds"]),

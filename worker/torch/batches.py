@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 
-class Batches:
+class ResumableBatchSampler:
     """Indices of an epoch's whole batches, from an example on."""
 
     def __init__(self, count: int, batch_size: int, seed: int, epoch: int, first: int) -> None:
@@ -18,13 +18,13 @@ class Batches:
 
     def __iter__(self) -> Iterator[list[int]]:
         for start in self._starts:
-            yield _Batch(self._order[start : start + self._batch_size].tolist(), (self.seed, start))
+            yield _SeedingIndices(self._order[start : start + self._batch_size].tolist(), (self.seed, start))
 
     def __len__(self) -> int:
         return len(self._starts)
 
 
-class _Batch(list[int]):
+class _SeedingIndices(list[int]):
     """The indices of one. A process of a loader that takes them out of its queue has its generators seeded: what it
     draws for them is then a function of the place in the data, and not of when that process began. From there on they
     are a plain list, whatever the dataset does with it."""
@@ -34,10 +34,10 @@ class _Batch(list[int]):
         self._place = place
 
     def __reduce__(self) -> tuple[Callable[..., list[int]], tuple[list[int], tuple[int, int]]]:
-        return _taken, (list(self), self._place)
+        return _unpickle_in_loader, (list(self), self._place)
 
 
-def _taken(indices: list[int], place: tuple[int, int]) -> list[int]:
+def _unpickle_in_loader(indices: list[int], place: tuple[int, int]) -> list[int]:
     if torch.utils.data.get_worker_info() is not None:
         first, second, third = np.random.SeedSequence(place).generate_state(3).tolist()
         random.seed(first)

@@ -8,27 +8,27 @@ from typing import Any
 import numpy as np
 import torch
 
-_OF_NUMPY: list[Any] = [
+_NUMPY_CLASSES: list[Any] = [
     np.dtype, np.ndarray, np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0],
     *{type(np.dtype(kind)) for kind in np.typecodes["All"] if kind not in "OV"},
 ]  # fmt: skip
 """What NumPy's numbers, and arrays of them, are made of in a file: a learning rate is easily one of its float64."""
 
 
-def load(path: Path) -> Any:
+def load_state(path: Path) -> Any:
     """The state in the file, in host memory. Raises what torch.load does."""
     with _numpy_allowed():
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def refused(path: Path) -> list[str]:
+def unloadable_classes(path: Path) -> list[str]:
     """The classes for which `load` would refuse the file. None are known before PyTorch 2.6."""
     look = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
     try:
         found = set(look(path)) if look is not None else set()
     except (OSError, RuntimeError, ValueError):  # it could not be read now, which says nothing of what it holds
         return []
-    return sorted(found - {f"{each.__module__}.{each.__qualname__}" for each in _OF_NUMPY})
+    return sorted(found - {f"{each.__module__}.{each.__qualname__}" for each in _NUMPY_CLASSES})
 
 
 @contextlib.contextmanager
@@ -38,5 +38,5 @@ def _numpy_allowed() -> Iterator[None]:
     if allow is None:
         yield
         return
-    with allow([each for each in _OF_NUMPY if each not in torch.serialization.get_safe_globals()]):
+    with allow([each for each in _NUMPY_CLASSES if each not in torch.serialization.get_safe_globals()]):
         yield

@@ -20,24 +20,24 @@ import torch
 from supervisor.protocol.wording import counted
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process import attempt
-from worker.progress.tensorboard import EVERY
+from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving import conditions
 from worker.torch import loading
-from worker.torch.batches import Batches
+from worker.torch.batches import ResumableBatchSampler
 
 STATE = "torch.pt"
 SEED = 1
 MAX_NAMED = 10  # tensors in a message
 _LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _DEVICE = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
-_WIDE = {
+_SUM_TYPES = {
     **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32),
     **{each: each for each in (torch.float64, torch.complex64, torch.complex128)},
 }
 """The types whose elements may be no numbers: what their sums are made in."""
 _FLOAT8 = frozenset(each for name, each in vars(torch).items() if name.startswith("float8_"))
 """Such too, but not every device has sums of them, nor asks them whether they are finite."""
-_AT_ONCE = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
+_CHUNK_ELEMENTS = 1 << 24  # elements looked at closely: the answer takes as many bytes, on a device that may be full
 
 
 def prepare(seed: int = SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
@@ -97,7 +97,7 @@ class Run(FilesRun):
 
     def __init__(self, *, total_steps: int | None = None, directory: str | Path | None = None,
                  interval: str | None = None, generators: Mapping[str, torch.Generator] | None = None,
-                 summaries: str | Path | None = None, summary_every: int = EVERY,
+                 summaries: str | Path | None = None, summary_every: int = SUMMARY_EVERY,
                  **parts: Any) -> None:  # fmt: skip
         """`parts`: whatever has a `state_dict`, by name: model=, optimizer=, scheduler=, scaler=, ema=, ...
 
@@ -106,7 +106,7 @@ class Run(FilesRun):
         files = _TorchFiles(parts, dict(generators or {}))
         super().__init__(files, total_steps=total_steps, directory=directory, interval=interval,
                          summaries=summaries, summary_every=summary_every)  # fmt: skip
-        self._following = (0, 0, 0)
+        self._next_position = (0, 0, 0)
 
     def batches(self, dataset: Any, *, batch_size: int, seed: int = 0, **options: Any) -> Iterator[Any]:
         """The batches that are left, in an order that is a function of (seed, epoch), from the exact position on: that
@@ -123,11 +123,11 @@ class Run(FilesRun):
         epoch, batch = self.epoch, self.batch
         first = batch * batch_size if self.examples is None else self.examples
         while not self.reached:
-            sampler = Batches(count, batch_size, seed, epoch, first)
+            sampler = ResumableBatchSampler(count, batch_size, seed, epoch, first)
             own = torch.Generator().manual_seed(sampler.seed)  # the global one would be drawn from again after a resume
             for examples in torch.utils.data.DataLoader(dataset, batch_sampler=sampler, generator=own, **options):
                 batch, first = batch + 1, first + batch_size
-                self._following = (epoch, batch, first) if count - first >= batch_size else (epoch + 1, 0, 0)
+                self._next_position = (epoch, batch, first) if count - first >= batch_size else (epoch + 1, 0, 0)
                 yield examples
                 if self.reached:
                     return
@@ -138,7 +138,7 @@ class Run(FilesRun):
 
     def step_done(self, **metrics: Any) -> None:
         """One optimizer step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        epoch, batch, consumed = self._following
+        epoch, batch, consumed = self._next_position
         figures = {name: float(value) for name, value in metrics.items()}
         super().step_done(epoch=epoch, batch=batch, examples=consumed, **figures)
 
@@ -153,11 +153,11 @@ class _TorchFiles:
         self._parts = parts
         self._generators = generators
         self._can_copy = True
-        self._was_looked_at = False  # a file, for what PyTorch would not load
-        self._looks = attempt.this().launch.on_nan != "off"
+        self._is_loadable_checked = False  # a file, for what PyTorch would not load
+        self._checks_finite = attempt.this().launch.on_nan != "off"
         self._on_purpose: frozenset[str] = frozenset()
         """Not finite before there was a step, as a mask may be."""
-        if self._looks:
+        if self._checks_finite:
             self._on_purpose = frozenset(self._not_finite(self._state_of_parts()))
 
     @property
@@ -169,7 +169,7 @@ class _TorchFiles:
         return _topology()
 
     def write(self, folder: Path) -> None:
-        with _lack_of_memory_told():
+        with _as_memory_error():
             state = self._state()
         self._write(state, folder)
 
@@ -178,10 +178,10 @@ class _TorchFiles:
         if not self._can_copy:
             return None
         try:
-            with _lack_of_memory_told():
-                state = _on_host(self._state())
+            with _as_memory_error():
+                state = _copy_to_host(self._state())
         except RuntimeError as error:
-            if _says_nothing_of_it(error):  # the device failed, for good
+            if _is_resource_failure(error):  # the device failed, for good
                 raise
             self._can_copy = False
             attempt.this().reporter.remark(
@@ -191,19 +191,19 @@ class _TorchFiles:
         return lambda folder: self._write(state, folder)
 
     def _write(self, state: Mapping[str, Any], folder: Path) -> None:
-        with _lack_of_memory_told():
+        with _as_memory_error():
             self._check_finite(state["parts"])
             _save(state, folder)
-        if not self._was_looked_at:
-            self._was_looked_at = True
-            if odd := loading.refused(folder / STATE):
+        if not self._is_loadable_checked:
+            self._is_loadable_checked = True
+            if odd := loading.unloadable_classes(folder / STATE):
                 attempt.this().reporter.remark(
                     f"the checkpoints could not be restored: they hold {', '.join(odd)}; give what the parts' "
                     f"state_dict holds as tensors, numbers, texts, lists and dicts"
                 )
 
     def _check_finite(self, parts: Mapping[str, Any]) -> None:
-        bad = [each for each in self._not_finite(parts) if each not in self._on_purpose] if self._looks else []
+        bad = [each for each in self._not_finite(parts) if each not in self._on_purpose] if self._checks_finite else []
         if bad:
             more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
             raise NotFinite(f"{', '.join(bad[:MAX_NAMED])}{more} not finite")
@@ -226,11 +226,11 @@ class _TorchFiles:
 
     def read(self, folder: Path) -> None:
         try:
-            state = loading.load(folder / STATE)
+            state = loading.load_state(folder / STATE)
         except (UnpicklingError, AttributeError) as error:
             raise Unfit(attempt.one_line(error)) from error
         except RuntimeError as error:  # its bytes were just proven, so reading them failed, or memory did
-            _raise_lack_of_memory(error)
+            _raise_memory_error(error)
             raise
         try:
             if set(state["parts"]) != set(self._parts):
@@ -243,8 +243,8 @@ class _TorchFiles:
                 each.set_state(state["generators"][name])
             _set_global_generators(state["cpu"], state["cuda"])
         except (RuntimeError, KeyError, ValueError, AttributeError) as error:
-            if isinstance(error, RuntimeError) and _says_nothing_of_it(error):
-                _raise_lack_of_memory(error)
+            if isinstance(error, RuntimeError) and _is_resource_failure(error):
+                _raise_memory_error(error)
                 raise
             raise Unfit(attempt.one_line(error)) from error
 
@@ -265,7 +265,7 @@ def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) 
         )
 
 
-class _Sink:
+class _SaveTarget:
     """What torch.save writes into. It keeps an error for later: thrown through PyTorch's writer it becomes one that
     doesn't say whether the disk is full."""
 
@@ -288,29 +288,29 @@ class _Sink:
 def _save(state: Mapping[str, Any], folder: Path) -> None:
     """All of it into one file. Raises OSError."""
     with (folder / STATE).open("wb") as file:
-        sink = _Sink(file)
+        sink = _SaveTarget(file)
         torch.save(dict(state), sink)
         if sink.error is not None:
             raise sink.error
 
 
-def _on_host(value: Any, known: dict[tuple[str, int, int], Any] | None = None) -> Any:
+def _copy_to_host(value: Any, known: dict[tuple[str, int, int], Any] | None = None) -> Any:
     """A copy in host memory of tensors, inside whatever holds them. Tensors that share memory go on doing so, as
     torch.save writes that once."""
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):
-        return _tensor_on_host(value.detach(), known)
+        return _copy_tensor_to_host(value.detach(), known)
     if type(value) in (dict, OrderedDict):
-        copied = type(value)((key, _on_host(each, known)) for key, each in value.items())
+        copied = type(value)((key, _copy_to_host(each, known)) for key, each in value.items())
         if isinstance(value, OrderedDict):
             copied.__dict__.update(copy.deepcopy(value.__dict__))  # a module's: the versions of its parts
         return copied
     if type(value) in (list, tuple):
-        return type(value)(_on_host(each, known) for each in value)
+        return type(value)(_copy_to_host(each, known) for each in value)
     return copy.deepcopy(value)
 
 
-def _tensor_on_host(tensor: torch.Tensor, known: dict[tuple[str, int, int], Any]) -> torch.Tensor:
+def _copy_tensor_to_host(tensor: torch.Tensor, known: dict[tuple[str, int, int], Any]) -> torch.Tensor:
     is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
     if not is_plain or tensor.is_conj() or tensor.is_neg():
         return tensor.to("cpu", copy=True)
@@ -328,13 +328,13 @@ def _lacks_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in _LACKS_MEMORY)
 
 
-def _says_nothing_of_it(error: RuntimeError) -> bool:
+def _is_resource_failure(error: RuntimeError) -> bool:
     """Whether it was memory or the device that failed, and not what a checkpoint holds."""
     return _lacks_memory(error) or any(each in str(error) for each in _DEVICE)
 
 
 @contextlib.contextmanager
-def _lack_of_memory_told() -> Iterator[None]:
+def _as_memory_error() -> Iterator[None]:
     """Raises MemoryError for every RuntimeError that says so: a save can't be made now, and training goes on."""
     try:
         yield
@@ -344,7 +344,7 @@ def _lack_of_memory_told() -> Iterator[None]:
         raise
 
 
-def _raise_lack_of_memory(error: RuntimeError) -> None:
+def _raise_memory_error(error: RuntimeError) -> None:
     """Raises MemoryError if that is what it says without having the class for it, so that it is booked as that."""
     if _lacks_memory(error) and not isinstance(error, torch.OutOfMemoryError):
         raise MemoryError(attempt.one_line(error)) from error
@@ -364,11 +364,11 @@ def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _is_finite(tensor: torch.Tensor) -> bool:
     """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
-    is_small, wide = tensor.dtype in _FLOAT8, _WIDE.get(tensor.dtype)
+    is_small, wide = tensor.dtype in _FLOAT8, _SUM_TYPES.get(tensor.dtype)
     if not (is_small or wide) or tensor.layout is not torch.strided or tensor.is_meta:
         return True
     with torch.no_grad():
         if wide is not None and bool(torch.isfinite(tensor.sum(dtype=wide))):
             return True
-        parts = tensor.reshape(-1).split(_AT_ONCE)
+        parts = tensor.reshape(-1).split(_CHUNK_ELEMENTS)
         return all(bool(torch.isfinite(each.float() if is_small else each).all()) for each in parts)

@@ -10,10 +10,10 @@ strategy = worker.strategy("multiworker")
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from worker.data import agreement  # noqa: E402
+from worker.data import collectives  # noqa: E402
 from worker.keras import fit  # noqa: E402
 
-together = agreement.of(strategy)
+together = collectives.gang_of(strategy)
 with strategy.scope():
     model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")

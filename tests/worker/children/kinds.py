@@ -22,9 +22,9 @@ strategy = worker.strategy("multiworker", deterministic=True)
 
 import tensorflow as tf  # noqa: E402 - the strategy comes first
 
-from worker.data import agreement  # noqa: E402
+from worker.data import collectives  # noqa: E402
 from worker.process.attempt import Leaving  # noqa: E402
-from worker.state import hidden_state  # noqa: E402
+from worker.state import extra_state  # noqa: E402
 
 keras, optimizers = tf.keras, tf.keras.optimizers
 STEPS, EVERY, ABANDONED = 12, 5, 8
@@ -79,10 +79,10 @@ def draws(seed: int) -> Parts:
             "replica_streams": lambda: apart.layers[0].seed_generator.state,
             "tf.random.Generator": lambda: tracked.generator.state,
             "Python": random.getstate,
-            "NumPy": lambda: hidden_state.as_json(np.random.get_state(legacy=False)),
+            "NumPy": lambda: extra_state.as_json(np.random.get_state(legacy=False)),
             "an own Keras SeedGenerator": lambda: seeds.state,
-            "an own NumPy Generator": lambda: hidden_state.as_json(numbers.bit_generator.state),
-            "an own NumPy RandomState": lambda: hidden_state.as_json(old.get_state(legacy=False)),
+            "an own NumPy Generator": lambda: extra_state.as_json(numbers.bit_generator.state),
+            "an own NumPy RandomState": lambda: extra_state.as_json(old.get_state(legacy=False)),
             "an own Python Random": python.getstate,
         },
         own=(seeds, numbers, old, python),
@@ -94,7 +94,7 @@ def draws(seed: int) -> Parts:
 def global_seed(seed: int) -> Parts:
     """Draws by keras.random without a seed."""
     tracked = built(optimizers.SGD(1e-2))
-    states = {"Keras' global generator": lambda: hidden_state._global_seed().state}
+    states = {"Keras' global generator": lambda: extra_state._global_seed().state}
     return Parts(tracked, states, device=lambda: keras.random.normal([8]))
 
 
@@ -129,7 +129,7 @@ def make(training: str, seed: int) -> Parts:
     with strategy.scope():
         parts = TRAININGS[training](seed)
         parts.tracked.optimizer.build(parts.tracked.model.trainable_variables)
-        hidden_state.make_global_seed(strategy)
+        extra_state.create_global_seed(strategy)
     return parts
 
 
@@ -192,7 +192,7 @@ def both(training: str, folder: Path) -> dict[str, Any]:
     return {"undisturbed": undisturbed, "resumed": train(make(training, 99), folder / "broken", None)}
 
 
-together = agreement.of(strategy)
+together = collectives.gang_of(strategy)
 rank = 0 if together is None else together.rank
 base = Path(sys.argv[1])
 report = {training: both(training, base / training) for training in sys.argv[2:]}

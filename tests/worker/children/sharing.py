@@ -16,11 +16,11 @@ strategy = worker.strategy("multiworker")
 
 import tensorflow as tf  # noqa: E402 - the strategy comes first
 
-from worker.data import agreement  # noqa: E402
+from worker.data import collectives  # noqa: E402
 
 COUNT = 38
 folder, batch_size, stop = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-together = agreement.of(strategy)
+together = collectives.gang_of(strategy)
 rank = 0 if together is None else together.rank
 names = [str(folder / name) for name in ("one.txt", "two.txt")]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import worker
-from worker.state import hidden_state
+from worker.state import extra_state
 
 strategy = worker.strategy("multiworker", deterministic=True, directory=Path(sys.argv[1]) / "ckpt")
 
@@ -32,5 +32,5 @@ with worker.Run(tracked, strategy=strategy, total_steps=steps, directory=folder 
 digest = hashlib.sha256()
 for value in training.all_values(tracked):
     digest.update(value.tobytes())
-drawn = json.dumps(hidden_state.read_generators(), sort_keys=True)
+drawn = json.dumps(extra_state.read_generators(), sort_keys=True)
 (folder / f"end-{rank}").write_text(f"{digest.hexdigest()} {hashlib.sha256(drawn.encode()).hexdigest()}\n")

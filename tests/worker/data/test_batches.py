@@ -18,8 +18,8 @@ import tensorflow as tf
 import worker
 from supervisor.protocol.checkpoints import selection
 from tests.worker import training
-from worker.data.batches import Feed
-from worker.data.skipping import rows_in, rows_of, skipped
+from worker.data.batches import BatchReader
+from worker.data.resume_dataset import count_rows, rows_tensor, skip_consumed
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
@@ -38,7 +38,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 def epochs(given: Any, count: int, start: Position | None = None) -> list[list[int]]:
-    feed = Feed(given, None, start or Position())
+    feed = BatchReader(given, None, start or Position())
     return [batch for _ in range(count) for batch in lists(feed.rest_of_epoch())]
 
 
@@ -73,7 +73,7 @@ def test_dataset_is_resumed_by_skipping() -> None:
 
 
 def test_dataset_left_at_its_end_goes_on_with_the_next_epoch() -> None:
-    feed = Feed(tf.data.Dataset.range(4).batch(2), None, Position(0, 2, None))
+    feed = BatchReader(tf.data.Dataset.range(4).batch(2), None, Position(0, 2, None))
 
     assert lists(feed.rest_of_epoch()) == []
     assert feed.position == Position(1, 0)
@@ -92,7 +92,7 @@ def test_function_of_the_epoch_gives_each_epoch_its_own_dataset() -> None:
 
 def test_distributed_dataset_is_resumed_by_taking_batches(two_replicas: Any) -> None:
     dataset = two_replicas.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
-    feed = Feed(dataset, two_replicas, Position(0, 2, None))
+    feed = BatchReader(dataset, two_replicas, Position(0, 2, None))
 
     (batch,) = list(feed.rest_of_epoch())
 
@@ -100,7 +100,7 @@ def test_distributed_dataset_is_resumed_by_taking_batches(two_replicas: Any) -> 
 
 
 def test_batches_are_spread_over_the_replicas(two_replicas: Any) -> None:
-    feed = Feed(numbers(shuffle=False), two_replicas, Position())
+    feed = BatchReader(numbers(shuffle=False), two_replicas, Position())
 
     first = next(feed.rest_of_epoch())
 
@@ -114,7 +114,7 @@ def test_dataset_without_batches_is_an_error() -> None:
 
 def test_what_cannot_be_resumed_is_an_error() -> None:
     with pytest.raises(TypeError, match=r"middle of a list.*worker\.Examples"):
-        Feed([1, 2, 3], None, Position())
+        BatchReader([1, 2, 3], None, Position())
 
 
 def test_arrays_of_different_lengths_are_an_error() -> None:
@@ -193,7 +193,7 @@ def test_loop_that_is_left_early_ends_the_training_there(tmp_path: Path) -> None
 
 
 def test_abandoned_iterator_is_never_torn_down_because_that_can_take_longer_than_a_notice() -> None:
-    feed = Feed(numbers(), None, Position())
+    feed = BatchReader(numbers(), None, Position())
     next(iter(feed.rest_of_epoch()))
     iterator = weakref.ref(feed._iterator)
 
@@ -222,7 +222,7 @@ SOURCES: dict[str, Any] = {
 @pytest.mark.parametrize(("first", "then"), [(4, 6), (8, 4), (4, 3), (6, 2), (4, 12)])
 def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(make: Any, first: int, then: int) -> None:
     undisturbed = flat(epochs(make(first), 2))
-    feed = Feed(make(first), None, Position())
+    feed = BatchReader(make(first), None, Position())
     seen = flat(lists(feed.rest_of_epoch(), 12 // first or 1))
     seen += flat(epochs(make(then), 2, feed.position))
 
@@ -230,14 +230,14 @@ def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(make: Any,
 
 
 def test_batch_that_lies_across_the_position_is_cut(two_replicas: Any) -> None:
-    feed = Feed(dataset_of(8), None, Position(0, 3, 12))
+    feed = BatchReader(dataset_of(8), None, Position(0, 3, 12))
     whole = flat(epochs(dataset_of(8), 1))
 
     assert lists(feed.rest_of_epoch()) == [whole[12:16], whole[16:]]
 
 
 def test_examples_go_on_at_the_very_example_although_the_rest_makes_no_whole_batches() -> None:
-    feed = Feed(numbers(24, 6, shuffle=False), None, Position(0, 2, 8))
+    feed = BatchReader(numbers(24, 6, shuffle=False), None, Position(0, 2, 8))
 
     assert lists(feed.rest_of_epoch()) == [[8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18, 19]]
     assert lists(feed.rest_of_epoch())[0] == [0, 1, 2, 3, 4, 5]
@@ -245,7 +245,7 @@ def test_examples_go_on_at_the_very_example_although_the_rest_makes_no_whole_bat
 
 def test_batches_with_labels_are_cut_alike() -> None:
     pairs = tf.data.Dataset.range(10).map(lambda number: (number, {"label": number * 2})).batch(4)
-    feed = Feed(pairs, None, Position(0, 2, 6))
+    feed = BatchReader(pairs, None, Position(0, 2, 6))
 
     found = [(batch.numpy().tolist(), labels["label"].numpy().tolist()) for batch, labels in feed.rest_of_epoch()]
 
@@ -253,7 +253,7 @@ def test_batches_with_labels_are_cut_alike() -> None:
 
 
 def test_too_few_examples_for_a_larger_batch_end_the_epoch() -> None:
-    feed = Feed(numbers(24, 8), None, Position(0, 5, 20))
+    feed = BatchReader(numbers(24, 8), None, Position(0, 5, 20))
 
     assert lists(feed.rest_of_epoch()) == []
     assert feed.position == Position(1)
@@ -264,11 +264,11 @@ def test_distributed_batches_of_another_size_are_refused_in_the_middle_of_one(tw
     def distributed() -> Any:
         return two_replicas.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
 
-    (last,) = list(Feed(distributed(), two_replicas, Position(0, 4, 8)).rest_of_epoch())
+    (last,) = list(BatchReader(distributed(), two_replicas, Position(0, 4, 8)).rest_of_epoch())
 
     assert [part.numpy().tolist() for part in last.values] == [[8, 9], [10, 11]]
     with pytest.raises(ValueError, match=r"middle of a batch .* give run\.batches the tf\.data\.Dataset"):
-        next(Feed(distributed(), two_replicas, Position(0, 2, 6)).rest_of_epoch())
+        next(BatchReader(distributed(), two_replicas, Position(0, 2, 6)).rest_of_epoch())
 
 
 @pytest.mark.parametrize("kind", ["examples", "dataset"])
@@ -317,32 +317,32 @@ def test_ragged_and_sparse_batches_are_cut(make: Any, how: str) -> None:
     single = tf.data.Dataset.range(1, 11).map(make)
     whole = [row for batch in getattr(single, how)(3) for row in rows(batch)]
 
-    found = [rows(batch) for batch in Feed(getattr(single, how)(4), None, Position(0, 2, 6)).rest_of_epoch()]
+    found = [rows(batch) for batch in BatchReader(getattr(single, how)(4), None, Position(0, 2, 6)).rest_of_epoch()]
 
     assert [len(batch) for batch in found] == [2, 2]
     assert [row for batch in found for row in batch] == whole[6:]
 
 
 def test_single_examples_go_on_where_batches_ended() -> None:
-    rest = Feed(tf.data.Dataset.range(10), None, Position(0, 2, 6)).rest_of_epoch()
+    rest = BatchReader(tf.data.Dataset.range(10), None, Position(0, 2, 6)).rest_of_epoch()
 
     assert [int(each) for each in rest] == [6, 7, 8, 9]
 
 
 def test_batches_as_large_as_before_are_skipped_whole_so_that_their_number_stays_known() -> None:
-    assert int(skipped(dataset_of(4), Position(0, 2, 8)).cardinality()) == 4
-    assert int(skipped(dataset_of(4), Position(0, 2, 9)).cardinality()) == tf.data.UNKNOWN_CARDINALITY
+    assert int(skip_consumed(dataset_of(4), Position(0, 2, 8)).cardinality()) == 4
+    assert int(skip_consumed(dataset_of(4), Position(0, 2, 9)).cardinality()) == tf.data.UNKNOWN_CARDINALITY
 
 
 def test_batch_that_can_not_be_cut_is_refused() -> None:
     def weighed(batch: int) -> tf.data.Dataset:
         return tf.data.Dataset.range(12).batch(batch).map(lambda numbers: (numbers, tf.constant(1.0)))
 
-    (last,) = list(Feed(weighed(4), None, Position(0, 4, 8)).rest_of_epoch())
+    (last,) = list(BatchReader(weighed(4), None, Position(0, 4, 8)).rest_of_epoch())
 
     assert last[0].numpy().tolist() == [8, 9, 10, 11]
     with pytest.raises(ValueError, match=r"middle of a batch: 6 examples .* use a batch size of which"):
-        list(Feed(weighed(4), None, Position(0, 3, 6)).rest_of_epoch())
+        list(BatchReader(weighed(4), None, Position(0, 3, 6)).rest_of_epoch())
 
 
 # --- examples that a function loads --------------------------------------------------------------------------------
@@ -382,7 +382,7 @@ def test_readers_load_side_by_side_also_more_than_there_are_cores() -> None:
     def load(index: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(tf.numpy_function(meet, [index], tf.int64, stateful=False), [])
 
-    feed = Feed(loaded(load, count=readers, batch=readers, shuffle=False, readers=readers), None, Position())
+    feed = BatchReader(loaded(load, count=readers, batch=readers, shuffle=False, readers=readers), None, Position())
     try:
         assert next(feed.rest_of_epoch()).numpy().tolist() == list(range(readers))
     finally:
@@ -396,7 +396,7 @@ def test_what_lies_before_the_position_is_not_loaded() -> None:
         asked.append(int(index))
         return index
 
-    feed = Feed(
+    feed = BatchReader(
         loaded(lambda index: tf.numpy_function(note, [index], tf.int64), shuffle=False), None, Position(0, 4, 16)
     )
     next(feed.rest_of_epoch())
@@ -413,7 +413,7 @@ def test_files_are_loaded_as_pairs(tmp_path: Path) -> None:
         content = tf.io.decode_raw(tf.io.read_file(paths[index]), tf.uint8)
         return tf.ensure_shape(content, [3]), index
 
-    batches = list(Feed(loaded(load, count=8, seed=2), None, Position()).rest_of_epoch())
+    batches = list(BatchReader(loaded(load, count=8, seed=2), None, Position()).rest_of_epoch())
 
     assert [images.shape.as_list() for images, _ in batches] == [[4, 3]] * 2
     assert all((images.numpy()[:, 0] == labels.numpy()).all() for images, labels in batches)
@@ -442,6 +442,6 @@ def test_part_that_is_none_has_no_examples(parts: str, two_replicas: Any) -> Non
     dataset = single.map(lambda row: (None, row) if parts == "none first" else (row, None))
     spread = two_replicas.experimental_distribute_dataset(dataset)
 
-    assert [rows_of(batch) for batch in dataset] == [4, 4, 2]
-    assert [int(rows_in(batch)) for batch in dataset] == [4, 4, 2]
-    assert [rows_of(batch) for batch in spread] == [4, 4, 2]
+    assert [count_rows(batch) for batch in dataset] == [4, 4, 2]
+    assert [int(rows_tensor(batch)) for batch in dataset] == [4, 4, 2]
+    assert [count_rows(batch) for batch in spread] == [4, 4, 2]

@@ -629,6 +629,6 @@ def test_an_end_that_fails_hides_no_error_of_the_script_and_lets_go_of_all(
         raise ZeroDivisionError
 
     assert "besides, the end of the run failed: ValueError: it went wrong" in capsys.readouterr().err
-    assert run._board is None
+    assert run._tensorboard is None
     with FilesRun(Counting(), directory=tmp_path / "c"):
         """The directory is free again."""

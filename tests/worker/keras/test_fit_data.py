@@ -17,7 +17,7 @@ from tests.worker.keras.test_fit import (
     untuned,
 )
 from worker.keras import fit
-from worker.keras.end_of_data import Ending
+from worker.keras.end_of_data import EndOfData
 
 pytestmark = pytest.mark.tensorflow
 COUNT = 24
@@ -172,7 +172,7 @@ SHAPES: dict[str, Callable[[tf.Tensor], Any]] = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_end_is_known_with_the_last_batch_also_where_parts_are_none(shape: Callable[[tf.Tensor], Any]) -> None:
     dataset = tf.data.Dataset.range(5).batch(2).filter(lambda row: True).map(shape)
-    ending = Ending(dataset)
+    ending = EndOfData(dataset)
     found = list(ending.dataset)
 
     assert ending.batches == 3

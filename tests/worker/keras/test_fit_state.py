@@ -19,12 +19,12 @@ from supervisor.protocol.launch import Launch
 from tests.worker.keras.test_fit import StopsAt, same_weights
 from worker.keras import fit
 from worker.state.object_values import (
-    CannotGiveBack,
-    CannotKeep,
-    Kept,
-    Returned,
-    copies_of,
-    fill,
+    NotRestorable,
+    NotSaveable,
+    ObjectRestorer,
+    SavedObject,
+    assign_copies,
+    replica_copies,
 )
 
 pytestmark = pytest.mark.tensorflow
@@ -433,8 +433,8 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_value_comes_back_into_nothing_as_it_was(value: Any) -> None:
-    kept = Kept(value)
-    found = Returned(kept.arrays).value(kept.json, None)
+    kept = SavedObject(value)
+    found = ObjectRestorer(kept.arrays).restore_value(kept.json, None)
 
     assert type(found) is type(value)
     assert repr(found) == repr(value)
@@ -442,8 +442,8 @@ def test_value_comes_back_into_nothing_as_it_was(value: Any) -> None:
 
 def test_bfloat16_comes_back() -> None:
     value = tf.constant([1.5, 2.5], tf.bfloat16).numpy()
-    kept = Kept([value])
-    (found,) = Returned(kept.arrays).value(kept.json, None)
+    kept = SavedObject([value])
+    (found,) = ObjectRestorer(kept.arrays).restore_value(kept.json, None)
 
     assert (found.dtype, found.tolist()) == (value.dtype, value.tolist())
 
@@ -461,8 +461,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED.keys())
 def test_value_of_another_kind_is_refused(value: Any) -> None:
-    with pytest.raises(CannotKeep):
-        Kept(value)
+    with pytest.raises(NotSaveable):
+        SavedObject(value)
 
 
 class Lists(list[int]):
@@ -482,23 +482,23 @@ WITHOUT_PLACE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
 def test_what_only_the_script_can_make_is_refused_where_nothing_is(make: Callable[[], Any]) -> None:
-    kept = Kept(make())
+    kept = SavedObject(make())
 
-    with pytest.raises(CannotGiveBack):
-        Returned(kept.arrays).value(kept.json, None)
+    with pytest.raises(NotRestorable):
+        ObjectRestorer(kept.arrays).restore_value(kept.json, None)
 
 
 def test_dict_with_functions_as_keys_is_refused() -> None:
-    kept = Kept({print: 1})
+    kept = SavedObject({print: 1})
 
-    with pytest.raises(CannotGiveBack):
-        Returned(kept.arrays).value(kept.json, {print: 0})
+    with pytest.raises(NotRestorable):
+        ObjectRestorer(kept.arrays).restore_value(kept.json, {print: 0})
 
 
 @pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
 def test_what_only_the_script_can_make_is_filled_where_it_is(make: Callable[[], Any]) -> None:
-    kept, present = Kept(make()), make()
-    found = Returned(kept.arrays).value(kept.json, present)
+    kept, present = SavedObject(make()), make()
+    found = ObjectRestorer(kept.arrays).restore_value(kept.json, present)
 
     assert found is present
 
@@ -525,15 +525,15 @@ def test_containers_that_a_thread_changes_meanwhile_are_taken_apart() -> None:
     group.add(Adds(lambda: group.add(2)))
 
     for value in (table, last, group):
-        Kept(value)
+        SavedObject(value)
 
 
 def test_value_that_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
 
-    with pytest.raises(CannotKeep, match="holds itself"):
-        Kept(value)
+    with pytest.raises(NotSaveable, match="holds itself"):
+        SavedObject(value)
 
 
 def test_sums_of_other_replicas_are_added_up_and_means_are_the_first_ones(two_replicas: Any) -> None:
@@ -543,8 +543,8 @@ def test_sums_of_other_replicas_are_added_up_and_means_are_the_first_ones(two_re
     for strategy, aggregation, expected in ((one, "sum", [3]), (one, "none", [1]), (two_replicas, "sum", [1, 2])):
         with strategy.scope():
             variable = tf.keras.Variable(0.0, trainable=False, aggregation=aggregation, synchronization="on_read")
-        fill(variable, stored)
+        assign_copies(variable, stored)
 
-        assert [copy.numpy() for copy in copies_of(variable)] == expected
-    fill(variable, stored[1:])
-    assert [copy.numpy() for copy in copies_of(variable)] == [2, 0]
+        assert [copy.numpy() for copy in replica_copies(variable)] == expected
+    assign_copies(variable, stored[1:])
+    assert [copy.numpy() for copy in replica_copies(variable)] == [2, 0]

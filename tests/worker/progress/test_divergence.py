@@ -17,7 +17,7 @@ from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Failed, Flush, Go, Then
 from tests.worker.daemon_end import DaemonEnd
-from worker.progress.divergence import FEWEST, Spikes, Watch
+from worker.progress.divergence import MIN_LOSSES, DivergenceWatch, SpikeDetector
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -178,30 +178,30 @@ def test_what_was_infinite_before_training_may_stay_so(daemon: DaemonEnd, begin:
 
 
 def test_figures_are_read_when_somebody_looks_and_the_first_bad_one_counts() -> None:
-    watch = Watch()
+    watch = DivergenceWatch()
     for step, loss in enumerate([1.0, math.nan, 1.0, math.inf], start=1):
-        watch.note(step, {"loss": tf.constant(loss), "score": math.nan}, [(0, step - 1)])
+        watch.record_step(step, {"loss": tf.constant(loss), "score": math.nan}, [(0, step - 1)])
 
-    trouble = watch.look()
+    trouble = watch.find_divergence()
 
     assert trouble is not None
     assert (trouble.step, trouble.text, trouble.batches) == (2, "loss of step 2 is nan", ((0, 0), (0, 1)))
-    assert watch.look() is None
+    assert watch.find_divergence() is None
 
 
 def test_of_a_state_that_is_not_finite_all_batches_since_the_last_good_one_are_suspect() -> None:
-    watch = Watch()
+    watch = DivergenceWatch()
     for step in range(1, 9):
-        watch.note(step, {}, [(0, step - 1)])
+        watch.record_step(step, {}, [(0, step - 1)])
 
-    trouble = watch.trouble(7, "weight is not finite", fine_at=4)
+    trouble = watch.divergence_at(7, "weight is not finite", fine_at=4)
 
     assert trouble.batches == ((0, 4), (0, 5), (0, 6))
 
 
 @pytest.mark.parametrize(("last", "is_one"), [(1.1, False), (3.0, True), (0.1, False)])
 def test_a_spike_is_far_above_the_median_by_deviations(last: float, is_one: bool) -> None:
-    spikes = Spikes(factor=20.0)
+    spikes = SpikeDetector(factor=20.0)
     usual = [spikes.is_spike(1.0 + 0.05 * math.sin(number)) for number in range(100)]
 
     assert not any(usual)
@@ -209,9 +209,9 @@ def test_a_spike_is_far_above_the_median_by_deviations(last: float, is_one: bool
 
 
 def test_the_first_steps_are_no_spikes() -> None:
-    spikes = Spikes(factor=5.0)
+    spikes = SpikeDetector(factor=5.0)
 
-    assert not any(spikes.is_spike(10.0**number) for number in range(FEWEST))
+    assert not any(spikes.is_spike(10.0**number) for number in range(MIN_LOSSES))
 
 
 def test_a_spike_ends_the_attempt_where_it_was_asked_for(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:

@@ -14,7 +14,7 @@ from supervisor.protocol.messages import Committed, Restored
 from worker.files import FilesRun, Unfit
 from worker.process.console import Terminal
 from worker.progress import event_file
-from worker.progress.tensorboard import Board
+from worker.progress.tensorboard import TensorBoardWriter
 
 Begin = Callable[[Launch], None]
 
@@ -143,10 +143,10 @@ class Heard(Terminal):
         meanwhile()
 
 
-def on_a_failing_disk(folder: Path) -> tuple[Board, Heard]:
+def on_a_failing_disk(folder: Path) -> tuple[TensorBoardWriter, Heard]:
     """A board whose file takes no more: a pipe that can't be synced, and that nobody reads."""
     heard = Heard()
-    board = Board(folder, heard, every=1)
+    board = TensorBoardWriter(folder, heard, every=1)
     board.say(Restored(1, 0, None, 0.0))
     (path,) = folder.iterdir()
     (opened,) = [each for each in Path("/proc/self/fd").iterdir() if each.exists() and each.samefile(path)]
@@ -168,7 +168,7 @@ def test_step_and_save_may_find_the_disk_failed_at_the_same_time(tmp_path: Path)
     board, heard = on_a_failing_disk(tmp_path)
     heard.meanwhile = lambda: board.say(Committed(1, 1, "step-0000000001.a1", 1, 0.1, 0.1))
 
-    board.step(1, {"loss": 1.0}, {})
+    board.write_step(1, {"loss": 1.0}, {})
 
     assert heard.remarks
 

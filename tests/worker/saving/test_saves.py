@@ -228,7 +228,7 @@ def test_each_replicas_figures_are_committed_with_the_tensors(
     run, tracked = run_of(two_replicas, 8)
     with run:
         training.train(run, tracked, two_replicas)
-    found = state_file.parse((directory / "step-0000000008.a1" / layout.STATE).read_bytes())
+    found = state_file.parse_state((directory / "step-0000000008.a1" / layout.STATE).read_bytes())
 
     first, second = found.replica_metrics["loss"]
     assert first != second

@@ -43,7 +43,7 @@ class Gang:
         """The chief's text; that of the others doesn't matter."""
         return self.gather(text.encode() if self.is_chief else b"")[0].decode()
 
-    def of_all(self, position: Position) -> Position:
+    def merge_shares(self, position: Position) -> Position:
         """The same place in the data, with the examples that each worker was given counted together."""
         shares = self.sum([position.share])[0]
         examples = None if position.examples is None else position.examples + shares
@@ -62,23 +62,23 @@ class Gang:
         return self._sum(tf.constant(numbers, tf.int64))
 
 
-def size_of(strategy: tf.distribute.Strategy | None) -> int:
+def worker_count(strategy: tf.distribute.Strategy | None) -> int:
     """How many processes train together under a strategy; 1 for those that know no others."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     return len(_tasks(strategy.cluster_resolver)) or 1
 
 
-def of(strategy: tf.distribute.Strategy | None) -> Gang | None:
+def gang_of(strategy: tf.distribute.Strategy | None) -> Gang | None:
     """Those of a strategy; None if this process trains alone. Raises ValueError for a task that doesn't train."""
-    if strategy is None or size_of(strategy) == 1:
+    if strategy is None or worker_count(strategy) == 1:
         return None
     resolver = strategy.cluster_resolver
     tasks = _tasks(resolver)
     mine = resolver.task_type, resolver.task_id
     if mine not in tasks:
         raise ValueError(f"cannot train as {mine[0]} {mine[1]} of TF_CONFIG; a task of a job is a worker or the chief")
-    return Gang(tasks.index(mine), len(tasks), _sum_over(strategy))
+    return Gang(tasks.index(mine), len(tasks), _make_sum(strategy))
 
 
 def _tasks(resolver: Any) -> list[tuple[str, int]]:
@@ -87,7 +87,7 @@ def _tasks(resolver: Any) -> list[tuple[str, int]]:
     return [(kind, number) for kind in ("chief", "worker") for number in range(len(cluster.get(kind, ())))]
 
 
-def _sum_over(strategy: tf.distribute.Strategy) -> Any:
+def _make_sum(strategy: tf.distribute.Strategy) -> Any:
     local = strategy.extended._local_devices if hasattr(strategy.extended, "_local_devices") else ("",)
 
     def on_replica(numbers: tf.Tensor) -> tf.Tensor:

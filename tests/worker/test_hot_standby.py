@@ -27,7 +27,7 @@ from worker.checkpoint.restore import build
 from worker.process.attempt import Attempt
 from worker.process.console import Terminal
 from worker.process.requests import Requests
-from worker.state import hidden_state
+from worker.state import extra_state
 
 __all__ = ["start"]
 pytestmark = pytest.mark.tensorflow
@@ -41,10 +41,10 @@ def described(strategy: Any, loss: Callable[[Any, Any], Any] = LOSS) -> tuple[lo
 
 
 def first_batch(strategy: Any) -> Any:
-    from worker.data.batches import Feed
+    from worker.data.batches import BatchReader
     from worker.state.state_file import Position
 
-    feed = Feed(training.data(), strategy, Position())
+    feed = BatchReader(training.data(), strategy, Position())
     batch = next(feed.rest_of_epoch())
     feed.abandon()
     return batch
@@ -52,7 +52,7 @@ def first_batch(strategy: Any) -> Any:
 
 def traced(trained: loop.Training, strategy: Any, directory: Path) -> Any:
     present = Attempt(Launch(checkpoint_dir=directory), Requests(), Terminal())
-    return hot_standby._traced(present, trained, strategy, 1, directory)
+    return hot_standby._trace_step(present, trained, strategy, 1, directory)
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -62,13 +62,13 @@ def test_tracing_ahead_changes_nothing_and_is_what_training_uses(
     strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("/cpu:0")
     trained, tracked = described(strategy)
     batch = first_batch(strategy)
-    batch_spec.write(tmp_path, batch)
-    before, generators = training.all_values(tracked), repr(hidden_state.read_generators())
+    batch_spec.write_spec(tmp_path, batch)
+    before, generators = training.all_values(tracked), repr(extra_state.read_generators())
 
     step = traced(trained, strategy, tmp_path)
 
     assert all(np.array_equal(*pair) for pair in zip(before, training.all_values(tracked), strict=True))
-    assert repr(hidden_state.read_generators()) == generators
+    assert repr(extra_state.read_generators()) == generators
     assert "not run" not in capsys.readouterr().err
     assert step.experimental_get_tracing_count() == 1
     step(*batch)
@@ -82,7 +82,7 @@ def test_a_step_that_fails_on_zeros_leaves_everything_as_it_was(two_replicas: An
             return LOSS(labels, predictions)
 
     trained, tracked = described(two_replicas, picky)
-    batch_spec.write(tmp_path, first_batch(two_replicas))
+    batch_spec.write_spec(tmp_path, first_batch(two_replicas))
     before = training.all_values(tracked)
 
     assert traced(trained, two_replicas, tmp_path) is None
@@ -106,7 +106,7 @@ def test_state_that_nobody_can_put_back_is_recognised(two_replicas: Any, tmp_pat
         trained, _ = described(tf.distribute.OneDeviceStrategy("/cpu:0"), loss)
         step: Any = loop.train_step(trained, tf.distribute.OneDeviceStrategy("/cpu:0"))
         images, labels = first_batch(tf.distribute.OneDeviceStrategy("/cpu:0"))
-        found[name] = hot_standby.unknown_state(step.get_concrete_function(images, labels))
+        found[name] = hot_standby.unrestorable_state(step.get_concrete_function(images, labels))
 
     assert found["plain"] == []
     assert found["drawn"] == ["RandomUniform"]
@@ -129,8 +129,8 @@ def test_batches_of_every_known_shape_come_back(two_replicas: Any, tmp_path: Pat
         *parts,
     )
 
-    batch_spec.write(tmp_path, batch)
-    made = batch_spec.zeros(tmp_path, two_replicas)
+    batch_spec.write_spec(tmp_path, batch)
+    made = batch_spec.zero_batch(tmp_path, two_replicas)
 
     assert tf.nest.map_structure(str, specs(made)) == tf.nest.map_structure(str, specs(batch))
 
@@ -142,8 +142,8 @@ def specs(batch: Any) -> Any:
 
 
 def test_what_cannot_be_described_is_said(tmp_path: Path) -> None:
-    with pytest.raises(batch_spec.Unknown, match="RaggedTensor"):
-        batch_spec.write(tmp_path, (tf.ragged.constant([[1], [1, 2]]),))
+    with pytest.raises(batch_spec.UnknownBatchSpec, match="RaggedTensor"):
+        batch_spec.write_spec(tmp_path, (tf.ragged.constant([[1], [1, 2]]),))
 
 
 CONTENT = st.recursive(
@@ -165,8 +165,8 @@ def test_a_damaged_description_is_unknown_and_nothing_else(tmp_path_factory: Any
     folder = tmp_path_factory.mktemp("b")
     (folder / layout.BATCH).write_bytes(content)
 
-    with contextlib.suppress(batch_spec.Unknown):
-        batch_spec.zeros(folder, tf.distribute.get_strategy())
+    with contextlib.suppress(batch_spec.UnknownBatchSpec):
+        batch_spec.zero_batch(folder, tf.distribute.get_strategy())
 
 
 # --- whole processes --------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tm
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_without_a_checkpoint_a_hot_standby_begins_in_a_fresh_process(start: Start, tmp_path: Path) -> None:
-    batch_spec.write(tmp_path / "b", first_batch(tf.distribute.get_strategy())) if (
+    batch_spec.write_spec(tmp_path / "b", first_batch(tf.distribute.get_strategy())) if (
         tmp_path / "b"
     ).mkdir() is None else None
     end = DaemonEnd(tmp_path / "pipes", STANDBY)

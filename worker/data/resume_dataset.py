@@ -7,17 +7,17 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops.distribute import compute_batch_size  # as strategies ask for it
 
 from supervisor.protocol.wording import counted
-from worker.data import agreement
+from worker.data import collectives
 from worker.state.state_file import Position
 
 Batch = Any
 """What a dataset yields; under a strategy with several replicas, a per-replica value of it."""
 
-END = object()
+END_OF_DATA = object()
 _UNCUTTABLE = "cannot go on in the middle of a batch"
 
 
-def skipped(dataset: tf.data.Dataset, position: Position) -> tf.data.Dataset:
+def skip_consumed(dataset: tf.data.Dataset, position: Position) -> tf.data.Dataset:
     """What follows the examples consumed, also where the batches have another size than before.
 
     Where a batch would have to be cut that can't be, taking it raises an error that `explained` knows.
@@ -52,10 +52,10 @@ def _cut(dataset: tf.data.Dataset, examples: int) -> tf.data.Dataset:
     )
 
     def cut(ahead: tf.Tensor, batch: Any) -> tuple[tf.Tensor, Any]:
-        rows = rows_in(batch)
+        rows = rows_tensor(batch)
         drop = tf.minimum(ahead, rows)
         if can_cut:
-            batch = tf.nest.map_structure(lambda part: _behind(part, drop), batch)
+            batch = tf.nest.map_structure(lambda part: _drop_rows(part, drop), batch)
         else:
             tf.debugging.Assert(tf.logical_or(tf.equal(drop, 0), tf.equal(drop, rows)), [text])
         return ahead - drop, (rows > drop, batch)
@@ -73,17 +73,17 @@ def _can_be_cut(dataset: tf.data.Dataset) -> bool:
             return False
         if isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec | tf.SparseTensorSpec):
             sizes.add(spec.shape[0] if spec.shape.rank else None)
-        elif not is_none(spec):
+        elif not is_none_spec(spec):
             return False
     return len(sizes - {None}) <= 1
 
 
-def is_none(spec: Any) -> bool:
+def is_none_spec(spec: Any) -> bool:
     """Whether it stands for a part that is None, whose type has no public name."""
     return type(spec).__name__ == "NoneTensorSpec"
 
 
-def _behind(part: Any, drop: tf.Tensor) -> Any:
+def _drop_rows(part: Any, drop: tf.Tensor) -> Any:
     """A part of a batch without its first rows."""
     if part is None:
         return None
@@ -93,7 +93,7 @@ def _behind(part: Any, drop: tf.Tensor) -> Any:
     return part[drop:]
 
 
-def rows_in(batch: Any) -> tf.Tensor:
+def rows_tensor(batch: Any) -> tf.Tensor:
     """How many examples a batch holds, int64, in a graph: the rows of its first part; 1 for what has no dimension."""
     first = next((part for part in tf.nest.flatten(batch) if part is not None), None)
     if isinstance(first, tf.RaggedTensor):
@@ -105,7 +105,7 @@ def rows_in(batch: Any) -> tf.Tensor:
     return tf.shape(first, out_type=tf.int64)[0]
 
 
-def rows_of(batch: Batch) -> int:
+def count_rows(batch: Batch) -> int:
     """How many examples a batch holds, over all replicas: the rows of its first part that is not None; 1 for what has
     no dimension."""
     of_replicas: list[tuple[Any, ...]] = [
@@ -115,7 +115,7 @@ def rows_of(batch: Batch) -> int:
     return sum(int(part.shape[0]) if len(getattr(part, "shape", ())) > 0 else 1 for part in first)
 
 
-def taken_off(dataset: Any, position: Position, together: agreement.Gang | None) -> Iterator[Batch]:
+def skip_distributed(dataset: Any, position: Position, gang: collectives.Gang | None) -> Iterator[Batch]:
     """A distributed dataset can't be told to skip: its batches are taken and dropped, by all processes `together`."""
     iterator: Iterator[Batch] = iter(dataset)
     if position.examples is None:
@@ -123,9 +123,9 @@ def taken_off(dataset: Any, position: Position, together: agreement.Gang | None)
             next(iterator, None)
         return iterator
     ahead = position.examples
-    while ahead > 0 and (batch := next(iterator, END)) is not END:
-        rows = rows_of(batch)
-        ahead -= rows if together is None else together.sum([rows])[0]
+    while ahead > 0 and (batch := next(iterator, END_OF_DATA)) is not END_OF_DATA:
+        rows = count_rows(batch)
+        ahead -= rows if gang is None else gang.sum([rows])[0]
     if ahead < 0:
         raise ValueError(
             f"{_UNCUTTABLE} of a distributed dataset: its batches have another size than when "
@@ -134,7 +134,7 @@ def taken_off(dataset: Any, position: Position, together: agreement.Gang | None)
     return iterator
 
 
-def explained(error: tf.errors.OpError) -> ValueError | None:
+def explain_uncuttable(error: tf.errors.OpError) -> ValueError | None:
     """The error of a batch that can't be cut, in plain words; None for any other."""
     _, found, rest = str(error.message).partition(_UNCUTTABLE)
     return ValueError(found + rest.partition("worker.Examples")[0] + "worker.Examples") if found else None

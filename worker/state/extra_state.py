@@ -20,12 +20,12 @@ from worker.state.random_generators import (
     write_python,
 )
 
-Own = Any
+OwnGenerator = Any
 """A generator of the script's own: a Keras SeedGenerator, NumPy's Generator or RandomState, a random.Random."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class ExtraVariables:
     """The variables that `tf.train.Checkpoint(model, optimizer)` leaves out, in construction order.
 
     `seeds`: Keras SeedGenerator states (Dropout, augmentation): not trackable, so lost in silence.
@@ -37,39 +37,39 @@ class Hidden:
     copies: tuple[tf.Variable, ...]
 
 
-def hidden_variables(checkpoint: tf.train.Checkpoint) -> Hidden:
+def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:
     """Finds them in all Keras layers that `checkpoint` tracks. Call it after the models are built."""
     seeds: list[Any] = []
     copies: list[tf.Variable] = []
-    for variable in own_variables(checkpoint):
+    for variable in keras_variables(checkpoint):
         if variable.name == "seed_generator_state":
             seeds.append(variable)
         elif not variable.trainable:
             copies.extend(getattr(variable.value, "values", ())[1:])
-    return Hidden(tuple(seeds), tuple(copies))
+    return ExtraVariables(tuple(seeds), tuple(copies))
 
 
-def own_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
+def keras_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
     """Each Keras variable of each tracked layer, once."""
     seen: set[int] = set()
-    for layer in tracked(checkpoint, tf.keras.layers.Layer):
+    for layer in tracked_objects(checkpoint, tf.keras.layers.Layer):
         for variable in layer.variables:
             if id(variable) not in seen:
                 seen.add(id(variable))
                 yield variable
 
 
-def tracked(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
+def tracked_objects(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
     """All objects of a kind that `checkpoint` reaches, parents before children."""
     return [found for found in tf.train.TrackableView(checkpoint).descendants() if isinstance(found, kind)]
 
 
-def read_seeds(hidden: Hidden) -> tuple[tuple[int, ...], ...]:
+def read_seeds(hidden: ExtraVariables) -> tuple[tuple[int, ...], ...]:
     """The seed states' values."""
     return tuple(tuple(_read_seed(seed)) for seed in hidden.seeds)
 
 
-def write_seeds(hidden: Hidden, values: Sequence[Sequence[int]]) -> None:
+def write_seeds(hidden: ExtraVariables, values: Sequence[Sequence[int]]) -> None:
     """Gives them back, to every replica. Raises ValueError if there are not as many values as seeds."""
     if len(values) != len(hidden.seeds):
         raise ValueError(
@@ -80,7 +80,7 @@ def write_seeds(hidden: Hidden, values: Sequence[Sequence[int]]) -> None:
         seed.assign(value)
 
 
-def check_own(generators: Iterable[Any]) -> tuple[Own, ...]:
+def check_own_generators(generators: Iterable[Any]) -> tuple[OwnGenerator, ...]:
     """A script's own generators, of the kinds whose state can be kept here. Raises TypeError for any other."""
     checked = tuple(generators)
     for each in checked:
@@ -96,7 +96,7 @@ def check_own(generators: Iterable[Any]) -> tuple[Own, ...]:
     return checked
 
 
-def make_global_seed(strategy: tf.distribute.Strategy | None) -> None:
+def create_global_seed(strategy: tf.distribute.Strategy | None) -> None:
     """Creates the generator behind `keras.random` with seed=None.
 
     Keras would do it at the first use: inside a replica's step, too late for a restore.
@@ -112,7 +112,7 @@ def _global_seed() -> Any:
     return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
 
 
-def read_generators(own: Sequence[Own] = ()) -> dict[str, Any]:
+def read_generators(own: Sequence[OwnGenerator] = ()) -> dict[str, Any]:
     """State of the global generators (Python, NumPy, Keras) and of the script's own, as JSON holds it without loss."""
     keras = _global_seed()
     return {
@@ -122,7 +122,7 @@ def read_generators(own: Sequence[Own] = ()) -> dict[str, Any]:
     }
 
 
-def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None:
+def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()) -> None:
     """Gives all of them the state that `read_generators` read. Raises ValueError if there are not as many own ones."""
     stored = states.get("own", ())
     if len(stored) != len(own):
@@ -138,7 +138,7 @@ def write_generators(states: Mapping[str, Any], own: Sequence[Own] = ()) -> None
         _write_own(each, state)
 
 
-def _read_own(own: Own) -> Any:
+def _read_own(own: OwnGenerator) -> Any:
     if isinstance(own, random.Random):
         return read_python(own)
     if isinstance(own, np.random.RandomState):
@@ -146,7 +146,7 @@ def _read_own(own: Own) -> Any:
     return as_json(own.bit_generator.state) if isinstance(own, np.random.Generator) else _read_seed(own.state)
 
 
-def _write_own(own: Own, state: Any) -> None:
+def _write_own(own: OwnGenerator, state: Any) -> None:
     if isinstance(own, random.Random):
         write_python(own, state)
     elif isinstance(own, np.random.RandomState):

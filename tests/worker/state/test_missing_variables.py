@@ -17,7 +17,7 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Go
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.state.completeness import MAX_NAMED, left_out, names_of
+from worker.state.missing_variables import MAX_NAMED, find_missing, roots_of_frame
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -68,7 +68,7 @@ def named(tracked: tf.train.Checkpoint, own: Any = (), exempt: Any = (), /, **lo
         held = loop  # noqa: F841 - found through the frame
         return sys._getframe()
 
-    return left_out(tracked, own, names_of(frame()), exempt)
+    return find_missing(tracked, own, roots_of_frame(frame()), exempt)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
@@ -117,7 +117,7 @@ def test_usual_training_has_nothing_left_out(replicas: int, two_replicas: Any, t
     with worker.Run(whole, strategy=strategy, total_steps=1, directory=tmp_path) as run:
         for images, labels in run.batches(training.data()):
             run.step_done(loss=step(images, labels))
-            found = left_out(whole, (), names_of(sys._getframe()), ())
+            found = find_missing(whole, (), roots_of_frame(sys._getframe()), ())
 
     assert found == ()
 
