@@ -13,12 +13,12 @@ from supervisor.core.program.events import (
     StopRequested,
     WorkerExited,
 )
-from supervisor.core.program.facts import ALIVE, Facts, State
+from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 
 AGAIN_S = 10.0  # a deadline that could not be met is tried again; often enough for a hang, seldom enough for the log
 
 
-def recover(facts: Facts, event: Event, error: str, now: float) -> Effects:
+def recover(facts: ProgramFacts, event: Event, error: str, now: float) -> Effects:
     """The simplest that is safe: what ended is started again after a minute, who asked to stop gets the signal sent.
 
     All else is as if the event had not been; a worker trains on.
@@ -26,7 +26,7 @@ def recover(facts: Facts, event: Event, error: str, now: float) -> Effects:
     match event:
         case WorkerExited() | SpawnFailed() | AttemptLost():
             record = RecordEnd(facts.attempt, Cause.LOST, error)
-            facts.flush = None
+            facts.current.flush = None
             if facts.closing or not facts.wanted:
                 enter(facts, State.STOPPED)
                 return [record]
@@ -40,7 +40,7 @@ def recover(facts: Facts, event: Event, error: str, now: float) -> Effects:
     return []
 
 
-def _stop(facts: Facts, event: StopRequested | Closed, now: float) -> Effects:
+def _stop(facts: ProgramFacts, event: StopRequested | Closed, now: float) -> Effects:
     remember: Effects = []
     if isinstance(event, StopRequested):
         facts.wanted = False

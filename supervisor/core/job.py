@@ -88,8 +88,8 @@ from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import (
     ALIVE,
-    Facts,
     Policy,
+    ProgramFacts,
     State,
 )
 from supervisor.core.program.memory import Memory, recall
@@ -272,7 +272,7 @@ class Job:
     __slots__ = ("facts",)
 
     def __init__(self, policy: Policy) -> None:
-        self.facts = Facts(policy)
+        self.facts = ProgramFacts(policy)
 
     def skip_attempts(self, highest: int) -> None:
         """Attempts up to `highest` are known to have been: the next one gets a higher number, a live one keeps its."""
@@ -296,7 +296,7 @@ class Job:
         """What to do about `event`, which happened at `now` (monotonic seconds). If it raises, nothing has changed."""
         if getattr(event, "attempt", self.facts.attempt) != self.facts.attempt:
             return []
-        before = self.facts.copied()
+        before = self.facts.snapshot()
         try:
             return TABLE[self.facts.state, type(event)](self.facts, event, now)
         except Exception:

@@ -25,7 +25,7 @@ def running() -> Job:
 
 def test_an_event_that_fails_changes_nothing():
     job = running()
-    before = job.facts.copied()
+    before = job.facts.snapshot()
 
     with pytest.raises(TypeError):
         job.handle(fact.StepsDone(1, 6, step_s=NONSENSE), 2.0)  # the step is noted before its length is looked at
@@ -35,7 +35,7 @@ def test_an_event_that_fails_changes_nothing():
 
 def test_a_copy_of_the_facts_shares_nothing_that_changes():
     job = running()
-    before = job.facts.copied()
+    before = job.facts.snapshot()
 
     job.handle(fact.WorkerExited(1, signal=9), 2.0)
 
@@ -45,7 +45,7 @@ def test_a_copy_of_the_facts_shares_nothing_that_changes():
 
 def test_a_copy_of_the_facts_has_a_copy_of_every_part_that_can_change():
     facts = running().facts
-    before = facts.copied()
+    before = facts.snapshot()
 
     for field in dataclasses.fields(facts):
         mine, copied = getattr(facts, field.name), getattr(before, field.name)
@@ -99,7 +99,7 @@ def test_a_deadline_is_tried_again_later_and_not_at_once():
 
 def test_anything_else_is_as_if_it_had_not_been():
     job = running()
-    before = job.facts.copied()
+    before = job.facts.snapshot()
 
     assert job.recover(fact.StepsDone(1, 6), ERROR, 2.0) == []
     assert job.facts == before

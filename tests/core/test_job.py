@@ -115,7 +115,7 @@ def test_nor_of_a_learned_limit():
 
     assert job.deadline() == 35.0 + 10.0
     job.handle(TrainingRestored(1, 0), 37.0)
-    assert job.facts.patience.longest == {"start-up": 2.0}, "nor of what is learned"
+    assert job.facts.hang_detector.longest == {"start-up": 2.0}, "nor of what is learned"
 
 
 @pytest.mark.parametrize(
@@ -587,7 +587,7 @@ def test_words_of_a_former_attempt_are_dropped():
     assert job.handle(DoneSaid(1), 20.1) == []
     assert job.handle(WorkerExited(1, code=0), 20.1) == []
     assert job.state is State.STARTING
-    assert not job.facts.done_said
+    assert not job.facts.current.done_reported
 
 
 def test_spawn_that_can_never_work_fails_and_one_that_may_is_retried():

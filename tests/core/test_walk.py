@@ -207,7 +207,7 @@ def test_invariants_hold_in_every_order_of_events(policy: Policy, story: list) -
         if any(isinstance(effect, RecordEnd) and effect.cause is Cause.PREEMPTION for effect in effects):
             assert job.facts.failures.by_cause == failures, "a preemption counts against no budget"
         if job.facts.notice is None:
-            assert not (job.state is State.BACKOFF and job.facts.held), "nothing waits for a host that stays"
+            assert not (job.state is State.BACKOFF and job.facts.waits_for_host), "nothing waits for a host that stays"
 
 
 ENDS = {

@@ -71,13 +71,13 @@ def _job(runner: Runner) -> dict[str, Any] | None:
     if runner.config.job is None:
         return None
     training = asdict(runner.acts.training)
-    policy, patience = runner.facts.policy, runner.facts.patience
+    policy, detector = runner.facts.policy, runner.facts.hang_detector
     learned = policy.hang_timeout_min is not None
     return {
         "attempt": runner.attempt,
         "checkpoint_dir": str(runner.config.job.checkpoint_dir),
-        "section": str(patience.section) if runner.acts.pid is not None else None,
-        "hang_limit_s": patience.limit(patience.section, policy.hang_timeout_min or 0.0)
+        "section": str(detector.section) if runner.acts.pid is not None else None,
+        "hang_limit_s": detector.limit(detector.section, policy.hang_timeout_min or 0.0)
         if learned
         else policy.hang_timeout,
         "suspects": sorted(runner.facts.suspects.avoid),

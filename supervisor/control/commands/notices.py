@@ -105,7 +105,7 @@ def standing(runner: Runner, now: float) -> dict[str, Any] | None:
         "certainty": str(notice.certainty),
         "deadline_wall_at": deadline_wall_at(notice, now),
         "last_flush_s": None if last_at is None else round(last_at - now, 3),
-        "waits": runner.facts.held,
+        "waits": runner.facts.waits_for_host,
         "doing": next(iter(words(runner, now)), None),
     }
 
@@ -137,7 +137,7 @@ def _doing(runner: Runner, now: float) -> str:
     flushing = "flushes and trains on" if runner.state is State.FLUSHING else "trains on"
     if last_at is not None:
         return f"{flushing}, last flush in {max(0, math.floor(last_at - now))} s"
-    if facts.last_flush_asked and facts.policy.on_notice is OnNotice.TRAIN:
+    if facts.current.last_flush_requested and facts.policy.on_notice is OnNotice.TRAIN:
         return f"{flushing} until it is killed"
     return flushing
 

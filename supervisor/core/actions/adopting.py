@@ -31,7 +31,7 @@ from supervisor.core.program.events import (
     WorkerIdentified,
     WorkerUnfit,
 )
-from supervisor.core.program.facts import Facts, Flush, State
+from supervisor.core.program.facts import PendingFlush, ProgramFacts, State
 from supervisor.core.program.outlook import cause_of_stop, is_going
 from supervisor.protocol.messages import Phase, Then
 
@@ -39,21 +39,23 @@ ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at
 
 
 @leads_to(State.ADOPTING, State.STARTING, State.RUNNING, State.STOPPING)
-def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
+def found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effects:
     """A job's worker is asked where it stands; a plain program's age says it, or what it said.
 
     The worker may still be importing what its control thread needs, so it has what is left of its start-up.
     """
-    facts.started_at, facts.progressed_at = now - event.age_s, now
-    facts.patience.begin(now)
-    facts.outdated = event.outdated
+    facts.current.started_at, facts.current.progressed_at = now - event.age_s, now
+    facts.hang_detector.begin(now)
+    facts.current.outdated = event.outdated
     if facts.policy.is_job:
-        facts.start_by = facts.started_at + (facts.start_limit_s or facts.policy.startup_timeout)
+        facts.current.startup_deadline_at = facts.current.started_at + (
+            facts.current.start_limit_s or facts.policy.startup_timeout
+        )
         enter(facts, State.ADOPTING, _answer_due(facts, now))
         return [Identify(facts.attempt)]
-    young_until = facts.started_at + facts.policy.startsecs
+    young_until = facts.current.started_at + facts.policy.startsecs
     if facts.policy.notify_timeout is not None and not event.ready:
-        facts.unheard = True
+        facts.current.readiness_unknown = True
         enter(facts, State.STARTING, now + facts.policy.notify_timeout)
     elif facts.policy.notify_timeout is None and now < young_until:
         enter(facts, State.STARTING, young_until)
@@ -63,91 +65,93 @@ def found(facts: Facts, event: AttemptFound, now: float) -> Effects:
 
 
 @leads_to(State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING)
-def identified(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
+def identified(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
     """It goes on where it stands; one that nobody needs (so) any more flushes and stops."""
-    facts.flushes_asked = max(facts.flushes_asked, event.last_flush)
-    facts.restoring = event.restored
-    facts.step = event.step if event.step is not None else facts.step
-    facts.progressed_at = now
-    facts.done_said = facts.done_said or event.phase is Phase.DONE
-    if event.phase in (Phase.WAITING, Phase.RESTORING) or not (facts.moved or facts.done_said):
+    facts.flushes_requested = max(facts.flushes_requested, event.last_flush)
+    facts.current.from_checkpoint = event.restored
+    facts.current.step = event.step if event.step is not None else facts.current.step
+    facts.current.progressed_at = now
+    facts.current.done_reported = facts.current.done_reported or event.phase is Phase.DONE
+    if event.phase in (Phase.WAITING, Phase.RESTORING) or not (
+        facts.current.made_progress or facts.current.done_reported
+    ):
         return _go_on_starting(facts, event, now)
     if event.then is Then.STOP:
         return _let_it_leave(facts, event, now)
     run(facts, now)
     if event.flush is not None:
-        facts.flush = Flush(event.flush, Then.GO_ON, asked_at=now)
+        facts.current.flush = PendingFlush(event.flush, Then.GO_ON, requested_at=now)
         enter(facts, State.FLUSHING, flushing_deadline(facts, now))
     return _go_on_training(facts, now)
 
 
 @leads_to(State.RUNNING, State.FLUSHING, State.STOPPING)
-def silent_too_long(facts: Facts, event: Event, now: float) -> Effects:
+def silent_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No answer: one that does steps is supervised like any other, one that does nothing is ended."""
-    if facts.moved or facts.done_said:
+    if facts.current.made_progress or facts.current.done_reported:
         run(facts, now)
         return _go_on_training(facts, now)
     if _is_unneeded(facts):
-        facts.ending = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
+        facts.current.decided_end = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
         return terminate(facts, event, now)
-    if facts.ending is not None:
+    if facts.current.decided_end is not None:
         return terminate(facts, event, now)
     limit = f"{facts.policy.startup_timeout:g} s (startup_timeout) of its start"
     text = f"did not train within {limit}, nor say where it stands to the daemon that found it"
-    facts.ending = (Cause.STARTUP_TIMEOUT, text)
+    facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
     return abort(facts, now)
 
 
-def stirred(facts: Facts, event: StepsDone, now: float) -> Effects:
+def stirred(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """It trains, so its answer can't be far."""
     note_step(facts, event, now)
     _answer_by(facts, now + ANSWER_S)
     return []
 
 
-def committed_unseen(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+def committed_unseen(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """A checkpoint is proof of steps, whether or not anybody heard of them."""
-    facts.moved = facts.ever_moved = True
+    facts.current.made_progress = facts.ever_trained = True
     return committed(facts, event, now)
 
 
-def stop_unidentified(facts: Facts, event: Event, now: float) -> Effects:
+def stop_unidentified(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Whether there is something to flush is known once it answers; it has as long as a flush."""
     _answer_by(facts, now + facts.policy.flush_timeout)
     return unwant(facts, event, now)
 
 
-def want_unidentified(facts: Facts, event: Event, now: float) -> Effects:
+def want_unidentified(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The stop that waits for its answer is taken back: it trains on, and has as long to answer as one just found."""
     if not facts.wanted and not facts.closing:
         facts.deadline_at = _answer_due(facts, now)
     return want(facts, event, now)
 
 
-def close_unidentified(facts: Facts, event: Closed, now: float) -> Effects:
+def close_unidentified(facts: ProgramFacts, event: Closed, now: float) -> Effects:
     """As above, and it stays wanted."""
     close(facts, event, now)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 
 
-def unfit_unidentified(facts: Facts, event: WorkerUnfit, now: float) -> Effects:
+def unfit_unidentified(facts: ProgramFacts, event: WorkerUnfit, now: float) -> Effects:
     """It makes room once it has answered, as there may be something to flush; it has as long for that as a flush."""
-    facts.ending = (event.cause, event.text)
+    facts.current.decided_end = (event.cause, event.text)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 
 
 @leads_to(State.STOPPING)
-def hurry_unidentified(facts: Facts, event: Event, now: float) -> Effects:
+def hurry_unidentified(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No time to ask it for a flush."""
-    if facts.ending is None or _is_unneeded(facts):
-        facts.ending = (cause_of_stop(facts), "stopped in a hurry, before it said where it stands")
+    if facts.current.decided_end is None or _is_unneeded(facts):
+        facts.current.decided_end = (cause_of_stop(facts), "stopped in a hurry, before it said where it stands")
     return terminate(facts, event, now)
 
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
-def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
+def lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
     """Books the end that nobody saw, from what it left behind, and goes on as if it had been seen.
 
     What is held back goes on so with its next start, and a pause before that holds all the same.
@@ -156,12 +160,12 @@ def lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
     effects = _follow_lost(facts, event, now)
     facts.held_back = False
     if event.held_back and facts.state is State.BACKOFF:
-        facts.rests_until = facts.deadline_at
+        facts.backoff_until = facts.deadline_at
         enter(facts, State.STOPPED)
     return effects
 
 
-def _follow_lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
+def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
     if event.done:
         enter(facts, State.SUCCEEDED)
         return [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"), *unwant(facts, event, now)]
@@ -180,76 +184,76 @@ def _follow_lost(facts: Facts, event: AttemptLost, now: float) -> Effects:
     return follow(facts, exit_, cause, f"{text}, while no daemon was there", now)
 
 
-def _learn_from_what_it_left(facts: Facts, event: AttemptLost) -> None:
+def _learn_from_what_it_left(facts: ProgramFacts, event: AttemptLost) -> None:
     """What would have been heard of it: its last words, its last checkpoint."""
-    facts.ran_out, facts.goes_back = event.out_of_memory, event.go_back
+    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.go_back
     if event.error is not None:
-        facts.last_words, facts.failed_step = event.error, event.step
+        facts.current.reported_error, facts.current.failed_step = event.error, event.step
         note_failed_step(facts, event.step)
-    began_at = facts.began_at if facts.began_at is not None else 0
-    facts.moved = event.committed_step is not None or (event.step or 0) > began_at
-    facts.ever_moved = facts.ever_moved or facts.moved
+    began_at = facts.current.start_step if facts.current.start_step is not None else 0
+    facts.current.made_progress = event.committed_step is not None or (event.step or 0) > began_at
+    facts.ever_trained = facts.ever_trained or facts.current.made_progress
     if event.committed_step is None:
         return
-    facts.saved = event.committed_step
+    facts.current.saved_step = event.committed_step
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step
         facts.failures.forgive()
         facts.suspects.forgive()
 
 
-def _go_on_training(facts: Facts, now: float) -> Effects:
+def _go_on_training(facts: ProgramFacts, now: float) -> Effects:
     """A notice that came before the answer is heard now, unless a checkpoint is on its way already."""
     if _is_unneeded(facts):
         return stop_now(facts, _why_not(facts), now)
-    if facts.ending is not None:
-        return unfit_flushing(facts, WorkerUnfit(facts.attempt, *facts.ending), now)
+    if facts.current.decided_end is not None:
+        return unfit_flushing(facts, WorkerUnfit(facts.attempt, *facts.current.decided_end), now)
     return flush_for_notice(facts, now) if facts.state is State.RUNNING else []
 
 
-def _go_on_starting(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
+def _go_on_starting(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
     """It has not trained. One that waits for its checkpoint, maybe since long before this daemon came, has as long for
     it as a new one; else what is left of its start-up."""
     if _is_unneeded(facts) or event.then is Then.STOP:
-        facts.ending = (Cause.STOPPED, f"stopped while starting ({_why_not(facts)})")
+        facts.current.decided_end = (Cause.STOPPED, f"stopped while starting ({_why_not(facts)})")
         return terminate(facts, event, now)
-    if facts.ending is not None:
+    if facts.current.decided_end is not None:
         return terminate(facts, event, now)
     if event.phase is Phase.WAITING:
-        facts.start_by = now + facts.policy.startup_timeout
-    facts.patience.begin(now)
+        facts.current.startup_deadline_at = now + facts.policy.startup_timeout
+    facts.hang_detector.begin(now)
     enter(facts, State.STARTING, starting_deadline(facts))
     return [select(facts)] if event.phase is Phase.WAITING else []
 
 
-def _let_it_leave(facts: Facts, event: WorkerIdentified, now: float) -> Effects:
+def _let_it_leave(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
     """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
     cause = Cause.PREEMPTION if is_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
-    facts.ending = (cause, "stopped (told so before this daemon came)")
+    facts.current.decided_end = (cause, "stopped (told so before this daemon came)")
     if event.flush is None:
         enter(facts, State.STOPPING, now + facts.policy.flush_timeout)
         return []
-    facts.flush = Flush(event.flush, Then.STOP, asked_at=now)
+    facts.current.flush = PendingFlush(event.flush, Then.STOP, requested_at=now)
     enter(facts, State.FLUSHING, now + facts.policy.flush_timeout)
     return []
 
 
-def _answer_due(facts: Facts, now: float) -> float:
+def _answer_due(facts: ProgramFacts, now: float) -> float:
     """Between two steps, as it flushes, or within its start-up; who trains and does not answer is supervised anyway."""
     between_steps = now + min(facts.policy.startup_timeout, facts.policy.flush_timeout)
-    return between_steps if facts.moved else max(between_steps, facts.start_by)
+    return between_steps if facts.current.made_progress else max(between_steps, facts.current.startup_deadline_at)
 
 
-def _answer_by(facts: Facts, limit: float) -> None:
+def _answer_by(facts: ProgramFacts, limit: float) -> None:
     if facts.deadline_at is None or limit < facts.deadline_at:
         facts.deadline_at = limit
 
 
-def _is_unneeded(facts: Facts) -> bool:
-    return facts.closing or not facts.wanted or facts.outdated
+def _is_unneeded(facts: ProgramFacts) -> bool:
+    return facts.closing or not facts.wanted or facts.current.outdated
 
 
-def _why_not(facts: Facts) -> str:
+def _why_not(facts: ProgramFacts) -> str:
     if facts.closing:
         return "shutdown"
     return "update" if facts.wanted else "stop"

@@ -5,10 +5,10 @@ from typing import Any
 
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 
 Effects = list[Effect]
-Action = Callable[[Facts, Any, float], Effects]
+Action = Callable[[ProgramFacts, Any, float], Effects]
 
 TARGETS: dict[Action, frozenset[State]] = {}
 """For each action, the states it may move to; one that is not here leaves the state as it is."""
@@ -27,6 +27,6 @@ def leads_to(*states: State) -> Callable[[Action], Action]:
     return declare
 
 
-def ignore(facts: Facts, event: Event, now: float) -> Effects:
+def ignore(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Nothing to do: the cell is written so that nobody has to guess."""
     return []

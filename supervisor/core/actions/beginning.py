@@ -28,29 +28,29 @@ from supervisor.core.program.events import (
     StepsDone,
     TrainingRestored,
 )
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.layout import parse_name
 
 
-def delayed(facts: Facts, event: SpawnDelayed, now: float) -> Effects:
+def delayed(facts: ProgramFacts, event: SpawnDelayed, now: float) -> Effects:
     """A job's limits for its start begin when its process exists; until then only the delay has one."""
     if facts.policy.is_job:
         _begin_limits(facts, now + max(0.0, event.limit_s))
     return []
 
 
-def _begin_limits(facts: Facts, at: float) -> None:
-    facts.patience.begin(at)
-    facts.start_by = at + facts.policy.startup_timeout
+def _begin_limits(facts: ProgramFacts, at: float) -> None:
+    facts.hang_detector.begin(at)
+    facts.current.startup_deadline_at = at + facts.policy.startup_timeout
     facts.deadline_at = starting_deadline(facts)
 
 
 @leads_to(State.RUNNING)
-def spawned(facts: Facts, event: Event, now: float) -> Effects:
+def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """With startsecs = 0 a plain program counts as running as soon as it exists."""
     policy = facts.policy
     if policy.is_job:
-        facts.started_at = facts.progressed_at = now
+        facts.current.started_at = facts.current.progressed_at = now
         _begin_limits(facts, now)
     if not policy.is_job and policy.notify_timeout is None and policy.startsecs <= 0:
         come_up(facts, now)
@@ -58,7 +58,7 @@ def spawned(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.STARTING, State.STOPPED, State.FAILED, State.BACKOFF)
-def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
+def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
     """No process: hopeless at once if the cause is permanent, else like any other death. What the host could not take
     counts against nothing; what was ended before it was started is booked as that end.
     """
@@ -66,12 +66,12 @@ def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
         facts.reason = event.error
         enter(facts, State.BACKOFF, now + event.waits_s)
         return []
-    cause, text = facts.ending or (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
+    cause, text = facts.current.decided_end or (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
     record = RecordEnd(facts.attempt, cause, text)
     if facts.closing or not facts.wanted:
         enter(facts, State.STOPPED)
         return [record]
-    if facts.anew:
+    if facts.current.start_afresh:
         return [record, *begin_anew(facts, now)]
     if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping
         return [record, *launch(facts, now)]
@@ -80,42 +80,42 @@ def spawn_failed(facts: Facts, event: SpawnFailed, now: float) -> Effects:
     return [record, *retry(facts, cause, text, now)]
 
 
-def selected(facts: Facts, event: CheckpointSelected, now: float) -> Effects:
+def selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
     """The checkpoint is proven: the worker may restore it and train."""
-    facts.restoring = event.path is not None
-    facts.origin = event
-    facts.before = None
+    facts.current.from_checkpoint = event.path is not None
+    facts.current.checkpoint = event
+    facts.restore_below_step = None
     return [SendGo(facts.attempt, event.path)]
 
 
 @leads_to(State.KILLING)
-def selection_failed(facts: Facts, event: SelectionFailed, now: float) -> Effects:
+def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """There is nothing the worker may begin from; it has done nothing yet, so it is killed."""
-    facts.ending = (Cause.SETUP if event.permanent else Cause.CRASH, event.error)
+    facts.current.decided_end = (Cause.SETUP if event.permanent else Cause.CRASH, event.error)
     return kill(facts, event, now)
 
 
 @leads_to(State.FAILED)
-def selection_failed_late(facts: Facts, event: SelectionFailed, now: float) -> Effects:
+def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """As above, but the worker died first: no further attempt."""
     return fail(facts, event.error) if event.permanent else []
 
 
-def restored(facts: Facts, event: TrainingRestored, now: float) -> Effects:
+def restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """The worker stands at a step; it trains when the first new step arrives."""
-    facts.step = facts.began_at = event.step
-    if facts.restoring:
+    facts.current.step = facts.current.start_step = event.step
+    if facts.current.from_checkpoint:
         facts.best_step = max(event.step, facts.best_step or 0)
     if facts.state is State.STARTING:
-        facts.patience.heard(Section.TRACING, now)
+        facts.hang_detector.heard(Section.TRACING, now)
         facts.deadline_at = starting_deadline(facts)
     return _set_aside_newer(facts)
 
 
-def _set_aside_newer(facts: Facts) -> Effects:
+def _set_aside_newer(facts: ProgramFacts) -> Effects:
     """The program fits what is older, so it is not to blame. Of what is older still, that says nothing."""
     own = own_checkpoint(facts)
-    if own is None or not facts.restoring:
+    if own is None or not facts.current.from_checkpoint:
         return []
     newer = tuple((name, why) for name, why in facts.suspects.unfit if _is_older(own, name))
     if not newer:
@@ -130,16 +130,16 @@ def _is_older(name: str, than: str) -> bool:
 
 
 @leads_to(State.RUNNING)
-def first_step(facts: Facts, event: StepsDone, now: float) -> Effects:
+def first_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """It trains."""
     note_step(facts, event, now)
-    facts.startup_s = now - facts.started_at
+    facts.startup_s = now - facts.current.started_at
     run(facts, now)
     return []
 
 
 @leads_to(State.RUNNING)
-def ready(facts: Facts, event: Event, now: float) -> Effects:
+def ready(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """It says so itself; one that did not promise to (notify) has startsecs for it."""
     if not facts.policy.is_job and facts.policy.notify_timeout is not None:
         come_up(facts, now)
@@ -147,24 +147,27 @@ def ready(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.RUNNING, State.STOPPING)
-def starting_too_long(facts: Facts, event: Event, now: float) -> Effects:
+def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of STARTING: a plain program has outlived startsecs or not become ready, a job has not trained.
 
     One that an earlier daemon started may have said that it is ready while nobody heard it.
     """
     policy = facts.policy
-    if not policy.is_job and policy.notify_timeout is not None and not facts.unheard:
+    if not policy.is_job and policy.notify_timeout is not None and not facts.current.readiness_unknown:
         text = f"did not say READY=1 within {policy.notify_timeout:g} s (notify_timeout)"
-        facts.ending = (Cause.STARTUP_TIMEOUT, text)
+        facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
         return terminate(facts, event, now)
     if not policy.is_job:
         come_up(facts, now)
         return []
-    patience = facts.patience
+    detector = facts.hang_detector
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
-    if policy.hang_timeout_min is not None and now < facts.start_by:
-        limit_s = patience.limit(patience.section, policy.hang_timeout_min)
-        limit = f"{limit_s:g} s in {patience.section} (hang_timeout = auto)"
-        patience.hung(facts.step, patience.section)
-    facts.ending = (Cause.STARTUP_TIMEOUT, f"did not train within {limit}; does the script use worker.Run?")
+    if policy.hang_timeout_min is not None and now < facts.current.startup_deadline_at:
+        limit_s = detector.limit(detector.section, policy.hang_timeout_min)
+        limit = f"{limit_s:g} s in {detector.section} (hang_timeout = auto)"
+        detector.hung(facts.current.step, detector.section)
+    facts.current.decided_end = (
+        Cause.STARTUP_TIMEOUT,
+        f"did not train within {limit}; does the script use worker.Run?",
+    )
     return abort(facts, now)

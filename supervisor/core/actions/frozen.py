@@ -4,48 +4,48 @@ from supervisor.core.actions.adopting import ANSWER_S
 from supervisor.core.actions.base import Effects
 from supervisor.core.actions.moves import flushing_deadline, running_deadline, starting_deadline
 from supervisor.core.program.events import HostStood
-from supervisor.core.program.facts import Facts, Flush
+from supervisor.core.program.facts import PendingFlush, ProgramFacts
 from supervisor.protocol.messages import Then
 
 
-def stood_running(facts: Facts, event: HostStood, now: float) -> Effects:
+def stood_running(facts: ProgramFacts, event: HostStood, now: float) -> Effects:
     """It may be silent for as long as ever, from now on."""
-    facts.hear_anew(now)
+    facts.restart_silence(now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def stood_starting(facts: Facts, event: HostStood, now: float) -> Effects:
+def stood_starting(facts: ProgramFacts, event: HostStood, now: float) -> Effects:
     """A job has as long as a new one; a plain program is only older than it was."""
     if facts.policy.is_job:
-        facts.hear_anew(now)
-        facts.start_by = now + facts.policy.startup_timeout
+        facts.restart_silence(now)
+        facts.current.startup_deadline_at = now + facts.policy.startup_timeout
         facts.deadline_at = starting_deadline(facts)
     return []
 
 
-def stood_flushing(facts: Facts, event: HostStood, now: float) -> Effects:
+def stood_flushing(facts: ProgramFacts, event: HostStood, now: float) -> Effects:
     """The same for the checkpoint, or for the worker's way out after it."""
-    facts.hear_anew(now)
-    flush = facts.flush
+    facts.restart_silence(now)
+    flush = facts.current.flush
     if flush is not None and flush.committed and flush.then is Then.STOP:
         facts.deadline_at = now + facts.policy.stopwaitsecs
     elif flush is not None:
-        facts.flush = Flush(flush.id, flush.then, flush.committed, now)
+        facts.current.flush = PendingFlush(flush.id, flush.then, flush.committed, now)
         facts.deadline_at = flushing_deadline(facts, now)
     return []
 
 
-def stood_stopping(facts: Facts, event: HostStood, now: float) -> Effects:
+def stood_stopping(facts: ProgramFacts, event: HostStood, now: float) -> Effects:
     """It could not heed the signal."""
     facts.deadline_at = now + facts.policy.stopwaitsecs
     return []
 
 
-def stood_adopting(facts: Facts, event: HostStood, now: float) -> Effects:
+def stood_adopting(facts: ProgramFacts, event: HostStood, now: float) -> Effects:
     """It could not answer; one that starts has as long as a new one."""
-    facts.hear_anew(now)
-    facts.start_by = now + facts.policy.startup_timeout
+    facts.restart_silence(now)
+    facts.current.startup_deadline_at = now + facts.policy.startup_timeout
     if facts.deadline_at is not None:
         facts.deadline_at = max(facts.deadline_at, now + ANSWER_S)
     return []

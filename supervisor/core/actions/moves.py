@@ -16,55 +16,56 @@ from supervisor.core.program.effects import (
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import (
     KILL_AGAIN_S,
-    Facts,
-    Flush,
+    AttemptFacts,
+    PendingFlush,
     Policy,
+    ProgramFacts,
     State,
 )
 from supervisor.protocol.messages import Then
 
 
-def enter(facts: Facts, state: State, deadline_at: float | None = None) -> None:
+def enter(facts: ProgramFacts, state: State, deadline_at: float | None = None) -> None:
     """Changes the state and its one deadline, always together."""
     facts.state = state
     facts.deadline_at = deadline_at
 
 
-def run(facts: Facts, now: float) -> None:
+def run(facts: ProgramFacts, now: float) -> None:
     """It does its work: no flush is pending, the next deadline is the hang's, or that of a flush for a notice."""
-    facts.moved = True
-    facts.flush = None
+    facts.current.made_progress = True
+    facts.current.flush = None
     enter(facts, State.RUNNING, running_deadline(facts, now))
 
 
-def come_up(facts: Facts, now: float) -> None:
+def come_up(facts: ProgramFacts, now: float) -> None:
     """A plain program has come up, so how often it did not before no longer counts."""
     run(facts, now)
     facts.failures.forgive()
 
 
-def running_deadline(facts: Facts, now: float) -> float | None:
+def running_deadline(facts: ProgramFacts, now: float) -> float | None:
     """The one deadline of RUNNING: silence becomes a hang, or a flush for the notice is due."""
     return min((at for at in (hang_deadline(facts), outlook.flush_due(facts, now)) if at is not None), default=None)
 
 
-def hang_deadline(facts: Facts) -> float | None:
+def hang_deadline(facts: ProgramFacts) -> float | None:
     """When silence, or a save that never ends, is a hang; never for a plain program, whose progress nobody sees."""
     found = hang_due(facts)
     if found is None:
         return None
-    return found[0] if facts.still_until is None else max(found[0], facts.still_until)
+    return found[0] if facts.freeze_until is None else max(found[0], facts.freeze_until)
 
 
-def hang_due(facts: Facts) -> tuple[float, Section] | None:
+def hang_due(facts: ProgramFacts) -> tuple[float, Section] | None:
     """The same, but for a host that stands still, and in which section."""
-    policy, patience = facts.policy, facts.patience
+    policy, detector = facts.policy, facts.hang_detector
     if not policy.is_job:
         return None
     if policy.hang_timeout_min is not None:
-        return patience.deadline(facts.progressed_at, policy.hang_timeout_min)
+        return detector.deadline(facts.current.progressed_at, policy.hang_timeout_min)
     if policy.hang_timeout is not None:
-        return patience.fixed_deadline(facts.progressed_at, policy.hang_timeout, fixed_save_limit(policy))
+        return detector.fixed_deadline(facts.current.progressed_at, policy.hang_timeout, fixed_save_limit(policy))
     return None
 
 
@@ -76,16 +77,19 @@ def fixed_save_limit(policy: Policy) -> float:
     return SAFETY * max(policy.hang_timeout or 0.0, policy.flush_timeout)
 
 
-def starting_deadline(facts: Facts) -> float:
+def starting_deadline(facts: ProgramFacts) -> float:
     """The one deadline of a job's STARTING: startup_timeout in all, or a learned limit for the part it is in."""
-    policy, patience = facts.policy, facts.patience
+    policy, detector = facts.policy, facts.hang_detector
     if policy.hang_timeout_min is None:
-        return facts.start_by
-    silent_by = patience.since + patience.limit(patience.section, policy.hang_timeout_min)
-    return min(facts.start_by, silent_by if facts.still_until is None else max(silent_by, facts.still_until))
+        return facts.current.startup_deadline_at
+    silent_by = detector.since + detector.limit(detector.section, policy.hang_timeout_min)
+    return min(
+        facts.current.startup_deadline_at,
+        silent_by if facts.freeze_until is None else max(silent_by, facts.freeze_until),
+    )
 
 
-def launch(facts: Facts, now: float) -> Effects:
+def launch(facts: ProgramFacts, now: float) -> Effects:
     """A new attempt; what was known of the last one is forgotten. A job's checkpoint is verified while it loads.
 
     Where the host goes away before a job could save a step, its fate is waited for instead; where what it depends on is
@@ -98,86 +102,80 @@ def launch(facts: Facts, now: float) -> Effects:
     if (until := outlook.not_before(facts, now)) is not None:
         return hold(facts, until)
     facts.attempt += 1
-    facts.started_at = facts.progressed_at = now
-    facts.moved = facts.done_said = facts.restoring = facts.outdated = facts.unheard = facts.anew = False
-    facts.held = facts.last_flush_asked = facts.insured = False
-    facts.flush_again_at = facts.stepped_at = None
-    facts.step = facts.flush = facts.last_words = facts.ending = facts.reason = facts.origin = None
-    facts.saved = None
-    facts.failed_step = facts.began_at = None
-    facts.ran_out = facts.goes_back = False
-    facts.patience.begin(now)
+    facts.current = AttemptFacts(started_at=now, progressed_at=now)
+    facts.reason, facts.waits_for_host = None, False
+    facts.hang_detector.begin(now)
     if not policy.is_job:
         wait_s = policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
         enter(facts, State.STARTING, now + wait_s)
         return [Spawn(facts.attempt)]
-    facts.start_by = now + policy.startup_timeout
+    facts.current.startup_deadline_at = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
     return [Spawn(facts.attempt, facts.microbatches), select(facts)]
 
 
-def select(facts: Facts) -> SelectCheckpoint:
+def select(facts: ProgramFacts) -> SelectCheckpoint:
     """What the present attempt may begin from."""
-    return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.before, facts.suspects.unfit)
+    return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.restore_below_step, facts.suspects.unfit)
 
 
-def ask(facts: Facts, reason: str, then: Then, now: float) -> Effects:
+def ask(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:
     """Asks the worker for a checkpoint."""
-    facts.flushes_asked += 1
-    facts.flush = Flush(facts.flushes_asked, then, asked_at=now)
-    facts.flush_again_at = None
+    facts.flushes_requested += 1
+    facts.current.flush = PendingFlush(facts.flushes_requested, then, requested_at=now)
+    facts.current.flush_retry_at = None
     enter(facts, State.FLUSHING, flushing_deadline(facts, now))
-    return [RequestFlush(facts.attempt, facts.flush.id, reason, then, outlook.flush_limit(facts, now))]
+    return [RequestFlush(facts.attempt, facts.current.flush.id, reason, then, outlook.flush_limit(facts, now))]
 
 
-def flushing_deadline(facts: Facts, now: float) -> float:
+def flushing_deadline(facts: ProgramFacts, now: float) -> float:
     """The one deadline of FLUSHING: flush_timeout, or the last flush before the host goes is due."""
-    flush = facts.flush
-    ends_at = (now if flush is None else flush.asked_at) + facts.policy.flush_timeout
+    flush = facts.current.flush
+    ends_at = (now if flush is None else flush.requested_at) + facts.policy.flush_timeout
     last_at = outlook.last_flush_at(facts) if flush is not None and flush.then is Then.GO_ON else None
     return ends_at if last_at is None else min(ends_at, last_at)
 
 
-def hold(facts: Facts, until: float) -> Effects:
+def hold(facts: ProgramFacts, until: float) -> Effects:
     """Waits, without a process, for what becomes of the host."""
-    facts.held = True
-    facts.flush = None
+    facts.waits_for_host = True
+    facts.current.flush = None
     why = outlook.words(facts.notice) if facts.notice else "nobody knows why"
     facts.reason = f"waits, as the host goes away ({why}); starts if it stays after all"
     enter(facts, State.BACKOFF, until)
     return []
 
 
-def abort(facts: Facts, now: float) -> Effects:
+def abort(facts: ProgramFacts, now: float) -> Effects:
     """Has the worker write down what it was doing, and die."""
     enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
     return [Abort(facts.attempt, facts.policy.stopwaitsecs)]
 
 
-def terminate(facts: Facts, event: Event | None, now: float) -> Effects:
+def terminate(facts: ProgramFacts, event: Event | None, now: float) -> Effects:
     """The stop signal, and its time limit."""
     enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
     return [Terminate(facts.attempt)]
 
 
 @leads_to(State.KILLING)
-def kill(facts: Facts, event: Event, now: float) -> Effects:
+def kill(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """SIGKILL to everything the worker started; repeated until it is gone."""
     enter(facts, State.KILLING, now + KILL_AGAIN_S)
     return [Kill(facts.attempt)]
 
 
-def try_flush_again(facts: Facts, now: float) -> None:
+def try_flush_again(facts: ProgramFacts, now: float) -> None:
     """A flush came to nothing: while a notice holds it is asked for again, the last one too."""
     if facts.notice is not None:
         pause = outlook.AGAIN_CALMLY_S if outlook.gone_at(facts) is None else outlook.AGAIN_S
-        facts.flush_again_at = now + pause
+        facts.current.flush_retry_at = now + pause
 
 
-def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
+def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
     """Books a failure and goes on: at once after progress, later after none, never once the budget is spent."""
     policy, failures = facts.policy, facts.failures
-    failures.add(cause, facts.moved)
+    failures.add(cause, facts.current.made_progress)
     if failures.exhausted(cause, restart.retries(cause, policy.startretries)):
         lack = "a new checkpoint" if policy.is_job else "staying up"
         count = failures.by_cause[cause]
@@ -185,7 +183,7 @@ def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
             return fail(facts, f"1 failure ({cause}) without {lack}: {text}")
         return fail(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
     pause = restart.delay(failures.idle_deaths, f"{policy.name}:{facts.attempt}")
-    if not policy.is_job and facts.moved:
+    if not policy.is_job and facts.current.made_progress:
         pause = loop_pause(facts, now)
     if pause <= 0:
         return launch(facts, now)
@@ -194,14 +192,14 @@ def retry(facts: Facts, cause: Cause, text: str, now: float) -> Effects:
     return []
 
 
-def loop_pause(facts: Facts, now: float) -> float:
+def loop_pause(facts: ProgramFacts, now: float) -> float:
     """Books a crash of a plain program that had started; seconds to wait, more for each one that follows shortly."""
     failures = facts.failures
-    failures.crashed(now - facts.started_at)
+    failures.crashed(now - facts.current.started_at)
     return restart.delay(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
 
 
-def fail(facts: Facts, reason: str) -> Effects:
+def fail(facts: ProgramFacts, reason: str) -> Effects:
     """Gives up until a person acts."""
     facts.reason = reason
     enter(facts, State.FAILED)

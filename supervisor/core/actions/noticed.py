@@ -20,28 +20,28 @@ from supervisor.core.program.events import (
     NoticeReceived,
     SavesMeasured,
 )
-from supervisor.core.program.facts import Facts, OnNotice, State
+from supervisor.core.program.facts import OnNotice, ProgramFacts, State
 from supervisor.protocol.messages import Then
 
 REASON = "notice"
 
 
-def note(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def note(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """Nothing trains here that could be saved; a start will ask whether there is time."""
     if event.notice.kind is not NoticeKind.FREEZE:
-        facts.still_until = None
-    elif facts.still_until is None:
-        facts.still_until = now + outlook.FREEZE_S
+        facts.freeze_until = None
+    elif facts.freeze_until is None:
+        facts.freeze_until = now + outlook.FREEZE_S
     facts.notice = event.notice
-    facts.last_flush_asked = facts.insured = False
+    facts.current.last_flush_requested = facts.current.early_flush_requested = False
     if isinstance(event, NoticeReceived):
-        facts.heard_again = event.again
+        facts.notice_recalled = event.again
         end = outlook.gone_at(facts)
-        facts.last_flush_asked = event.again and end is not None and end <= now  # it was due before that
+        facts.current.last_flush_requested = event.again and end is not None and end <= now  # it was due before that
     return []
 
 
-def noticed_starting(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def noticed_starting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """The same; while a freeze is announced the silence of a job's start is no hang either."""
     note(facts, event, now)
     _set_starting_deadline(facts)
@@ -49,27 +49,27 @@ def noticed_starting(facts: Facts, event: NoticeReceived | NoticeChanged, now: f
 
 
 @leads_to(State.FLUSHING)
-def received_running(facts: Facts, event: NoticeReceived, now: float) -> Effects:
+def received_running(facts: ProgramFacts, event: NoticeReceived, now: float) -> Effects:
     """A checkpoint now, so that something new is on the disk whatever follows."""
     note(facts, event, now)
     return flush_for_notice(facts, now)
 
 
-def flush_for_notice(facts: Facts, now: float) -> Effects:
+def flush_for_notice(facts: ProgramFacts, now: float) -> Effects:
     """A checkpoint now if a notice holds for which none was written yet, and there is something to save."""
-    if facts.notice is None or facts.heard_again or not facts.policy.is_job or facts.done_said:
+    if facts.notice is None or facts.notice_recalled or not facts.policy.is_job or facts.current.done_reported:
         return []
     return _flush(facts, now)
 
 
-def changed_running(facts: Facts, event: NoticeChanged, now: float) -> Effects:
+def changed_running(facts: ProgramFacts, event: NoticeChanged, now: float) -> Effects:
     """Another time for the last flush."""
     note(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def noticed_flushing(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def noticed_flushing(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """The checkpoint that is being written is the first one; the last one is due when it is due."""
     note(facts, event, now)
     if _goes_on(facts):
@@ -78,37 +78,37 @@ def noticed_flushing(facts: Facts, event: NoticeReceived | NoticeChanged, now: f
 
 
 @leads_to(State.STARTING, State.STOPPED)
-def noticed_waiting(facts: Facts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def noticed_waiting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """What waits for the host's fate asks again whether there is time; a back-off goes on."""
     note(facts, event, now)
-    return launch(facts, now) if facts.held else []
+    return launch(facts, now) if facts.waits_for_host else []
 
 
-def ended(facts: Facts, event: Event, now: float) -> Effects:
+def ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Nothing to fear any more."""
-    if facts.still_until is not None:
-        facts.hear_anew(now)
-        facts.still_until = None
-    facts.notice = facts.flush_again_at = None
-    facts.heard_again = facts.last_flush_asked = facts.insured = False
+    if facts.freeze_until is not None:
+        facts.restart_silence(now)
+        facts.freeze_until = None
+    facts.notice = facts.current.flush_retry_at = None
+    facts.notice_recalled = facts.current.last_flush_requested = facts.current.early_flush_requested = False
     return []
 
 
-def ended_starting(facts: Facts, event: Event, now: float) -> Effects:
+def ended_starting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The silence of a job's start counts from now on."""
     ended(facts, event, now)
     _set_starting_deadline(facts)
     return []
 
 
-def ended_running(facts: Facts, event: Event, now: float) -> Effects:
+def ended_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Training goes on as if nothing had been."""
     ended(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def ended_flushing(facts: Facts, event: Event, now: float) -> Effects:
+def ended_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Its checkpoint is welcome; a worker that was told to leave leaves, and the next attempt starts at once."""
     ended(facts, event, now)
     if _goes_on(facts):
@@ -117,26 +117,26 @@ def ended_flushing(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.STARTING, State.STOPPED)
-def ended_waiting(facts: Facts, event: Event, now: float) -> Effects:
+def ended_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The host stays: what waited for that starts."""
     ended(facts, event, now)
-    return launch(facts, now) if facts.held else []
+    return launch(facts, now) if facts.waits_for_host else []
 
 
-def measured(facts: Facts, event: SavesMeasured, now: float) -> Effects:
+def measured(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """How long a save takes is known better."""
     facts.save_s = event.save_s
     return []
 
 
-def measured_running(facts: Facts, event: SavesMeasured, now: float) -> Effects:
+def measured_running(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """Known better, while the last flush is still to come."""
     measured(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def measured_flushing(facts: Facts, event: SavesMeasured, now: float) -> Effects:
+def measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """Known better, while the first flush is under way."""
     measured(facts, event, now)
     if _goes_on(facts):
@@ -145,7 +145,7 @@ def measured_flushing(facts: Facts, event: SavesMeasured, now: float) -> Effects
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
-def running_expired(facts: Facts, event: Event, now: float) -> Effects:
+def running_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of RUNNING: a flush for the notice is due, or the worker hangs; whichever was earlier.
 
     Neither, if the flush that it was set for is none any more: the worker is done, or it is too late for insurance.
@@ -160,31 +160,33 @@ def running_expired(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.RUNNING, State.STOPPING)
-def flushing_expired(facts: Facts, event: Event, now: float) -> Effects:
+def flushing_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of FLUSHING: the last safe moment came while the first flush is on its way, or it took too long."""
     last_at = outlook.last_flush_at(facts)
-    if _goes_on(facts) and last_at is not None and last_at <= now and not facts.done_said:
+    if _goes_on(facts) and last_at is not None and last_at <= now and not facts.current.done_reported:
         return _flush(facts, now)
     return flush_too_long(facts, event, now)
 
 
-def _set_starting_deadline(facts: Facts) -> None:
+def _set_starting_deadline(facts: ProgramFacts) -> None:
     if facts.policy.is_job:
         facts.deadline_at = starting_deadline(facts)
 
 
-def _goes_on(facts: Facts) -> bool:
-    return facts.flush is not None and facts.flush.then is Then.GO_ON
+def _goes_on(facts: ProgramFacts) -> bool:
+    return facts.current.flush is not None and facts.current.flush.then is Then.GO_ON
 
 
-def _flush(facts: Facts, now: float) -> Effects:
+def _flush(facts: ProgramFacts, now: float) -> Effects:
     """The first flush, or the last one if there is no time for both; then the worker leaves if it is to."""
     last_at, insured_at = outlook.last_flush_at(facts), outlook.insurance_at(facts)
     if last_at is None or now < last_at:
-        facts.insured = facts.insured or (insured_at is not None and insured_at <= now)
+        facts.current.early_flush_requested = facts.current.early_flush_requested or (
+            insured_at is not None and insured_at <= now
+        )
         return ask(facts, REASON, Then.GO_ON, now)
-    facts.last_flush_asked = True
+    facts.current.last_flush_requested = True
     if facts.policy.on_notice is OnNotice.TRAIN or facts.notice is None:
         return ask(facts, REASON, Then.GO_ON, now)
-    facts.ending = (Cause.PREEMPTION, f"left its host to its fate ({outlook.words(facts.notice)})")
+    facts.current.decided_end = (Cause.PREEMPTION, f"left its host to its fate ({outlook.words(facts.notice)})")
     return ask(facts, REASON, Then.STOP, now)

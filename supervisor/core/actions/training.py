@@ -22,70 +22,70 @@ from supervisor.core.program.events import (
     SaveFailed,
     StepsDone,
 )
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.messages import Then
 
 
-def step_done(facts: Facts, event: StepsDone, now: float) -> Effects:
+def step_done(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """Training moves: the hang deadline moves with it."""
     note_step(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def note_step(facts: Facts, event: StepsDone, now: float) -> Effects:
+def note_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """A step counts, whatever is going on besides."""
-    before = facts.step
-    facts.step = event.step
-    facts.progressed_at = now
-    facts.moved = facts.ever_moved = True
-    facts.patience.heard(event.section, now)
-    facts.patience.saving(event.saving_s, now)
-    facts.patience.passed(event.step)
+    before = facts.current.step
+    facts.current.step = event.step
+    facts.current.progressed_at = now
+    facts.current.made_progress = facts.ever_trained = True
+    facts.hang_detector.heard(event.section, now)
+    facts.hang_detector.saving(event.saving_s, now)
+    facts.hang_detector.passed(event.step)
     if event.step_s is not None and event.step_s >= 0:
         facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT_COUNT:]
     _note_pause(facts, before, now)
     return []
 
 
-def _note_pause(facts: Facts, before: int | None, now: float) -> None:
+def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
     """What passed since the last word of a step (of `before`), less what the steps before the last one took."""
-    if facts.stepped_at is not None and facts.step is not None and before is not None:
-        steps_s = max(0, facts.step - before - 1) * min(facts.steps_s, default=0.0)
-        facts.pauses = remember_pause(facts.pauses, Pause(now, max(0.0, now - facts.stepped_at - steps_s)))
-    facts.stepped_at = now
+    if facts.current.last_step_at is not None and facts.current.step is not None and before is not None:
+        steps_s = max(0, facts.current.step - before - 1) * min(facts.steps_s, default=0.0)
+        facts.pauses = remember_pause(facts.pauses, Pause(now, max(0.0, now - facts.current.last_step_at - steps_s)))
+    facts.current.last_step_at = now
 
 
-def committed(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """A new best checkpoint clears all budgets: what is limited is failing without progress."""
-    facts.saved = event.step
-    facts.patience.save_ended(now)
+    facts.current.saved_step = event.step
+    facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
         facts.failures.forgive()
         facts.suspects.forgive()
-    flush = facts.flush
+    flush = facts.current.flush
     if flush is not None and flush.id in event.flushes:
-        facts.flush = replace(flush, committed=True)
-        facts.flushed_s = max(0.0, now - flush.asked_at)
-        facts.flush_again_at = None
+        facts.current.flush = replace(flush, committed=True)
+        facts.flush_s = max(0.0, now - flush.requested_at)
+        facts.current.flush_retry_at = None
     return remember(facts)
 
 
-def committed_in_training(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+def committed_in_training(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """A save is progress too: the time it took does not count as silence."""
-    facts.progressed_at = now
+    facts.current.progressed_at = now
     effects = committed(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return effects
 
 
 @leads_to(State.RUNNING)
-def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> Effects:
+def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """Perhaps the one that was asked for: go on, or give the worker its time to leave by itself."""
-    facts.progressed_at = now
+    facts.current.progressed_at = now
     effects = committed(facts, event, now)
-    flush = facts.flush
+    flush = facts.current.flush
     if flush is None or not flush.committed:
         return effects
     if flush.then is Then.GO_ON:
@@ -95,52 +95,52 @@ def committed_in_flush(facts: Facts, event: CheckpointCommitted, now: float) -> 
     return effects
 
 
-def save_failed_in_training(facts: Facts, event: SaveFailed, now: float) -> Effects:
+def save_failed_in_training(facts: ProgramFacts, event: SaveFailed, now: float) -> Effects:
     """Bad news, but from a loop that lives."""
-    facts.progressed_at = now
-    facts.patience.save_ended(now)
+    facts.current.progressed_at = now
+    facts.hang_detector.save_ended(now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
 @leads_to(State.RUNNING)
-def save_failed_in_flush(facts: Facts, event: SaveFailed, now: float) -> Effects:
+def save_failed_in_flush(facts: ProgramFacts, event: SaveFailed, now: float) -> Effects:
     """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
-    flush = facts.flush
-    facts.patience.save_ended(now)
+    flush = facts.current.flush
+    facts.hang_detector.save_ended(now)
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
-        facts.progressed_at = now
+        facts.current.progressed_at = now
         try_flush_again(facts, now)
         run(facts, now)
     return []
 
 
-def done_said(facts: Facts, event: Event, now: float) -> Effects:
+def done_said(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Remembered until the exit status confirms it."""
-    facts.done_said = True
+    facts.current.done_reported = True
     return []
 
 
-def failure_said(facts: Facts, event: FailureSaid, now: float) -> Effects:
+def failure_said(facts: ProgramFacts, event: FailureSaid, now: float) -> Effects:
     """Remembered: it says more than an exit status."""
-    facts.last_words, facts.failed_step = event.error, event.step
-    facts.ran_out, facts.goes_back = event.out_of_memory, event.go_back
+    facts.current.reported_error, facts.current.failed_step = event.error, event.step
+    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.go_back
     note_failed_step(facts, event.step)
     return []
 
 
-def hung(facts: Facts, event: Event, now: float) -> Effects:
+def hung(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No step for hang_timeout: stacks first, then the kill."""
-    policy, patience = facts.policy, facts.patience
+    policy, detector = facts.policy, facts.hang_detector
     due = hang_due(facts)
-    section = due[1] if due is not None else patience.section
+    section = due[1] if due is not None else detector.section
     silent = f"no step for {policy.hang_timeout or 0:g} s (hang_timeout)"
     if policy.hang_timeout_min is not None:
-        limit_s = patience.limit(section, policy.hang_timeout_min)
+        limit_s = detector.limit(section, policy.hang_timeout_min)
         silent = f"no step for {limit_s:g} s in section {section} (hang_timeout = auto)"
-        patience.hung(facts.step, section)
-    elif section is Section.SAVE and patience.saving_since is not None:
+        detector.hung(facts.current.step, section)
+    elif section is Section.SAVE and detector.saving_since is not None:
         limit = f"{fixed_save_limit(policy):g} s ({SAFETY:g} times the longer of hang_timeout and flush_timeout)"
         silent = f"a checkpoint is not on the disk within {limit}"
-    facts.ending = (Cause.HANG, f"{silent} after step {facts.step}")
+    facts.current.decided_end = (Cause.HANG, f"{silent} after step {facts.current.step}")
     return abort(facts, now)

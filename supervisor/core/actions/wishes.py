@@ -5,11 +5,11 @@ from supervisor.core.actions.moves import enter, launch
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RememberWanted
 from supervisor.core.program.events import Closed, Event, StartRequested
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.messages import Then
 
 
-def want(facts: Facts, event: Event, now: float) -> Effects:
+def want(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """It is to run (again) once what goes on now is over."""
     if facts.wanted:
         return []
@@ -17,34 +17,39 @@ def want(facts: Facts, event: Event, now: float) -> Effects:
     return [RememberWanted(True)]
 
 
-def unwant(facts: Facts, event: Event, now: float) -> Effects:
+def unwant(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """It is not to run any more; nothing to stop, or the stop is under way."""
-    facts.anew = False
+    facts.current.start_afresh = False
     if not facts.wanted:
         return []
     facts.wanted = False
     return [RememberWanted(False)]
 
 
-def close(facts: Facts, event: Closed, now: float) -> Effects:
+def close(facts: ProgramFacts, event: Closed, now: float) -> Effects:
     """Closed; nothing runs that would have to stop, or it is stopping already.
 
     What stops because the daemon leaves is told the reason as soon as that is known; an operator's stop stays one.
     """
     facts.closing = True
     facts.host_leaves = facts.host_leaves or event.host_leaves
-    if facts.host_leaves and facts.wanted and facts.ending is not None and facts.ending[0] is Cause.STOPPED:
-        facts.ending = (Cause.PREEMPTION, f"stopped ({event.reason})")
+    if (
+        facts.host_leaves
+        and facts.wanted
+        and facts.current.decided_end is not None
+        and facts.current.decided_end[0] is Cause.STOPPED
+    ):
+        facts.current.decided_end = (Cause.PREEMPTION, f"stopped ({event.reason})")
     return []
 
 
 @leads_to(State.STARTING, State.BACKOFF)
-def start(facts: Facts, event: StartRequested, now: float) -> Effects:
+def start(facts: ProgramFacts, event: StartRequested, now: float) -> Effects:
     """A fresh start by an operator: old failures count no more. A new daemon goes on where the one before stopped."""
     effects = want(facts, event, now)
     if facts.closing:
         return effects
-    rests_until, facts.rests_until = facts.rests_until, None
+    rests_until, facts.backoff_until = facts.backoff_until, None
     if event.goes_on:
         if rests_until is not None and now < rests_until:
             enter(facts, State.BACKOFF, rests_until)
@@ -53,25 +58,25 @@ def start(facts: Facts, event: StartRequested, now: float) -> Effects:
     return effects + begin_anew(facts, now)
 
 
-def begin_anew(facts: Facts, now: float) -> Effects:
+def begin_anew(facts: ProgramFacts, now: float) -> Effects:
     """Whatever it failed of before, it gets an attempt, and all budgets."""
     facts.failures.forget()
     facts.suspects.forget()
-    facts.patience.forgive()
-    facts.best_step, facts.ever_moved = None, False
+    facts.hang_detector.forgive()
+    facts.best_step, facts.ever_trained = None, False
     return launch(facts, now)
 
 
-def want_again(facts: Facts, event: StartRequested, now: float) -> Effects:
+def want_again(facts: ProgramFacts, event: StartRequested, now: float) -> Effects:
     """A start while it stops, for whatever reason: as from one that stands still, once it is gone."""
-    trains_on = facts.flush is not None and facts.flush.then is Then.GO_ON
+    trains_on = facts.current.flush is not None and facts.current.flush.then is Then.GO_ON
     if not (event.goes_on or (facts.state is State.FLUSHING and trains_on)):
-        facts.anew = True
+        facts.current.start_afresh = True
     return want(facts, event, now)
 
 
 @leads_to(State.STOPPED)
-def rest(facts: Facts, event: Event, now: float) -> Effects:
+def rest(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Stop while waiting for the next attempt: nothing to wait for any more."""
     effects = unwant(facts, event, now)
     _wait_no_more(facts)
@@ -79,7 +84,7 @@ def rest(facts: Facts, event: Event, now: float) -> Effects:
 
 
 @leads_to(State.STOPPED)
-def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
+def close_waiting(facts: ProgramFacts, event: Closed, now: float) -> Effects:
     """Closed during back-off; whoever runs it next starts it at once."""
     close(facts, event, now)
     _wait_no_more(facts)
@@ -87,12 +92,12 @@ def close_waiting(facts: Facts, event: Closed, now: float) -> Effects:
 
 
 @leads_to(State.STARTING, State.STOPPED)
-def relaunch(facts: Facts, event: Event, now: float) -> Effects:
+def relaunch(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The back-off is over."""
     return launch(facts, now)
 
 
-def _wait_no_more(facts: Facts) -> None:
+def _wait_no_more(facts: ProgramFacts) -> None:
     """What it waited for goes; why its last attempt failed stays to be seen."""
-    facts.reason = None if facts.held else facts.reason
+    facts.reason = None if facts.waits_for_host else facts.reason
     enter(facts, State.STOPPED)

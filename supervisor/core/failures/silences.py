@@ -61,7 +61,7 @@ def section_of(text: str | None) -> Section:
 
 
 @dataclass(slots=True)
-class Patience:
+class HangDetector:
     """What is known of one job's silences. Points in time are monotonic, lengths seconds.
 
     `longest`: by section, of this and earlier attempts; of one that did not come again for long, less. `remembered`:
@@ -90,7 +90,7 @@ class Patience:
         """A new attempt."""
         self.section, self.since, self.saving_since = Section.STARTUP, now, None
 
-    def anew(self, now: float) -> None:
+    def restart_silence(self, now: float) -> None:
         """What was silent until now was so for reasons that are none of the job's."""
         self.since = now
         self.saving_since = None if self.saving_since is None else now

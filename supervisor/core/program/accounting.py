@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 
 
 class Spent(StrEnum):
@@ -117,7 +117,7 @@ class Account:
         """A checkpoint is on the disk, for which training stood still so long."""
         self._owed_s += max(0.0, stall_s)
 
-    def stood(self, facts: Facts, now: float) -> None:
+    def stood(self, facts: ProgramFacts, now: float) -> None:
         """Where the program stands, after anything that may have changed it."""
         entered = _in_state(facts)
         if entered is None:
@@ -179,7 +179,7 @@ class Account:
             self._total_s[spent] += span_s
 
 
-def _in_state(facts: Facts) -> Spent | None:
+def _in_state(facts: ProgramFacts) -> Spent | None:
     """What a state says by itself; None where it is the worker's words that decide."""
     match facts.state:
         case State.STOPPED | State.BACKOFF | State.FAILED:
@@ -187,7 +187,10 @@ def _in_state(facts: Facts) -> Spent | None:
         case State.SUCCEEDED | State.EXITED:
             return Spent.STOPPED
         case State.STOPPING | State.KILLING:
-            if facts.ending is not None and facts.ending[0] in (Cause.HANG, Cause.STARTUP_TIMEOUT):
+            if facts.current.decided_end is not None and facts.current.decided_end[0] in (
+                Cause.HANG,
+                Cause.STARTUP_TIMEOUT,
+            ):
                 return Spent.HUNG
             return Spent.DOWN if facts.wanted else Spent.STOPPED
         case _:

@@ -1,4 +1,4 @@
-"""What is known of one program: its policy (fixed), and the facts that events add (changed by actions only)."""
+"""What is known of one program: its policy, which is fixed, and the facts, which only actions change."""
 
 from copy import copy
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Self
 
 from supervisor.core.failures.restart import Cause, Failures
-from supervisor.core.failures.silences import Patience
+from supervisor.core.failures.silences import HangDetector
 from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Notice
@@ -81,84 +81,100 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Flush:
-    """The flush that is being waited for, since `asked_at`. `committed`: it is on the disk, the worker is leaving."""
+class PendingFlush:
+    """The flush that is being waited for. `committed`: its checkpoint is on the disk, and the worker is leaving."""
 
     id: int
     then: Then
     committed: bool = False
-    asked_at: float = 0.0  # monotonic
+    requested_at: float = 0.0  # monotonic
 
 
 @dataclass(slots=True)
-class Facts:
-    """Everything the machine knows. `step`s are optimizer steps; None means not known."""
+class AttemptFacts:
+    """What is known of one attempt; every launch begins with a fresh one. Points in time are monotonic seconds."""
+
+    started_at: float = 0.0
+    startup_deadline_at: float = 0.0  # when startup_timeout has passed
+    start_limit_s: float | None = None  # adopted: its age at that time, where an earlier daemon gave it longer
+    progressed_at: float = 0.0  # when the training loop last showed progress
+    made_progress: bool = False  # it did a step, or outlived startsecs
+    outdated: bool = False  # adopted, and its configuration has changed since it was started
+    readiness_unknown: bool = False  # adopted, and its READY=1 may have been lost
+    start_afresh: bool = False  # an operator started it while it stopped: the next attempt begins with full budgets
+
+    # training; steps are optimizer steps
+    checkpoint: CheckpointSelected | None = None  # what it was told to begin from
+    from_checkpoint: bool = False  # it begins from a checkpoint, not from nothing
+    start_step: int | None = None  # the step at which it stood once it was restored
+    step: int | None = None
+    last_step_at: float | None = None  # when the last step was reported
+    saved_step: int | None = None  # of its last checkpoint
+    flush: PendingFlush | None = None
+
+    # how it ends
+    done_reported: bool = False  # the worker says that training is complete
+    reported_error: str | None = None
+    failed_step: int | None = None  # the step at which it reports that it failed
+    out_of_memory: bool = False  # it reports that it lacked memory
+    rolls_back: bool = False  # it reports that training diverged, and that the next attempt is to begin before that
+    decided_end: tuple[Cause, str] | None = None  # the core ended it, with this cause and text
+
+    # while a notice holds
+    early_flush_requested: bool = False  # the one before the time in which a long pause may come
+    last_flush_requested: bool = False  # the one at the last safe moment before the host goes
+    flush_retry_at: float | None = None  # a flush failed and is to be requested again
+
+
+@dataclass(slots=True)
+class ProgramFacts:
+    """What is known of one program, whichever attempt runs. None means not known; points in time are monotonic."""
 
     policy: Policy
     state: State = State.STOPPED
-    deadline_at: float | None = None  # monotonic; the state's one deadline
-    wanted: bool = False
-    closing: bool = False  # closed: nothing is started any more
-    host_leaves: bool = False  # closed because the host shuts down
-    attempt: int = 0
-    flushes_asked: int = 0
-    failures: Failures = field(default_factory=Failures)
-    patience: Patience = field(default_factory=Patience)
-    suspects: Suspects = field(default_factory=Suspects)
-    best_step: int | None = None  # highest step that is committed, or was restored
-    reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
-    microbatches: int = 1  # parts that each batch is divided into
-    before: int | None = None  # the next checkpoint to restore is to be of a step below this: training diverged there
-    rests_until: float | None = None  # monotonic; the end of a back-off that the next start is not to cut short
+    deadline_at: float | None = None  # the state's one deadline
+    wanted: bool = False  # what the operator wants
+    closing: bool = False  # nothing is started any more: the daemon leaves, or the program was taken out of use
+    host_leaves: bool = False  # closing because the host shuts down
     held_back: bool = False  # what it depends on is not ready: nothing is launched
+    reason: str | None = None  # why it is in BACKOFF, EXITED or FAILED
+    attempt: int = 0  # number of the current attempt, or of the last one
+    current: AttemptFacts = field(default_factory=AttemptFacts)
+    flushes_requested: int = 0  # by all attempts; the id of the last flush
 
-    # of the present attempt
-    started_at: float = 0.0  # monotonic
-    start_by: float = 0.0  # monotonic; startup_timeout passes
-    start_limit_s: float | None = None  # adopted: how old it may be by then, as an earlier daemon gave it longer
-    progressed_at: float = 0.0  # monotonic; when the training loop last showed life
-    moved: bool = False  # it did a step, or outlived startsecs
-    restoring: bool = False  # it begins from a checkpoint, not from nothing
-    origin: CheckpointSelected | None = None  # that checkpoint
-    saved: int | None = None  # step of its last checkpoint
-    step: int | None = None
-    unheard: bool = False  # adopted, and its word that it is ready may have been lost
-    outdated: bool = False  # adopted, and its configuration has changed since it was started
-    flush: Flush | None = None
-    anew: bool = False  # an operator started it while it stopped: once it is gone, old failures count no more
-    done_said: bool = False
-    last_words: str | None = None
-    failed_step: int | None = None  # where its last words say that it failed
-    ran_out: bool = False  # they say that it lacked memory
-    goes_back: bool = False  # they say that training diverged, and is to begin again from before that
-    began_at: int | None = None  # the step it was restored at
-    ending: tuple[Cause, str] | None = None  # decided by us before the process is gone: cause and text
+    # what failures taught
+    failures: Failures = field(default_factory=Failures)
+    hang_detector: HangDetector = field(default_factory=HangDetector)
+    suspects: Suspects = field(default_factory=Suspects)
+    best_step: int | None = None  # the highest step that was committed or restored
+    ever_trained: bool = False  # since the operator's start, some attempt did a step
+    microbatches: int = 1  # number of parts that each batch is divided into
+    restore_below_step: int | None = None  # training diverged there: the next checkpoint has to be of a lower step
+    backoff_until: float | None = None  # the end of a back-off that a new daemon continues
 
-    ever_moved: bool = False  # since the operator's start: some attempt trained
-
-    # how long things take, and the host's fate
-    steps_s: tuple[float, ...] = ()  # the last few, as the worker told them
-    stepped_at: float | None = None  # monotonic; the last word of a step, of the present attempt
-    pauses: tuple[Pause, ...] = ()  # the longest times without a step, lately
-    save_s: float | None = None  # expected of the next save, others saving too
-    flushed_s: float | None = None  # from asking to the commit, the last time
+    # how long things take, measured over attempts
     startup_s: float | None = None  # from the spawn to the first step, the last time
-    notice: Notice | None = None  # the gravest that holds
-    heard_again: bool = False  # an earlier daemon had it saved when the notice came
-    last_flush_asked: bool = False  # the one at the last safe moment before the host goes
-    insured: bool = False  # it was asked for a checkpoint before the time in which a long pause may come
-    flush_again_at: float | None = None  # monotonic; a flush for the notice failed and is tried again
-    still_until: float | None = None  # monotonic; till then the host may stand still, as a notice says
-    held: bool = False  # in BACKOFF: because of the notice, not of a failure
+    steps_s: tuple[float, ...] = ()  # the last few steps, as the worker reported them
+    pauses: tuple[Pause, ...] = ()  # the longest times without a step in the last hour
+    save_s: float | None = None  # expected of the next save, with other jobs saving too
+    flush_s: float | None = None  # from the request to the commit, the last time
 
-    def hear_anew(self, now: float) -> None:
-        """Silence counts from now on: what was before is no sign of a hang, and nothing to learn from."""
-        self.progressed_at = now
-        self.stepped_at = None
-        self.patience.anew(now)
+    # the host
+    notice: Notice | None = None  # the most severe one that holds
+    notice_recalled: bool = False  # an earlier daemon received it and requested the first flush
+    freeze_until: float | None = None  # until then the host may freeze, as a notice says
+    waits_for_host: bool = False  # in BACKOFF because of the notice, not because of a failure
 
-    def copied(self) -> Self:
-        """The same, to go back to; what is in it but values that nobody changes is copied too."""
-        same = copy(self)  # before every event: dataclasses.replace takes four times as long
-        same.failures, same.patience, same.suspects = copy(self.failures), copy(self.patience), copy(self.suspects)
+    def restart_silence(self, now: float) -> None:
+        """Measures silence from now on: what was before is no sign of a hang, and nothing to learn from."""
+        self.current.progressed_at = now
+        self.current.last_step_at = None
+        self.hang_detector.restart_silence(now)
+
+    def snapshot(self) -> Self:
+        """A copy to go back to. Made before every event, so it copies only what actions change in place."""
+        same = copy(self)  # dataclasses.replace takes four times as long
+        same.current = copy(self.current)
+        same.failures, same.suspects = copy(self.failures), copy(self.suspects)
+        same.hang_detector = copy(self.hang_detector)
         return same

@@ -7,12 +7,12 @@ from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
 from supervisor.core.failures.silences import Section
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.events import CheckpointSelected
-from supervisor.core.program.facts import Facts, OnOom, State
+from supervisor.core.program.facts import OnOom, ProgramFacts, State
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one job, as it stands; two that are equal lead to the same next start. Names are those of `Facts`.
+    """Of one job, as it stands; two that are equal lead to the same next start. Names are those of `ProgramFacts`.
 
     `waits_s`: how many seconds of a back-off are left, None outside of one. `origin`, `saved`, `began_at` and
     `restoring` are of `attempt`, and so are `moved` and `start_limit_s`, the age at which it is to have trained,
@@ -46,10 +46,10 @@ class Memory:
     steps_s: tuple[float, ...] = field(default=(), compare=False)
 
 
-def memory_of(facts: Facts, now: float) -> Memory:
+def memory_of(facts: ProgramFacts, now: float) -> Memory:
     """What is to be remembered of a job at `now` (monotonic seconds)."""
-    waits = facts.state is State.BACKOFF and not facts.held and facts.deadline_at is not None
-    origin = facts.origin
+    waits = facts.state is State.BACKOFF and not facts.waits_for_host and facts.deadline_at is not None
+    origin = facts.current.checkpoint
     known = origin is not None and origin.path is not None and origin.step is not None
     return Memory(
         attempt=facts.attempt,
@@ -59,20 +59,20 @@ def memory_of(facts: Facts, now: float) -> Memory:
         cleared=facts.suspects.cleared,
         unfit=facts.suspects.unfit,
         deaths=facts.suspects.deaths,
-        hung_step=facts.patience.hung_step,
-        hung_in=facts.patience.hung_in,
-        hangs=facts.patience.hangs,
+        hung_step=facts.hang_detector.hung_step,
+        hung_in=facts.hang_detector.hung_in,
+        hangs=facts.hang_detector.hangs,
         best_step=facts.best_step,
-        ever_moved=facts.ever_moved,
+        ever_moved=facts.ever_trained,
         microbatches=facts.microbatches,
-        before=facts.before,
+        before=facts.restore_below_step,
         waits=waits,
         reason=facts.reason if waits else None,
-        restoring=facts.restoring,
+        restoring=facts.current.from_checkpoint,
         origin=(origin.path or "", origin.step or 0, origin.place) if origin is not None and known else None,
-        saved=facts.saved,
-        began_at=facts.began_at,
-        moved=facts.moved,
+        saved=facts.current.saved_step,
+        began_at=facts.current.start_step,
+        moved=facts.current.made_progress,
         start_limit_s=_start_limit(facts),
         waits_s=max(0.0, (facts.deadline_at or now) - now) if waits else None,
         startup_s=facts.startup_s,
@@ -80,31 +80,35 @@ def memory_of(facts: Facts, now: float) -> Memory:
     )
 
 
-def _start_limit(facts: Facts) -> float | None:
-    limit_s = round(facts.start_by - facts.started_at, 1)
+def _start_limit(facts: ProgramFacts) -> float | None:
+    limit_s = round(facts.current.startup_deadline_at - facts.current.started_at, 1)
     return limit_s if limit_s > facts.policy.startup_timeout + 1.0 else None
 
 
-def recall(facts: Facts, memory: Memory, now: float, ago_s: float) -> None:
+def recall(facts: ProgramFacts, memory: Memory, now: float, ago_s: float) -> None:
     """Puts it in place before anything happened here. `ago_s`: how old it is.
 
     What is known of an attempt counts only if no later one was begun since.
     """
-    failures, suspects, patience = facts.failures, facts.suspects, facts.patience
+    failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
     failures.by_cause, failures.idle_deaths = memory.by_cause, memory.idle_deaths
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
     suspects.unfit = memory.unfit
-    patience.hung_step, patience.hung_in, patience.hangs = memory.hung_step, memory.hung_in, memory.hangs
-    facts.best_step, facts.ever_moved, facts.before = memory.best_step, memory.ever_moved, memory.before
+    detector.hung_step, detector.hung_in, detector.hangs = memory.hung_step, memory.hung_in, memory.hangs
+    facts.best_step, facts.ever_trained, facts.restore_below_step = memory.best_step, memory.ever_moved, memory.before
     facts.startup_s, facts.steps_s = memory.startup_s, memory.steps_s
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(max(facts.microbatches, memory.microbatches), MAX_MICROBATCHES)
     if memory.attempt != facts.attempt:
         return
-    facts.restoring, facts.saved, facts.began_at = memory.restoring, memory.saved, memory.began_at
-    facts.moved, facts.start_limit_s = memory.moved, memory.start_limit_s
+    facts.current.from_checkpoint, facts.current.saved_step, facts.current.start_step = (
+        memory.restoring,
+        memory.saved,
+        memory.began_at,
+    )
+    facts.current.made_progress, facts.current.start_limit_s = memory.moved, memory.start_limit_s
     if memory.origin is not None:
         path, step, place = memory.origin
-        facts.origin = CheckpointSelected(facts.attempt, path, step, place)
+        facts.current.checkpoint = CheckpointSelected(facts.attempt, path, step, place)
     if memory.waits_s is not None:
-        facts.rests_until, facts.reason = now + memory.waits_s - ago_s, memory.reason
+        facts.backoff_until, facts.reason = now + memory.waits_s - ago_s, memory.reason

@@ -3,7 +3,7 @@
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import latest_flush_at
 from supervisor.core.notices.notice import Certainty, Notice
-from supervisor.core.program.facts import ALIVE, Facts, State
+from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 
 STARTUP_UNKNOWN_S = 30.0  # importing TensorFlow, restoring and tracing take 10 to 30 s; then measured
 FREEZE_S = 600.0  # so long a notice of a freeze suspends the watch for hangs, should nobody ever say that it is over
@@ -11,40 +11,40 @@ AGAIN_S = 1.0  # a flush failed and the host is going: a full disk may have spac
 AGAIN_CALMLY_S = 30.0  # the same, where nobody says when the host goes
 
 
-def is_going(facts: Facts) -> bool:
+def is_going(facts: ProgramFacts) -> bool:
     """Whether the host is certain to go away."""
     return facts.notice is not None and facts.notice.certainty is Certainty.CERTAIN
 
 
-def gone_at(facts: Facts) -> float | None:
+def gone_at(facts: ProgramFacts) -> float | None:
     """When the host may be gone (monotonic seconds); None: it is not certain to go, or nobody says when."""
     return facts.notice.deadline_at if facts.notice is not None and is_going(facts) else None
 
 
-def save_s(facts: Facts) -> float | None:
+def save_s(facts: ProgramFacts) -> float | None:
     """How long a save is going to take, as far as this job has ever done one."""
-    return facts.save_s if facts.save_s is not None else facts.flushed_s
+    return facts.save_s if facts.save_s is not None else facts.flush_s
 
 
-def step_s(facts: Facts) -> float:
+def step_s(facts: ProgramFacts) -> float:
     """How long the step may take that a flush has to wait for; 0 if neither a step nor a flush was measured."""
     if facts.steps_s:
         return max(facts.steps_s)
-    return max(0.0, (facts.flushed_s or 0.0) - (facts.save_s or 0.0))
+    return max(0.0, (facts.flush_s or 0.0) - (facts.save_s or 0.0))
 
 
-def durable_s(facts: Facts) -> float | None:
+def durable_s(facts: ProgramFacts) -> float | None:
     """From asking to a checkpoint on the disk, with the margin; None: never measured."""
     save = save_s(facts)
     return None if save is None else step_s(facts) + save + facts.policy.notice_margin
 
 
-def pause_s(facts: Facts) -> float:
+def pause_s(facts: ProgramFacts) -> float:
     """The longest time without a step, lately: an evaluation, say. 0 if there was none."""
     return max((each.pause_s for each in facts.pauses), default=0.0)
 
 
-def wait_s(facts: Facts) -> float:
+def wait_s(facts: ProgramFacts) -> float:
     """How long the last flush has to wait for a step, as it is planned for.
 
     A pause no longer than a step and a save is planned for, as there is no time to save before it; less the margin,
@@ -54,35 +54,35 @@ def wait_s(facts: Facts) -> float:
     return max(step, pause - facts.policy.notice_margin) if pause <= step + (save_s(facts) or 0.0) else step
 
 
-def last_flush_at(facts: Facts) -> float | None:
+def last_flush_at(facts: ProgramFacts) -> float | None:
     """When the last flush before the host goes is due (monotonic seconds).
 
     None: there is none to come, or nobody knows how long it takes.
     """
     end, save = gone_at(facts), save_s(facts)
-    if end is None or save is None or facts.last_flush_asked or not facts.policy.is_job:
+    if end is None or save is None or facts.current.last_flush_requested or not facts.policy.is_job:
         return None
     return latest_flush_at(end, wait_s(facts), save, facts.policy.notice_margin)
 
 
-def insurance_at(facts: Facts) -> float | None:
+def insurance_at(facts: ProgramFacts) -> float | None:
     """When a checkpoint more is due (monotonic seconds), because a long pause may begin before the last one is.
 
     Training goes on after it; if the pause does come, and outlasts the host, what was trained until here is not lost.
     None: no pause is that long, or it was asked for.
     """
     last_at, pause = last_flush_at(facts), pause_s(facts)
-    if last_at is None or facts.insured or pause <= wait_s(facts):
+    if last_at is None or facts.current.early_flush_requested or pause <= wait_s(facts):
         return None
     return last_at + wait_s(facts) - pause
 
 
-def flush_due(facts: Facts, now: float) -> float | None:
+def flush_due(facts: ProgramFacts, now: float) -> float | None:
     """When a job that trains is to be asked for a checkpoint because of the notice (monotonic seconds)."""
-    if facts.notice is None or facts.done_said or not facts.policy.is_job:
+    if facts.notice is None or facts.current.done_reported or not facts.policy.is_job:
         return None
-    again_at, last_at = facts.flush_again_at, last_flush_at(facts)
-    if gone_at(facts) is None or facts.last_flush_asked:
+    again_at, last_at = facts.current.flush_retry_at, last_flush_at(facts)
+    if gone_at(facts) is None or facts.current.last_flush_requested:
         return again_at
     if last_at is None:  # how long it takes is not known, so there is no time to lose
         return now if again_at is None else again_at
@@ -92,13 +92,13 @@ def flush_due(facts: Facts, now: float) -> float | None:
     return last_at if again_at is None else min(last_at, again_at)
 
 
-def flush_limit(facts: Facts, now: float) -> float:
+def flush_limit(facts: ProgramFacts, now: float) -> float:
     """Seconds that a flush asked for now has, as the worker is told."""
     limit, end = facts.policy.flush_timeout, gone_at(facts)
     return limit if end is None or end <= now else min(limit, end - now)
 
 
-def not_before(facts: Facts, now: float) -> float | None:
+def not_before(facts: ProgramFacts, now: float) -> float | None:
     """Until when a start has to wait (monotonic seconds), as the host goes before a step could be saved; None: now."""
     end, policy = gone_at(facts), facts.policy
     if end is None or not policy.is_job:
@@ -109,21 +109,21 @@ def not_before(facts: Facts, now: float) -> float | None:
     return over_at if end - now < needed_s and now < over_at else None
 
 
-def can_flush(facts: Facts) -> bool:
+def can_flush(facts: ProgramFacts) -> bool:
     """Whether there is a training process that a notice makes save."""
     return facts.policy.is_job and facts.state in (State.RUNNING, State.FLUSHING)
 
 
-def has_nothing_to_lose(facts: Facts) -> bool:
+def has_nothing_to_lose(facts: ProgramFacts) -> bool:
     """Whether the host may go at once, as far as this program goes: all is on the disk that was to be."""
     if not facts.policy.is_job or facts.state not in ALIVE:
         return True
     if facts.state is State.RUNNING:
-        return facts.last_flush_asked and facts.flush_again_at is None
-    return facts.state is State.STARTING and not facts.moved
+        return facts.current.last_flush_requested and facts.current.flush_retry_at is None
+    return facts.state is State.STARTING and not facts.current.made_progress
 
 
-def cause_of_stop(facts: Facts) -> Cause:
+def cause_of_stop(facts: ProgramFacts) -> Cause:
     """What a stop is booked as: the daemon leaves because the host goes, or somebody wants it."""
     return Cause.PREEMPTION if facts.closing and (facts.host_leaves or is_going(facts)) else Cause.STOPPED
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from supervisor.core.program.facts import (
     ALIVE,
     AutoRestart,
-    Facts,
+    ProgramFacts,
     State,
 )
 
@@ -51,9 +51,14 @@ class Need(StrEnum):
     CALM = "calm"  # the job trains
 
 
-def need_of(facts: Facts) -> Need:
+def need_of(facts: ProgramFacts) -> Need:
     """What a program's facts mean for its standby."""
-    over = facts.closing or facts.done_said or not facts.wanted or facts.policy.autorestart is AutoRestart.NEVER
+    over = (
+        facts.closing
+        or facts.current.done_reported
+        or not facts.wanted
+        or facts.policy.autorestart is AutoRestart.NEVER
+    )
     if not facts.policy.is_job or over or facts.notice is not None:
         return Need.NONE
     if facts.state is State.RUNNING:

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.program import standby as core
-from supervisor.core.program.facts import Facts
+from supervisor.core.program.facts import ProgramFacts
 from supervisor.core.program.standby import Kind
 from supervisor.host.pipes.control_pipes import Channel
 from supervisor.host.processes import marks, priority, tree
@@ -99,7 +99,7 @@ class Reserve:
             "reason": now_is.reason,
         }
 
-    def stood(self, facts: Facts) -> None:
+    def stood(self, facts: ProgramFacts) -> None:
         """Where the job stands now. What it needs no more is killed when this returns."""
         self._handle(core.Stood(core.need_of(facts)))
 

@@ -8,7 +8,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.commands.hooks import Fact, Happening, Hooks
 
 Commands = Mapping[str, tuple[str, ...] | None]
@@ -25,7 +25,7 @@ class Telling:
         self._hooks = hooks
         self._ended: order.RecordEnd | None = None
 
-    def happened(self, event: fact.Event, facts: Facts) -> None:
+    def happened(self, event: fact.Event, facts: ProgramFacts) -> None:
         """The core heard of something."""
         if isinstance(event, fact.NoticeReceived) and not event.again:
             notice = event.notice
@@ -33,7 +33,7 @@ class Telling:
             told: dict[str, Fact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
             self._tell("notice", facts, certainty=str(notice.certainty), deadline_s=deadline_s, **told)
 
-    def ordered(self, effect: order.Effect, facts: Facts) -> None:
+    def ordered(self, effect: order.Effect, facts: ProgramFacts) -> None:
         """The core gave an order."""
         match effect:
             case order.RecordEnd():
@@ -45,7 +45,7 @@ class Telling:
                     self._tell("relaunched", facts, cause=str(self._ended.cause), text=self._ended.text)
                 self._ended = None
 
-    def stood(self, before: State, facts: Facts) -> None:
+    def stood(self, before: State, facts: ProgramFacts) -> None:
         """The state changed."""
         if facts.state is State.FAILED and before is not State.FAILED:
             cause = str(self._ended.cause) if self._ended is not None else None
@@ -53,11 +53,11 @@ class Telling:
         if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED, State.EXITED):
             self._ended = None  # what is started next is no relaunch
 
-    def refused(self, checkpoint: str, reason: str, facts: Facts) -> None:
+    def refused(self, checkpoint: str, reason: str, facts: ProgramFacts) -> None:
         """A checkpoint was found damaged."""
         self._tell("refused", facts, checkpoint=checkpoint, text=reason)
 
-    def _tell(self, event: str, facts: Facts, **more: Fact) -> None:
+    def _tell(self, event: str, facts: ProgramFacts, **more: Fact) -> None:
         command = self._config.hooks().get(event) or self._defaults.get(event)
         if command is None:
             return
@@ -68,7 +68,7 @@ class Telling:
             "wall_at": time.time(),
             "attempt": facts.attempt,
             "state": str(facts.state),
-            "step": facts.step,
+            "step": facts.current.step,
             "reason": facts.reason,
         }
         self._hooks.tell(Happening(command, event, self._config.name, {**told, **more}))

@@ -69,7 +69,7 @@ class Learning:
             self._acts.reliability = reliability
             silences = await asyncio.to_thread(ledger.silences, name)
             known = {Section(each): s for each, s in silences.items() if each in tuple(Section)}
-            self._job.facts.patience.recall(known)
+            self._job.facts.hang_detector.recall(known)
 
     async def _memory(self) -> bool:
         """What an earlier daemon had learned of failures; with another configuration they may be over."""

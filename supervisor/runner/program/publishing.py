@@ -6,7 +6,7 @@ from supervisor.core.listeners.lifelines import Lifeline
 from supervisor.core.listeners.occurrences import Fact, Occurrence, of_program
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program import events as fact
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.logs.handover import ProgramOutput
 from supervisor.runner.listeners.dispatch import ListenerStanding, Listening
 
@@ -31,7 +31,7 @@ class Announcing:
             return None
         return self._listening.standing(self._config.group, self._config.name)
 
-    def look(self, event: fact.Event | None, facts: Facts, state: WireState, pid: int | None) -> None:
+    def look(self, event: fact.Event | None, facts: ProgramFacts, state: WireState, pid: int | None) -> None:
         """Something may have changed: `state` is where it stands now in Supervisor's words, `pid` its process."""
         if pid is not None and (facts.attempt, pid) not in self._pids:
             self._pids = (*self._pids[-1:], (facts.attempt, pid))
@@ -65,5 +65,5 @@ class Announcing:
     def _is_well(self, code: int | None) -> bool:
         return self._config.job is None and code in tuple(self._config.exitcodes)
 
-    def _of_ours(self, name: str, facts: Facts, **more: Fact) -> Occurrence:
+    def _of_ours(self, name: str, facts: ProgramFacts, **more: Fact) -> Occurrence:
         return of_program(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

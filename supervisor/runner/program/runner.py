@@ -20,8 +20,8 @@ from supervisor.core.program import events as fact
 from supervisor.core.program.effects import Effect, Spawn
 from supervisor.core.program.facts import (
     ALIVE,
-    Facts,
-    Flush,
+    PendingFlush,
+    ProgramFacts,
     State,
 )
 from supervisor.host.logs.handover import ProgramOutput
@@ -97,7 +97,7 @@ class Runner:
         return self._job.facts.wanted
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> ProgramFacts:
         """All that is known of it; for reading only."""
         return self._job.facts
 
@@ -112,16 +112,16 @@ class Runner:
         return self._job.facts.attempt
 
     @property
-    def flush(self) -> Flush | None:
+    def flush(self) -> PendingFlush | None:
         """The flush that is being waited for."""
-        return self._job.facts.flush if self.state is State.FLUSHING else None
+        return self._job.facts.current.flush if self.state is State.FLUSHING else None
 
     @property
     def is_stopping(self) -> bool:
         """Whether its process is on its way out, though it may flush first, or has not said yet where it stands."""
         facts = self._job.facts
         stops = self.flush is not None and self.flush.then is messages.Then.STOP
-        is_to = facts.closing or not facts.wanted or facts.ending is not None
+        is_to = facts.closing or not facts.wanted or facts.current.decided_end is not None
         waits = self.state is State.ADOPTING and is_to  # for the answer
         return stops or waits or self.state in (State.STOPPING, State.KILLING)
 

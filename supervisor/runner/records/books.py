@@ -10,7 +10,7 @@ from supervisor.core.program.accounting import (
     Spent,
     Standing,
 )
-from supervisor.core.program.facts import Facts, State
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.accounts import Kept
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol import messages
@@ -83,7 +83,7 @@ class Books:
             case messages.Committed() if message.ago_s is None:
                 account.committed(message.stall_s)
 
-    def stood(self, facts: Facts, now: float) -> None:
+    def stood(self, facts: ProgramFacts, now: float) -> None:
         """Where the program stands, after anything that may have changed it."""
         account = self._account
         if account is None:

@@ -167,7 +167,7 @@ def test_worker_that_trains_goes_on():
     job, effects = training()
 
     assert effects == []
-    assert (job.state, job.facts.step, job.facts.attempt) == (State.RUNNING, 41, 7)
+    assert (job.state, job.facts.current.step, job.facts.attempt) == (State.RUNNING, 41, 7)
 
 
 def test_worker_that_waits_for_go_gets_its_checkpoint():
@@ -200,7 +200,7 @@ def test_flush_of_an_earlier_daemon_counts_as_asked_for_when_it_is_heard_of():
 
     job.handle(CheckpointCommitted(7, 42, flushes=(3,)), 1003.0)
 
-    assert job.facts.flushed_s == 1.0
+    assert job.facts.flush_s == 1.0
 
 
 def test_notice_during_a_flush_of_an_earlier_daemon_leaves_it_its_time():
@@ -290,7 +290,7 @@ def test_worker_of_another_configuration_flushes_and_is_started_anew():
 
     assert effects == [RequestFlush(7, 1, "update", Then.STOP, 20)]
     assert job.handle(WorkerExited(7, code=143), 1004.0)[1:] == [Spawn(8), SelectCheckpoint(8)]
-    assert not job.facts.outdated
+    assert not job.facts.current.outdated
 
 
 def test_worker_that_nobody_wants_and_that_waits_for_go_is_only_terminated():

@@ -80,7 +80,7 @@ def test_a_stand_is_not_learned_as_a_silence_that_is_usual():
     job.handle(HostStood(4000.0), 4020.0)
     job.handle(StepsDone(1, 12, 1.0), 4021.0)
 
-    assert job.facts.patience.longest.get(Section.STEP, 0.0) < 100.0
+    assert job.facts.hang_detector.longest.get(Section.STEP, 0.0) < 100.0
     assert max((each.pause_s for each in job.facts.pauses), default=0.0) < 100.0
 
 

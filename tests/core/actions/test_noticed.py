@@ -54,7 +54,7 @@ def noticed(deadline_at: float | None = 100.0, policy=POLICY, **values: Certaint
 
 
 def committed(job: Job, now: float) -> None:
-    job.handle(CheckpointCommitted(1, 3, (job.facts.flush.id,)), now)
+    job.handle(CheckpointCommitted(1, 3, (job.facts.current.flush.id,)), now)
 
 
 def test_a_notice_flushes_at_once_and_training_goes_on():
@@ -109,7 +109,7 @@ def test_who_is_to_train_on_is_told_to_go_on_after_the_last_flush():
 
 
 def test_where_there_is_no_time_for_two_the_first_flush_is_the_last():
-    assert noticed(deadline_at=27.0).facts.flush.then is Then.STOP
+    assert noticed(deadline_at=27.0).facts.current.flush.then is Then.STOP
 
 
 def test_who_does_not_know_how_long_a_save_takes_asks_at_once_and_trains_on():
@@ -242,7 +242,7 @@ def test_a_flush_that_failed_is_tried_again_while_there_is_time():
     assert (job.state, job.deadline()) == (State.RUNNING, 26.0)
     assert job.expire(26.0) == [RequestFlush(1, 2, "notice", Then.GO_ON, 74.0)]
     committed(job, 30.0)
-    assert job.facts.flush_again_at is None
+    assert job.facts.current.flush_retry_at is None
 
 
 def test_a_last_flush_that_failed_is_tried_again_where_training_goes_on():
@@ -257,7 +257,7 @@ def test_a_hang_during_a_notice_is_a_hang():
     committed(job, 26.0)
 
     assert job.expire(76.0) == [Abort(1)]
-    assert job.facts.ending[0] == "hang"
+    assert job.facts.current.decided_end[0] == "hang"
 
 
 def test_of_a_hang_and_a_flush_that_are_both_due_the_earlier_one_counts():
@@ -350,7 +350,7 @@ def test_a_crash_under_a_notice_is_a_crash_and_starts_again_only_if_there_is_tim
     committed(job, 26.0)
     (record,) = die(job, 85.0)
     assert record.cause == "crash"
-    assert (job.state, job.facts.held) == (State.BACKOFF, True)
+    assert (job.state, job.facts.waits_for_host) == (State.BACKOFF, True)
 
 
 def test_what_was_measured_of_a_start_decides_whether_there_is_time():
@@ -450,7 +450,7 @@ def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint
     assert job.handle(NoticeReceived(notice(), again=True), 20.0) == []
 
     assert job.state is State.RUNNING
-    job.facts.progressed_at = 80.0
+    job.facts.current.progressed_at = 80.0
     (asked,) = job.handle(StepsDone(1, 90, 1.0), 91.9) + job.expire(92.0)
     assert (asked.then, asked.reason) == (Then.STOP, "notice")
 

@@ -99,7 +99,7 @@ def test_last_words_know_the_step_better_than_progress():
 
     job.handle(FailureSaid(1, "ValueError", 206), 3.0)
 
-    assert job.facts.step == 206
+    assert job.facts.current.step == 206
 
 
 def test_a_new_best_checkpoint_ends_all_suspicion():

@@ -80,7 +80,7 @@ def test_while_it_stops_already_it_is_no_news():
     job.handle(events.StopRequested(), 10.0)
 
     assert job.handle(UNWELL, 11.0) == []
-    assert job.facts.ending is not None and job.facts.ending[0] is Cause.STOPPED
+    assert job.facts.current.decided_end is not None and job.facts.current.decided_end[0] is Cause.STOPPED
 
 
 def test_a_flush_that_training_was_to_go_on_after_becomes_one_before_the_stop():

@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.core.failures.silences import (
     SAFETY,
-    Patience,
+    HangDetector,
     Section,
     section_of,
 )
@@ -62,7 +62,7 @@ def test_a_slow_evaluation_makes_nobody_patient_with_steps():
     job.handle(StepsDone(1, 1), 111.0)
 
     assert job.deadline() == 111.0 + 60.0
-    assert job.facts.patience.longest[Section.EVALUATION] == 100.0
+    assert job.facts.hang_detector.longest[Section.EVALUATION] == 100.0
 
 
 def test_start_up_and_tracing_have_limits_of_their_own_within_startup_timeout():
@@ -74,14 +74,14 @@ def test_start_up_and_tracing_have_limits_of_their_own_within_startup_timeout():
 
     assert job.expire(80.0) == [Abort(1)]
 
-    assert job.facts.ending is not None
-    assert job.facts.ending[1].startswith("did not train within 60 s in tracing (hang_timeout = auto)")
+    assert job.facts.current.decided_end is not None
+    assert job.facts.current.decided_end[1].startswith("did not train within 60 s in tracing (hang_timeout = auto)")
 
 
 def test_start_up_never_outlasts_startup_timeout_however_long_it_took_before():
     policy = replace(AUTO, startup_timeout=40.0)
     job = Job(policy)
-    job.facts.patience.longest = {Section.STARTUP: 39.0}
+    job.facts.hang_detector.longest = {Section.STARTUP: 39.0}
 
     job.handle(StartRequested(), 0.0)
 
@@ -97,7 +97,10 @@ def test_a_save_that_never_ends_is_a_hang_though_training_goes_on():
 
     assert job.deadline() == 11.0 + 60.0
     assert job.expire(71.0) == [Abort(1)]
-    assert job.facts.ending == ("hang", "no step for 60 s in section save (hang_timeout = auto) after step 71")
+    assert job.facts.current.decided_end == (
+        "hang",
+        "no step for 60 s in section save (hang_timeout = auto) after step 71",
+    )
 
 
 def test_a_save_that_ended_is_learned_from():
@@ -106,7 +109,7 @@ def test_a_save_that_ended_is_learned_from():
     job.handle(CheckpointCommitted(1, 2), 41.0)
     job.handle(StepsDone(1, 3), 42.0)
 
-    assert job.facts.patience.longest[Section.SAVE] == 30.0
+    assert job.facts.hang_detector.longest[Section.SAVE] == 30.0
 
 
 def test_what_was_learned_goes_to_the_ledger_once():
@@ -123,29 +126,29 @@ def test_what_was_learned_goes_to_the_ledger_once():
 
 
 def test_each_hang_at_the_same_place_doubles_the_patience_until_it_is_passed():
-    patience = Patience()
-    patience.hung(7, Section.STEP)
-    patience.hung(7, Section.STEP)
-    patience.passed(7)
-    assert patience.limit(Section.STEP, 60.0) == 240.0
-    assert patience.limit(Section.SAVE, 60.0) == 60.0, "another section has done nothing"
+    detector = HangDetector()
+    detector.hung(7, Section.STEP)
+    detector.hung(7, Section.STEP)
+    detector.passed(7)
+    assert detector.limit(Section.STEP, 60.0) == 240.0
+    assert detector.limit(Section.SAVE, 60.0) == 60.0, "another section has done nothing"
 
-    patience.passed(8)
+    detector.passed(8)
 
-    assert patience.limit(Section.STEP, 60.0) == 60.0
+    assert detector.limit(Section.STEP, 60.0) == 60.0
 
 
 def test_doubling_ends_and_an_operators_start_ends_what_came_of_it():
     job = running()
     for _ in range(9):
-        job.facts.patience.hung(1, Section.STEP)
-    assert job.facts.patience.limit(Section.STEP, 60.0) == 240.0
+        job.facts.hang_detector.hung(1, Section.STEP)
+    assert job.facts.hang_detector.limit(Section.STEP, 60.0) == 240.0
 
     job.handle(StopRequested(), 11.0)
     job.handle(WorkerExited(1, 143), 12.0)
     job.handle(StartRequested(), 13.0)
 
-    assert job.facts.patience.limit(Section.STEP, 60.0) == 60.0
+    assert job.facts.hang_detector.limit(Section.STEP, 60.0) == 60.0
 
 
 @pytest.mark.parametrize("hangs_in", ["start-up", "tracing", "step"])
@@ -172,19 +175,19 @@ def test_a_job_that_always_hangs_is_given_up_within_hours(hangs_in: str):
 
 
 def test_what_is_learned_has_a_ceiling():
-    patience = Patience()
+    detector = HangDetector()
     for _ in range(20):
-        patience.since = 0.0
-        patience.heard(Section.STEP, patience.limit(patience.section, 60.0) - 0.1)
+        detector.since = 0.0
+        detector.heard(Section.STEP, detector.limit(detector.section, 60.0) - 0.1)
 
-    assert patience.limit(Section.STEP, 60.0) == 16 * 60.0
-    assert patience.limit(Section.STEP, 60.0) > 900.0 > patience.longest[Section.STEP] / 2
+    assert detector.limit(Section.STEP, 60.0) == 16 * 60.0
+    assert detector.limit(Section.STEP, 60.0) > 900.0 > detector.longest[Section.STEP] / 2
 
 
 def test_a_silence_that_never_comes_again_is_forgotten_and_one_that_does_is_not():
-    once, again = Patience(section=Section.STEP), Patience(section=Section.STEP)
-    for patience in (once, again):
-        patience.heard(Section.STEP, 2000.0)
+    once, again = HangDetector(section=Section.STEP), HangDetector(section=Section.STEP)
+    for detector in (once, again):
+        detector.heard(Section.STEP, 2000.0)
     for step in range(1, 400_000):
         once.heard(Section.STEP, 2000.0 + step)
         again.heard(Section.STEP, again.since + (1900.0 if step % 3600 == 0 else 1.0))
@@ -195,12 +198,12 @@ def test_a_silence_that_never_comes_again_is_forgotten_and_one_that_does_is_not(
 
 
 def test_a_slow_save_is_forgotten_after_some_quick_ones():
-    patience = Patience()
+    detector = HangDetector()
     for number in range(65):
-        patience.saving(1000.0 if number == 0 else 1.0, 5000.0 + number)
-        patience.save_ended(5000.0 + number)
+        detector.saving(1000.0 if number == 0 else 1.0, 5000.0 + number)
+        detector.save_ended(5000.0 + number)
 
-    assert patience.longest[Section.SAVE] == pytest.approx(250.0, rel=0.02)
+    assert detector.longest[Section.SAVE] == pytest.approx(250.0, rel=0.02)
 
 
 def test_with_a_fixed_limit_too_a_save_that_never_ends_is_a_hang_though_training_goes_on():
@@ -212,7 +215,7 @@ def test_with_a_fixed_limit_too_a_save_that_never_ends_is_a_hang_though_training
 
     assert job.deadline() == 11.0 + 4 * 30.0
     assert job.expire(131.0) == [Abort(1)]
-    assert job.facts.ending is not None and job.facts.ending[1] == (
+    assert job.facts.current.decided_end is not None and job.facts.current.decided_end[1] == (
         "a checkpoint is not on the disk within 120 s (4 times the longer of hang_timeout and flush_timeout) "
         "after step 131"
     )
@@ -226,7 +229,7 @@ def test_a_save_that_ends_in_time_leaves_the_fixed_limit_to_the_steps():
 
     assert job.deadline() == 300.5 + 30.0
     assert job.expire(330.5) == [Abort(1)]
-    assert job.facts.ending == ("hang", "no step for 30 s (hang_timeout) after step 2")
+    assert job.facts.current.decided_end == ("hang", "no step for 30 s (hang_timeout) after step 2")
 
 
 def test_silence_that_became_a_hang_is_not_learned():
@@ -234,7 +237,7 @@ def test_silence_that_became_a_hang_is_not_learned():
     job.expire(70.0)
     job.handle(WorkerExited(1, None, 6), 71.0)
 
-    assert Section.STEP not in job.facts.patience.longest
+    assert Section.STEP not in job.facts.hang_detector.longest
 
 
 def test_a_section_nobody_knows_is_the_step():

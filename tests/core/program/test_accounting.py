@@ -9,15 +9,15 @@ from supervisor.core.program.accounting import (
     Standing,
     goodput,
 )
-from supervisor.core.program.facts import Facts, Policy, State
+from supervisor.core.program.facts import AttemptFacts, Policy, ProgramFacts, State
 
 
-def facts(state: State, wanted: bool = True, ending: Cause | None = None) -> Facts:
-    return Facts(
+def facts(state: State, wanted: bool = True, end: Cause | None = None) -> ProgramFacts:
+    return ProgramFacts(
         Policy("digits", is_job=True),
         state=state,
         wanted=wanted,
-        ending=(ending, "why") if ending is not None else None,
+        current=AttemptFacts(decided_end=(end, "why") if end is not None else None),
     )
 
 
@@ -76,8 +76,8 @@ def test_silence_that_ends_in_a_hang_was_hung_from_its_beginning():
     account = training()
     account.progressed(2, 12.0)
 
-    account.stood(facts(State.STOPPING, ending=Cause.HANG), 72.0)
-    account.stood(facts(State.KILLING, ending=Cause.HANG), 80.0)
+    account.stood(facts(State.STOPPING, end=Cause.HANG), 72.0)
+    account.stood(facts(State.KILLING, end=Cause.HANG), 80.0)
     account.begun(2, 81.0)
 
     assert booked(account)["hung"] == 69.0
@@ -87,7 +87,7 @@ def test_silence_that_ends_in_a_hang_was_hung_from_its_beginning():
 def test_a_start_that_never_trains_was_hung_too():
     account = started()
 
-    account.stood(facts(State.STOPPING, ending=Cause.STARTUP_TIMEOUT), 600.0)
+    account.stood(facts(State.STOPPING, end=Cause.STARTUP_TIMEOUT), 600.0)
     account.begun(2, 610.0)
 
     assert booked(account) == {"hung": 610.0}

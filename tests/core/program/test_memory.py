@@ -30,7 +30,7 @@ def rebuilt(job: Job, now: float, lives: bool = False) -> Job:
     later.skip_attempts(job.facts.attempt)
     later.recall(found[0], now, 0.0)
     later.facts.wanted = job.facts.wanted
-    later.facts.patience.recall(job.facts.patience.longest)
+    later.facts.hang_detector.recall(job.facts.hang_detector.longest)
     if not lives and job.state is not State.FAILED:
         later.handle(events.StartRequested(goes_on=True), now)
     return later
@@ -108,7 +108,7 @@ def standing(job: Job) -> tuple[object, ...]:
         job.state,
         job.facts.failures,
         job.facts.suspects,
-        job.facts.before,
+        job.facts.restore_below_step,
         job.facts.microbatches,
         job.facts.best_step,
     )
@@ -170,7 +170,11 @@ def test_what_was_known_of_an_attempt_does_not_count_for_a_later_one():
 
     later.recall(memory, 2.0, 0.0)
 
-    assert (later.facts.origin, later.facts.saved, later.facts.began_at) == (None, None, None)
+    assert (later.facts.current.checkpoint, later.facts.current.saved_step, later.facts.current.start_step) == (
+        None,
+        None,
+        None,
+    )
     assert later.facts.best_step == 21
 
 

@@ -10,9 +10,10 @@ from supervisor.core.program import events, standby
 from supervisor.core.program.effects import Effect, Spawn
 from supervisor.core.program.facts import (
     ALIVE,
+    AttemptFacts,
     AutoRestart,
-    Facts,
     Policy,
+    ProgramFacts,
     State,
 )
 from supervisor.core.program.standby import (
@@ -191,8 +192,8 @@ def test_one_that_never_gets_ready_is_ended_and_counts_as_dead():
 NOTICE = Notice("file", "1", NoticeKind.PREEMPTION, Certainty.POSSIBLE, None, is_cancellable=True, text="")
 
 
-def facts_of(state: State, **values: object) -> Facts:
-    facts = Facts(Policy("p", is_job=True), state=state, wanted=True)
+def facts_of(state: State, **values: object) -> ProgramFacts:
+    facts = ProgramFacts(Policy("p", is_job=True), state=state, wanted=True)
     for name, value in values.items():
         setattr(facts, name, value)
     return facts
@@ -208,14 +209,14 @@ def facts_of(state: State, **values: object) -> Facts:
         (facts_of(State.KILLING), Need.KEPT),
         (facts_of(State.RUNNING, wanted=False), Need.NONE),
         (facts_of(State.RUNNING, closing=True), Need.NONE),
-        (facts_of(State.RUNNING, done_said=True), Need.NONE),
+        (facts_of(State.RUNNING, current=AttemptFacts(done_reported=True)), Need.NONE),
         (facts_of(State.RUNNING, notice=NOTICE), Need.NONE),
         (facts_of(State.FAILED), Need.NONE),
-        (Facts(Policy("p", is_job=False), state=State.RUNNING, wanted=True), Need.NONE),
-        (Facts(Policy("p", True, AutoRestart.NEVER), state=State.RUNNING, wanted=True), Need.NONE),
+        (ProgramFacts(Policy("p", is_job=False), state=State.RUNNING, wanted=True), Need.NONE),
+        (ProgramFacts(Policy("p", True, AutoRestart.NEVER), state=State.RUNNING, wanted=True), Need.NONE),
     ],
 )
-def test_what_a_job_needs(facts: Facts, need: Need):
+def test_what_a_job_needs(facts: ProgramFacts, need: Need):
     assert need_of(facts) is need
 
 

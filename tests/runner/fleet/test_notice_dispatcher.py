@@ -93,7 +93,7 @@ async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_an
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     runner = made.runners["count"]
-    assert (runner.state, runner.facts.held, runner.acts.pid) == (State.BACKOFF, True, None)
+    assert (runner.state, runner.facts.waits_for_host, runner.acts.pid) == (State.BACKOFF, True, None)
     assert runner.acts.training.checkpoint is not None
     await notices.stop_watching()
 
@@ -162,11 +162,11 @@ async def test_the_same_notice_twice_acts_once_and_a_moved_one_moves(
     runner, told = made.runners["count"], notice()
 
     sink.received(told)
-    asked = runner.facts.flushes_asked
+    asked = runner.facts.flushes_requested
     sink.received(told)
     sink.received(replace(told, deadline_at=told.deadline_at + 100.0))
 
-    assert runner.facts.flushes_asked == asked == 1
+    assert runner.facts.flushes_requested == asked == 1
     assert runner.facts.notice is not None
     assert runner.facts.notice.deadline_at == told.deadline_at + 100.0
     await notices.stop_watching()
