@@ -66,7 +66,7 @@ def _watch_the_loop() -> None:
     from worker.process import standby
     from worker.run.run import Run
 
-    enter, step_done, wait = Run.__enter__, Run.step_done, standby.wait
+    enter, step_done, wait = Run.__enter__, Run.step_done, standby.wait_for_promotion
 
     def waited(*arguments: Any) -> None:
         wait(*arguments)
@@ -83,7 +83,7 @@ def _watch_the_loop() -> None:
         tell("step", run.step + 1)
         step_done(run, **metrics)
 
-    Run.__enter__, Run.step_done, standby.wait = entered, done, waited  # type: ignore[method-assign]
+    Run.__enter__, Run.step_done, standby.wait_for_promotion = entered, done, waited  # type: ignore[method-assign]
 
 
 if "STEPKEEPER_PIPES" in os.environ or "worker.process.attempt" in sys.modules:  # loaded before it waits

@@ -54,9 +54,9 @@ def start(way: str, size_mb: float, folder: Path) -> dict[str, float]:
     tf, tracked, strategy, step = _built(size_mb, marks)
     from worker.checkpoint import restore
 
-    restore.build(tracked, strategy)
+    restore.build_variables(tracked, strategy)
     marks.append(time.perf_counter())
-    restore.restore(tracked, folder, 1)
+    restore.restore_checkpoint(tracked, folder, 1)
     marks.append(time.perf_counter())
     step(tf.random.normal([BATCH, tracked.model.input_shape[1]])).numpy()
     marks.append(time.perf_counter())

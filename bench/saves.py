@@ -27,7 +27,7 @@ from rich.table import Table
 from bench import peer, saves_picture
 from bench.saves_measure import Figures, measure, timed
 from bench.saves_recipes import RECIPES
-from worker.saving.cadence import BETWEEN_FAILURES_S, Auto
+from worker.saving.cadence import BETWEEN_FAILURES_S, AutoInterval
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_STEPS = 5
@@ -150,8 +150,8 @@ def against_targets(results: dict[float, Results]) -> list[str]:
     lines = []
     for size, systems in results.items():
         loss = {name: statistics.median(each.loss_ms) for name, each in systems.items()}
-        auto = Auto()
-        auto.measured(max(loss[OURS], 0.0) / 1000, statistics.median(systems[OURS].durable_ms) / 1000)
+        auto = AutoInterval()
+        auto.record_save(max(loss[OURS], 0.0) / 1000, statistics.median(systems[OURS].durable_ms) / 1000)
         lines += [
             f"{size:g} MB: lost per save, of TensorFlow's sync save: {loss[OURS] / loss[SYNC]:.2f} (target 0.33), "
             f"of its async one: {loss[OURS] / loss[ASYNC]:.2f} (target 1)",

@@ -83,7 +83,7 @@ class Stepkeeper(Recipe):
         from supervisor.protocol.launch import Launch
         from worker.process import attempt
 
-        attempt.this().launch = Launch(retention=RetentionPolicy(checkpoint_keep=KEPT))
+        attempt.current_attempt().launch = Launch(retention=RetentionPolicy(checkpoint_keep=KEPT))
         self.array = tf.Variable(pattern(elements(size_mb)))
         self.run = worker.Run(tf.train.Checkpoint(array=self.array), directory=folder, interval="1 steps")
 

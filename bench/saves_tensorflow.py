@@ -20,11 +20,11 @@ from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFailed
 from worker.checkpoint import restore
-from worker.checkpoint.save_parts import CheckpointWriter
-from worker.checkpoint.save_parts import Figures as Known
+from worker.checkpoint.save_parts import StepBoundary as Known
+from worker.checkpoint.save_parts import TensorFlowWriter
 from worker.process import attempt
-from worker.process.requests import Asked
-from worker.saving.save import Origin
+from worker.process.requests import SaveRequest
+from worker.saving.save import CheckpointOrigin
 from worker.state.state_file import Position
 
 BATCH = 16
@@ -39,16 +39,16 @@ class Heard:
     def __init__(self) -> None:
         self.committed: Committed | None = None
 
-    def say(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         if isinstance(message, SaveFailed):
             raise RuntimeError(message.error)
         if isinstance(message, Committed):
             self.committed = message
 
-    def progress(self, message: Progress) -> None:
+    def send_progress(self, message: Progress) -> None:
         """Not measured."""
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         print(text)
 
     def drain(self, timeout: float) -> bool:
@@ -77,7 +77,7 @@ class Bench:
         self.optimizer.build(self.model.trainable_variables)
         self.tracked = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
         self.step = self._step(tf.random.normal([BATCH, width]))
-        present = attempt.this()
+        present = attempt.current_attempt()
         self.heard = present.reporter = Heard()
         present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(checkpoint_keep=KEPT))
         self.requests = present.requests
@@ -117,7 +117,7 @@ class Bench:
     def _beside(self) -> Way:
         def save() -> Begun:
             self.heard.committed = None
-            self.requests.ask(Asked((1,)))  # served at the end of the next step
+            self.requests.add_save_request(SaveRequest((1,)))  # served at the end of the next step
             return Begun(lambda: self.heard.committed is not None, lambda: self._committed().save_s)
 
         return Way("stepkeeper", save, lambda: self._restore_ours(self.folder / "beside"))
@@ -129,15 +129,15 @@ class Bench:
     def _waiting(self) -> Way:
         folder = self.folder / "waiting"
         folder.mkdir()
-        writer = CheckpointWriter(
-            self.tracked, folder, Origin("bench", 1, {}, {}), RetentionPolicy(checkpoint_keep=KEPT), 1
+        writer = TensorFlowWriter(
+            self.tracked, folder, CheckpointOrigin("bench", 1, {}, {}), RetentionPolicy(checkpoint_keep=KEPT), 1
         )
 
         def save() -> float:
             began = time.perf_counter()
-            proof = writer.write(writer.take(Known(self.run.step, Position(), {}, {}), copied=False))
+            proof = writer.commit(writer.capture(Known(self.run.step, Position(), {}, {}), copied=False))
             took_s = time.perf_counter() - began
-            writer.tidy(proof.name)
+            writer.tidy_up(proof.name)
             return took_s
 
         return Way("stepkeeper, training waits", save, lambda: self._restore_ours(folder))
@@ -146,7 +146,7 @@ class Bench:
         """With the proof that it is whole, which is what the daemon does while the worker imports TensorFlow."""
         chosen = folder / str(selection.committed(folder)[0])
         manifest.verify(chosen)
-        restore.restore(self.tracked, chosen, 1)
+        restore.restore_checkpoint(self.tracked, chosen, 1)
 
     def _manager(self) -> list[Way]:
         manager = tf.train.CheckpointManager(self.tracked, str(self.folder / "manager"), max_to_keep=KEPT)

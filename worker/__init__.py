@@ -44,7 +44,7 @@ _HOMES = {
 }
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
-_told = attempt.begin().launch
+_told = attempt.begin_attempt().launch
 if _told.deterministic and _told.checkpoint_dir is not None:
     from worker.saving import conditions
 

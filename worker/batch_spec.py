@@ -32,7 +32,7 @@ def recorder(present: Attempt) -> Callable[[Any, Any], None]:
             try:
                 write_spec(present.launch.checkpoint_dir, batch)
             except (OSError, UnknownBatchSpec) as error:
-                present.reporter.remark(f"cannot describe the batches for a hot standby: {error}")
+                present.reporter.show_message(f"cannot describe the batches for a hot standby: {error}")
 
     return remember
 

@@ -21,15 +21,15 @@ def main(arguments: Sequence[str]) -> int:
 
     A standby does all of it that it may before it waits to be an attempt.
     """
-    present = attempt.present()
+    present = attempt.attempt_or_standby()
     if len(arguments) != 1:
-        present.give_up(WorkerExit.BAD_LAUNCH, USAGE)
+        present.exit_with_error(WorkerExit.BAD_LAUNCH, USAGE)
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         describe = find_entry_point(arguments[0])
     except BadEntryPoint as error:
-        present.give_up(WorkerExit.BAD_LAUNCH, str(error))
+        present.exit_with_error(WorkerExit.BAD_LAUNCH, str(error))
     from worker import hot_standby, loop
     from worker.checkpoint import devices  # TensorFlow only once there is something to train
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     with strategy.scope():
         training = describe()
     if not isinstance(training, loop.Training):
-        present.give_up(
+        present.exit_with_error(
             WorkerExit.BAD_LAUNCH,
             f"cannot train: {arguments[0]} gave a {type(training).__name__}, not a worker.Training",
         )

@@ -49,7 +49,7 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
     except Exception as error:  # the model's own code is traced, and may raise anything
         shutil.rmtree(partial, ignore_errors=True)
         raise ExportError(
-            f"cannot export step {step} to {final}: {attempt.one_line(error)}; checkpoints are untouched"
+            f"cannot export step {step} to {final}: {attempt.describe_error(error)}; checkpoints are untouched"
         ) from error
     return final
 
@@ -87,7 +87,7 @@ def _save(model: Any, folder: Path) -> None:
 
 
 def _record(folder: Path, step: int) -> bytes:
-    present = attempt.this()
+    present = attempt.current_attempt()
     files = {name: durable.hash_file(folder / name) for name in _files(folder)}
     body = {
         "format": FORMAT,

@@ -17,10 +17,10 @@ from tensorflow.python.framework import op_def_registry  # there is no public wa
 from supervisor.protocol.exit_codes import WorkerExit
 from worker import batch_spec, loop
 from worker.checkpoint import devices
-from worker.checkpoint.restore import build
+from worker.checkpoint.restore import build_variables
 from worker.data.batches import BatchReader, Examples
 from worker.process import standby
-from worker.process.attempt import Attempt, one_line
+from worker.process.attempt import Attempt, describe_error
 from worker.state import extra_state
 from worker.state.state_file import Position
 
@@ -48,14 +48,16 @@ def prepare(present: Attempt, describe: Callable[[], object]) -> PreparedTrainin
     if told.checkpoint_dir is None:
         return None
     if not batch_spec.is_recorded(told.checkpoint_dir):
-        present.reporter.remark("standby: warm, not hot: no worker of this job has trained yet")
+        present.reporter.show_message("standby: warm, not hot: no worker of this job has trained yet")
         return None
-    strategy = devices.strategy_of(told)
+    strategy = devices.build_strategy(told)
     with strategy.scope():
         training = describe()
     if not isinstance(training, loop.Training):
-        present.give_up(WorkerExit.BAD_LAUNCH, f"cannot train: got a {type(training).__name__}, not a worker.Training")
-    build(tf.train.Checkpoint(model=training.model, optimizer=training.optimizer), strategy)
+        present.exit_with_error(
+            WorkerExit.BAD_LAUNCH, f"cannot train: got a {type(training).__name__}, not a worker.Training"
+        )
+    build_variables(tf.train.Checkpoint(model=training.model, optimizer=training.optimizer), strategy)
     step = None
     if present.is_standby:  # else there is no time to lose
         step = _trace_step(present, training, strategy, told.microbatches, told.checkpoint_dir)
@@ -65,12 +67,12 @@ def prepare(present: Attempt, describe: Callable[[], object]) -> PreparedTrainin
 def wait_for_promotion(present: Attempt, heated: PreparedTraining) -> None:
     """Waits to be an attempt, and for what it begins from; executes the process anew where that is not for it."""
     if present.is_standby:
-        standby.wait(present, standby.HOT)
+        standby.wait_for_promotion(present, standby.HOT)
     go = present.channel.wait_for_go() if present.channel is not None else None
     if go is None or go.restore is None or not Path(go.restore).is_dir():
-        standby.start_anew(present, "there is no checkpoint of this job that would undo what the standby did")
+        standby.restart_process(present, "there is no checkpoint of this job that would undo what the standby did")
     if present.launch.microbatches != heated.microbatches:
-        standby.start_anew(present, "batches are divided into other parts than the standby traced")
+        standby.restart_process(present, "batches are divided into other parts than the standby traced")
 
 
 def _trace_step(
@@ -85,16 +87,18 @@ def _trace_step(
         concrete = step.get_concrete_function(inputs, labels)  # type: ignore[attr-defined]
         hidden = unrestorable_state(concrete)
         if hidden:
-            present.reporter.remark(f"standby: its step is traced, not run, as it keeps state in {', '.join(hidden)}")
+            present.reporter.show_message(
+                f"standby: its step is traced, not run, as it keeps state in {', '.join(hidden)}"
+            )
         else:
             _run_once(step, (inputs, labels), concrete.variables)
         _read_once(strategy)
     except (batch_spec.UnknownBatchSpec, tf.errors.OpError, ValueError, TypeError) as error:
-        present.reporter.remark(f"standby: its step is not traced: {one_line(error)}")
+        present.reporter.show_message(f"standby: its step is not traced: {describe_error(error)}")
         return None
     finally:
         extra_state.write_generators(generators)
-    present.reporter.remark(f"standby: traced its step in {time.monotonic() - began:.1f} s")
+    present.reporter.show_message(f"standby: traced its step in {time.monotonic() - began:.1f} s")
     return step
 
 

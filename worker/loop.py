@@ -39,7 +39,7 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: Step | Non
     with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
         microbatches = run.split
         step = step or train_step(training, strategy, microbatches)
-        remember = batch_spec.recorder(attempt.this())
+        remember = batch_spec.recorder(attempt.current_attempt())
         for inputs, labels in run.batches(training.data):
             remember(inputs, labels)
             run.step_done(**step(inputs, labels))

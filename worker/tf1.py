@@ -37,7 +37,7 @@ def prepare(seed: int = devices.SEED, directory: str | Path | None = None, *, de
     the job (in its folder, or in `directory`) trained with before. That holds for sessions without a `config`; one that
     needs it sets `intra_op_parallelism_threads` in it to `tf.config.threading.get_intra_op_parallelism_threads()`.
     """
-    told = attempt.this().launch
+    told = attempt.current_attempt().launch
     if told.deterministic or deterministic:
         devices.make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None), seed)
     else:
@@ -117,7 +117,7 @@ class _SaverFiles:
         self._on_purpose = frozenset(self._not_finite())
 
     def _not_finite(self) -> list[str]:
-        if attempt.this().launch.on_nan == "off" or not self._finite:
+        if attempt.current_attempt().launch.on_nan == "off" or not self._finite:
             return []
         found = self._session.run(self._finite)
         return sorted(name for name, is_finite in found.items() if not is_finite)
@@ -151,7 +151,7 @@ class _SaverFiles:
         try:
             self._saver.restore(self._session, str(prefix))
         except ValueError as error:  # it found no file, where one was just read
-            raise OSError(attempt.one_line(error)) from error
+            raise OSError(attempt.describe_error(error)) from error
 
     def _saver_variables(self) -> list[Any]:
         with self._session.graph.as_default():
@@ -213,7 +213,7 @@ def _as_python_errors() -> Iterator[None]:
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
-        if attempt.says_disk_full(str(error.message)):
+        if attempt.mentions_full_disk(str(error.message)):
             raise OSError(errno.ENOSPC, _short_message(error)) from error
         raise MemoryError(_short_message(error)) from error
     except tf.errors.OpError as error:

@@ -79,7 +79,7 @@ class State:
 
 
 def go_wrong(fault: str) -> None:
-    channel = attempt.this().channel
+    channel = attempt.current_attempt().channel
     assert channel is not None
     match fault:
         case "hang-in-save" | "exit-in-save":

@@ -44,7 +44,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]
     def begin(launch: Launch) -> None:
         for name, value in launch.to_environment().items():
             monkeypatch.setenv(name, value)
-        begun = attempt.begin()
+        begun = attempt.begin_attempt()
         if begun.channel is not None:
             channels.append(begun.channel)
 
@@ -52,4 +52,4 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]
     for channel in channels:
         channel.close()
     monkeypatch.undo()
-    attempt.begin()
+    attempt.begin_attempt()

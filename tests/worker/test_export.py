@@ -99,7 +99,7 @@ def trained(two_replicas: Any, launch: Launch, begin: Callable[[Launch], None], 
             run.step_done(loss=step(images, labels))
             if daemon is not None and run.step == 3:
                 daemon.send(Export(1, 7))
-                while not run._attempt.requests.exports:
+                while not run._attempt.requests.pending_exports:
                     pass
     return training.all_values(tracked)
 
@@ -148,7 +148,7 @@ def test_model_that_can_not_be_traced_is_trained_on_although_an_export_was_asked
     model(tf.ones((2, 4)))
     with pytest.raises(LookupError), worker.Run(tf.train.Checkpoint(model=model)) as run:
         daemon.send(Export(1, id=7))
-        while not run._attempt.requests.exports:
+        while not run._attempt.requests.pending_exports:
             time.sleep(0.001)
         run.step_done()
         raise LookupError

@@ -23,10 +23,10 @@ from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from tests.worker.run.test_multiworker import Start, start
 from worker import batch_spec, hot_standby, loop
-from worker.checkpoint.restore import build
+from worker.checkpoint.restore import build_variables
 from worker.process.attempt import Attempt
-from worker.process.console import Terminal
-from worker.process.requests import Requests
+from worker.process.console import ConsoleReporter
+from worker.process.requests import PendingRequests
 from worker.state import extra_state
 
 __all__ = ["start"]
@@ -36,7 +36,7 @@ LOSS = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction
 
 def described(strategy: Any, loss: Callable[[Any, Any], Any] = LOSS) -> tuple[loop.Training, tf.train.Checkpoint]:
     tracked = training.build(strategy)
-    build(tracked, strategy)
+    build_variables(tracked, strategy)
     return loop.Training(tracked.model, tracked.optimizer, loss, training.data(), 4), tracked
 
 
@@ -51,7 +51,7 @@ def first_batch(strategy: Any) -> Any:
 
 
 def traced(trained: loop.Training, strategy: Any, directory: Path) -> Any:
-    present = Attempt(Launch(checkpoint_dir=directory), Requests(), Terminal())
+    present = Attempt(Launch(checkpoint_dir=directory), PendingRequests(), ConsoleReporter())
     return hot_standby._trace_step(present, trained, strategy, 1, directory)
 
 

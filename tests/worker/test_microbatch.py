@@ -15,7 +15,7 @@ from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker import loop, microbatch
 from worker.data.batches import BatchReader
-from worker.process.attempt import lacks_memory
+from worker.process.attempt import is_out_of_memory
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow
@@ -130,7 +130,7 @@ def test_lack_of_memory_is_known_by_the_exception(error: Exception, is_it: bool)
     wrapped = RuntimeError("in the loop")
     wrapped.__cause__ = error
 
-    assert lacks_memory(error) is lacks_memory(wrapped) is is_it
+    assert is_out_of_memory(error) is is_out_of_memory(wrapped) is is_it
 
 
 def test_tensorflows_own_lack_of_memory_is_said(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
@@ -152,4 +152,4 @@ def test_error_that_is_its_own_cause_is_looked_at_once() -> None:
     error = ValueError("raised from itself")
     error.__cause__ = error
 
-    assert not lacks_memory(error)
+    assert not is_out_of_memory(error)

@@ -20,61 +20,61 @@ from supervisor.protocol.tensorbundle import (
     verify,
 )
 from supervisor.protocol.tensorbundle.protowire import encoded
-from worker.checkpoint.host_copy import Bytes, Reserve
+from worker.checkpoint.host_copy import BufferPool, Bytes
 
 DATA = ".data-00000-of-00001"
 
 
-def writable(dtype: tf.DType) -> bool:
+def is_writable(dtype: tf.DType) -> bool:
     """Whether it is known here how tensors of this type lie in the file; else TensorFlow alone knows (variants)."""
     return dtype == tf.string or dtype.as_datatype_enum in entry.WIDTHS
 
 
-def elements_of(tensor: tf.Tensor) -> np.ndarray:
+def host_elements(tensor: tf.Tensor) -> np.ndarray:
     """A tensor's elements in host memory: its own memory if it lies there, which `numpy()` would copy."""
     return np.asarray(tensor.__array__())
 
 
-def write(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor]]) -> None:
+def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor]]) -> None:
     """Makes PREFIX.data-00000-of-00001 and PREFIX.index. Holds no copy of a tensor; raises OSError."""
-    data, records = folder.create(f"{prefix}{DATA}"), _Records()
+    data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
     for name, tensor in tensors:
         offset = data.size
         if tensor.dtype == tf.string:
-            parts, crc = _texts(tensor)
+            parts, crc = _encode_strings(tensor)
             for part in parts:
                 data.write(part)
         else:
             crc = 0
-            for piece in _pieces(_plain(tensor)):
+            for piece in _pieces(_flat_bytes(tensor)):
                 crc = crc32c.extend(crc, piece)  # type: ignore[arg-type]  # a buffer: NumPy says so from Python 3.12 on
                 data.write(piece.data)
-        records.add(_Place(name, tensor.dtype, tuple(tensor.shape), offset, data.size - offset), crc)
+        records.add(_TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, data.size - offset), crc)
     folder.add(f"{prefix}{verify.INDEX}", records.table())
 
 
-class Copy:
+class BundleCopy:
     """Tensors in memory of its own, as they will lie in the file."""
 
-    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], reserve: Reserve) -> None:
+    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], reserve: BufferPool) -> None:
         """Raises MemoryError."""
         self._reserve = reserve
-        texts = {name: _texts(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
+        texts = {name: _encode_strings(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
         size = sum(len(part) for parts, _ in texts.values() for part in parts)
-        size += sum(_plain_size(tensor) for name, tensor in tensors if name not in texts)
-        self._image = reserve.image(size)
-        self._places: list[tuple[_Place, int | None]] = []  # and the checksum, if it is not that of all bytes
+        size += sum(_flat_size(tensor) for name, tensor in tensors if name not in texts)
+        self._image = reserve.allocate(size)
+        self._places: list[tuple[_TensorSlot, int | None]] = []  # and the checksum, if it is not that of all bytes
         for name, tensor in tensors:
             offset = self._image.size
-            parts, crc = texts[name] if name in texts else ([_plain(tensor)], None)
+            parts, crc = texts[name] if name in texts else ([_flat_bytes(tensor)], None)
             for part in parts:
-                self._image.write(part)
-            place = _Place(name, tensor.dtype, tuple(tensor.shape), offset, self._image.size - offset)
+                self._image.append(part)
+            place = _TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, self._image.size - offset)
             self._places.append((place, crc))
 
     def write(self, folder: NewFolder, prefix: str) -> None:
         """Makes the same files as the function does. On any thread; raises OSError."""
-        data, records = folder.create(f"{prefix}{DATA}"), _Records()
+        data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
         for place, crc in self._checked(data):
             records.add(place, crc)
         folder.add(f"{prefix}{verify.INDEX}", records.table())
@@ -82,7 +82,7 @@ class Copy:
     def release(self) -> None:
         """Lets the next copy have the memory; this one is gone."""
         self._places = []
-        self._reserve.give_back(self._image)
+        self._reserve.reuse(self._image)
 
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
         """Names and elements of all tensors but texts."""
@@ -91,7 +91,7 @@ class Copy:
                 content = self._image.content[place.offset : place.end]
                 yield place.name, content.view(place.dtype.as_numpy_dtype).reshape(place.shape)
 
-    def _checked(self, data: NewFile) -> Iterator[tuple["_Place", int]]:
+    def _checked(self, data: NewFile) -> Iterator[tuple["_TensorSlot", int]]:
         """Writes all; gives places and checksums on the way, so that a piece comes from memory once."""
         content, written = self._image.content, 0
         fixed = content.view()
@@ -109,7 +109,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TensorSlot:
     """Where a tensor lies in the file."""
 
     name: str
@@ -123,13 +123,13 @@ class _Place:
         return self.offset + self.size
 
 
-class _Records:
+class _BundleIndex:
     """What the index says of the tensors."""
 
     def __init__(self) -> None:
         self._records = {b"": entry.HEADER}
 
-    def add(self, place: _Place, crc: int) -> None:
+    def add(self, place: _TensorSlot, crc: int) -> None:
         kind = place.dtype.as_datatype_enum
         record = entry.encode_tensor(kind, place.shape, place.offset, place.size, sstable.mask(crc))
         self._records[place.name.encode()] = record
@@ -139,13 +139,13 @@ class _Records:
         return sstable.table(sorted(self._records.items()))
 
 
-def _plain_size(tensor: tf.Tensor) -> int:
+def _flat_size(tensor: tf.Tensor) -> int:
     return int(tensor.shape.num_elements()) * entry.WIDTHS[tensor.dtype.as_datatype_enum]
 
 
-def _plain(tensor: tf.Tensor) -> Bytes:
+def _flat_bytes(tensor: tf.Tensor) -> Bytes:
     """The elements as they lie in memory."""
-    return np.ascontiguousarray(elements_of(tensor)).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(host_elements(tensor)).reshape(-1).view(np.uint8)
 
 
 def _pieces(content: Bytes) -> Iterator[Bytes]:
@@ -153,7 +153,7 @@ def _pieces(content: Bytes) -> Iterator[Bytes]:
     return (content[at : at + PIECE_BYTES] for at in range(0, content.size, PIECE_BYTES))
 
 
-def _texts(tensor: tf.Tensor) -> tuple[list[bytes], int]:
+def _encode_strings(tensor: tf.Tensor) -> tuple[list[bytes], int]:
     """The lengths, their checksum, the texts; and the checksum of all, which covers lengths in a fixed width."""
     # as objects: NumPy's own type for bytes drops zeros at the end of a text
     texts: list[bytes] = np.asarray(tensor.numpy(), dtype=object).reshape(-1).tolist()

@@ -9,7 +9,7 @@ from supervisor.protocol.launch import STRATEGIES, Launch
 from supervisor.protocol.wording import counted
 from worker.checkpoint import tensorflow_conditions, tpu
 from worker.process import attempt, local_processes
-from worker.process.user_messages import remark
+from worker.process.user_messages import print_message
 from worker.saving import conditions
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
@@ -38,11 +38,11 @@ def strategy(
     Raises ValueError for another name or a number that doesn't go with it, RuntimeError if TensorFlow's devices are
     already started or there is no TPU.
     """
-    told = attempt.this().launch
-    return strategy_of(told, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
+    told = attempt.current_attempt().launch
+    return build_strategy(told, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
 
 
-def strategy_of(
+def build_strategy(
     told: Launch,
     name: str | None = None,
     replicas: int | None = None,
@@ -61,7 +61,7 @@ def strategy_of(
     if name == "multiworker":
         return _multiworker(workers)
     if name == "tpu":
-        return tpu.strategy()
+        return tpu.tpu_strategy()
     gpus = tf.config.list_physical_devices("GPU")
     if name == "one-device":
         return tf.distribute.OneDeviceStrategy("/gpu:0" if gpus else "/cpu:0")
@@ -72,10 +72,10 @@ def strategy_of(
 
 def _multiworker(workers: int | None) -> tf.distribute.Strategy:
     """This process's end of it. The first process of a host starts the others."""
-    member = attempt.this().launch.member
+    member = attempt.current_attempt().launch.member
     rank = 0 if member is None else member.rank
     if workers is not None and workers > 1:
-        if member is None and local_processes.started() is None and local_processes.CLUSTER in os.environ:
+        if member is None and local_processes.find_local_processes() is None and local_processes.CLUSTER in os.environ:
             raise ValueError(
                 f"cannot start {workers} workers: {local_processes.CLUSTER} names some already; take one of them out"
             )
@@ -86,7 +86,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
             )
         tf.config.set_visible_devices(gpus[rank::workers], "GPU")
         if member is None:
-            local_processes.start(workers)
+            local_processes.start_local_processes(workers)
     elif local_processes.CLUSTER not in os.environ:
         raise ValueError(
             "cannot train with strategy multiworker: nothing says who trains together; set workers=2 or more for "
@@ -97,7 +97,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
 
 def _gpu_names(there: int, wanted: int | None) -> list[str]:
     if wanted is not None and wanted > there:
-        remark(f"mirrors over {counted(there, 'GPU')}, not {wanted}: there are no more on this host")
+        print_message(f"mirrors over {counted(there, 'GPU')}, not {wanted}: there are no more on this host")
     return [f"/gpu:{number}" for number in range(min(there, wanted or there))]
 
 
@@ -121,17 +121,17 @@ def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
     `directory` has the record."""
     tf.keras.utils.set_random_seed(seed)
     tf.config.experimental.enable_op_determinism()
-    before = conditions.recorded(directory) if directory is not None else None
+    before = conditions.recorded_conditions(directory) if directory is not None else None
     threads = (
         tf.config.threading.get_intra_op_parallelism_threads()
         or conditions.threads_of_environment()
-        or conditions.threads(before)
+        or conditions.recorded_threads(before)
         or conditions.cores()
     )
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     onednn = (before or {}).get(conditions.ONEDNN)
-    if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.says_onednn():
-        attempt.present().reporter.remark(
+    if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.is_onednn_set():
+        attempt.attempt_or_standby().reporter.show_message(
             f"cannot {'use' if onednn else 'leave out'} oneDNN as before: TensorFlow was imported first; import worker "
             f"before it, or set {conditions.ONEDNN_VARIABLE}={int(onednn)}"
         )

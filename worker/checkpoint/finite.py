@@ -22,7 +22,7 @@ _WIDE: Mapping[str, type[np.generic]] = {
 """The types whose elements may be no numbers, by TensorFlow's names: what their sums are made in."""
 
 
-def not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
+def find_not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
     """The keys of tensors with a NaN or an infinity. On any thread; reads every float once (a few GB/s a core)."""
     return frozenset(name for bundle in bundles.values() for name in _of(bundle))
 
@@ -40,7 +40,7 @@ def _are_finite(values: np.ndarray) -> bool:
         return bool(np.isfinite(values.astype(wide, copy=False)).all())
 
 
-def variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
+def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
     """The same of the variables that are there now, read one by one: serializing would call what others track."""
     view, paths, found = tf.train.TrackableView(tracked), {id(tracked): ""}, set()
     waiting = [tracked]
@@ -53,7 +53,7 @@ def variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
             if (
                 isinstance(child, (tf.Variable, tf.keras.Variable))
                 and _may_be_no_number(child)
-                and not _are_finite(bundle.elements_of(child))
+                and not _are_finite(bundle.host_elements(child))
             ):
                 found.add(f"{path}{_VALUE}")
     return frozenset(found)
@@ -63,6 +63,6 @@ def _may_be_no_number(variable: Any) -> bool:
     return getattr(variable.dtype, "name", variable.dtype) in _WIDE
 
 
-def named(key: str) -> str:
+def tensor_name(key: str) -> str:
     """A tensor's key as people know it: without TensorFlow's ending."""
     return key.removesuffix(_VALUE)

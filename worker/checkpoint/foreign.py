@@ -17,11 +17,11 @@ from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint.restore import (
     MAX_NAMED,
-    Found,
+    RestoredCheckpoint,
     Unfit,
-    differences,
+    compare_variables,
 )
-from worker.checkpoint.tpu import on_host
+from worker.checkpoint.tpu import host_io_options
 from worker.state import extra_state
 from worker.state.state_file import Position, TrainingState
 
@@ -30,7 +30,7 @@ SLOTS = (("momentum", "Adam"), ("velocity", "Adam_1"), ("momentum", "Momentum"))
 BOOKKEEPING = ("beta1_power", "beta2_power", "global_step")  # in TF1's Adam; Keras computes them from the step
 
 
-def restore(tracked: tf.train.Checkpoint, prefix: Path) -> Found:
+def restore_foreign(tracked: tf.train.Checkpoint, prefix: Path) -> RestoredCheckpoint:
     """Puts the checkpoint at `prefix`, proven whole, into the tracked objects.
 
     Raises Unfit if it can't fill the models' weights; OSError or tf.errors.OpError if it can't be read.
@@ -45,7 +45,9 @@ def restore(tracked: tf.train.Checkpoint, prefix: Path) -> Found:
     if not any(word in source for word in SURE):
         unmatched.append(f"the step, which is taken to be {step}, from {source}")
     state = TrainingState(step=step, position=Position())
-    return Found(prefix.name, state, tuple(unmatched[:MAX_NAMED]), bundle.size_bytes, time.monotonic() - started)
+    return RestoredCheckpoint(
+        prefix.name, state, tuple(unmatched[:MAX_NAMED]), bundle.size_bytes, time.monotonic() - started
+    )
 
 
 def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
@@ -60,17 +62,17 @@ def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
 
 def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
     try:
-        tracked.restore(str(prefix), options=on_host())
+        tracked.restore(str(prefix), options=host_io_options())
     except ValueError as error:  # another shape
-        cause = differences(tracked, str(prefix)).in_words() or " ".join(str(error).split())[:500]
+        cause = compare_variables(tracked, str(prefix)).describe() or " ".join(str(error).split())[:500]
         raise _unfit(prefix, cause) from error
     _, _, missing = tf.train.CheckpointView(str(prefix)).diff(tracked)
     without = {id(each) for each in missing}
-    found = differences(tracked, str(prefix))
+    found = compare_variables(tracked, str(prefix))
     bare = [each.path for each in _weights(tracked) if id(each) in without]
     if bare or found.reshaped:
         theirs = f"; what it holds and the program doesn't track: {', '.join(found.only_stored[:MAX_NAMED])}"
-        raise _unfit(prefix, found.in_words() + (theirs if found.only_stored else ""))
+        raise _unfit(prefix, found.describe() + (theirs if found.only_stored else ""))
     here = [f"{name} (not in the checkpoint)" for name in found.only_tracked if name != "save_counter"]
     return [*here, *(f"{name} (only in the checkpoint)" for name in found.only_stored if name != "save_counter")]
 

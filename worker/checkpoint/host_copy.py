@@ -12,7 +12,7 @@ ROOM_BYTES = 16 << 20  # more than asked for: histories grow from save to save; 
 _WIPE_ON_FORK = 18  # MADV_WIPEONFORK, linux/mman.h; Python has no name for it
 
 
-class Image:
+class HostCopy:
     """Memory for a file of `capacity` bytes.
 
     It begins with a page, as the file does with a block, so a direct write takes the bytes from here (`appending`).
@@ -34,7 +34,7 @@ class Image:
         self.size = 0
         """Bytes gathered so far."""
 
-    def write(self, content: bytes | Bytes) -> None:
+    def append(self, content: bytes | Bytes) -> None:
         """Appends."""
         end = self.size + len(content)
         self._bytes[self.size : end] = content if isinstance(content, np.ndarray) else np.frombuffer(content, np.uint8)
@@ -46,23 +46,23 @@ class Image:
         return self._bytes[: self.size]
 
 
-class Reserve:
+class BufferPool:
     """Keeps an image's memory for the next one: on two virtual cores a copy of 400 MB took 30 ms, and 240 where pages
     had to be had first (up to 1600 with pages of 2 MiB, by madvise(2)). Not for two threads at once.
     """
 
     def __init__(self) -> None:
-        self._kept: Image | None = None
+        self._kept: HostCopy | None = None
 
-    def image(self, size: int) -> Image:
+    def allocate(self, size: int) -> HostCopy:
         """An empty one. Raises MemoryError."""
         kept, self._kept = self._kept, None
         if kept is not None and size <= kept.capacity <= 2 * (size + ROOM_BYTES):
             return kept
         del kept  # before there is another one: memory may be short
-        return Image(size + ROOM_BYTES)
+        return HostCopy(size + ROOM_BYTES)
 
-    def give_back(self, image: Image) -> None:
+    def reuse(self, image: HostCopy) -> None:
         """Nobody reads it any more."""
         image.size = 0
         self._kept = image

@@ -13,7 +13,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wording import counted
 from worker.checkpoint.save_parts import COPIES
-from worker.checkpoint.tpu import on_host
+from worker.checkpoint.tpu import host_io_options
 from worker.state import extra_state
 from worker.state import state_file as state
 from worker.state.state_file import TrainingState
@@ -27,7 +27,7 @@ class Unfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RestoredCheckpoint:
     """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
 
     name: str
@@ -37,7 +37,7 @@ class Found:
     took_s: float
 
 
-def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
+def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
     """Creates what Keras would create at the first step, so that a restore finds its place.
 
     Raises ValueError, saying what to call, where a model or an optimizer can't be built from here.
@@ -61,13 +61,13 @@ def build(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None)
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
     for optimizer in waiting:
-        _be_in_scope(outer[0], strategy)
+        _require_scope(outer[0], strategy)
         with scope:
             optimizer.build(outer[0].trainable_variables)
     extra_state.create_global_seed(strategy)
 
 
-def _be_in_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
+def _require_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | None) -> None:
     if strategy is None or strategy.num_replicas_in_sync == 1:
         return
     for variable in model.trainable_variables:
@@ -85,9 +85,9 @@ def outermost(found: list[Any]) -> list[Any]:
     return [each for each in found if id(each) not in parts]
 
 
-def restore(
+def restore_checkpoint(
     tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[extra_state.OwnGenerator] = ()
-) -> Found:
+) -> RestoredCheckpoint:
     """Puts the checkpoint in `folder`, proven whole, into the tracked objects and the random generators.
 
     `own`: the script's own generators, in the order in which they were saved.
@@ -106,7 +106,7 @@ def restore(
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, folder, replicas)
     size_bytes = manifest.read(folder).size_bytes
-    return Found(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
+    return RestoredCheckpoint(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
 
 
 _REMEDY = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
@@ -115,15 +115,15 @@ _REMEDY = "restore it with the program that wrote it, or give this one a checkpo
 def _restore_tracked(tracked: tf.train.Checkpoint, folder: Path) -> list[str]:
     prefix = str(folder / layout.PREFIX)
     try:
-        status = tracked.read(prefix, options=on_host())
+        status = tracked.read(prefix, options=host_io_options())
         status.assert_existing_objects_matched()
     except (ValueError, AssertionError) as error:
-        cause = differences(tracked, prefix).in_words() or " ".join(str(error).split())[:500]
+        cause = compare_variables(tracked, prefix).describe() or " ".join(str(error).split())[:500]
         raise Unfit(f"cannot restore {folder.name}: it does not fit this program: {cause}; {_REMEDY}") from error
     try:
         status.assert_consumed()
     except AssertionError:
-        extra = differences(tracked, prefix).only_stored
+        extra = compare_variables(tracked, prefix).only_stored
         return [f"{name} (only in the checkpoint)" for name in extra[:MAX_NAMED]]
     return []
 
@@ -135,32 +135,34 @@ def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, fol
     if host.copies != len(hidden.copies):
         return [f"per-replica values ({host.copies} in the checkpoint, {len(hidden.copies)} in the program)"]
     if hidden.copies:
-        tf.train.Checkpoint(copies=list(hidden.copies)).read(str(folder / COPIES), options=on_host()).assert_consumed()
+        tf.train.Checkpoint(copies=list(hidden.copies)).read(
+            str(folder / COPIES), options=host_io_options()
+        ).assert_consumed()
     return []
 
 
 @dataclass(frozen=True, slots=True)
-class Differences:
+class VariableDifferences:
     """Names of variables that only one side has, and of those with another shape, in words."""
 
     only_tracked: tuple[str, ...]
     only_stored: tuple[str, ...]
     reshaped: tuple[str, ...]
 
-    def in_words(self) -> str:
+    def describe(self) -> str:
         """What keeps the checkpoint from filling the program; empty if nothing does."""
         missing = f"it does not hold {_list(self.only_tracked)}" if self.only_tracked else ""
         return "; ".join(filter(None, [missing, _list(self.reshaped)]))
 
 
-def differences(tracked: tf.train.Checkpoint, prefix: str) -> Differences:
+def compare_variables(tracked: tf.train.Checkpoint, prefix: str) -> VariableDifferences:
     """What differs between a program's variables and those of the checkpoint at `prefix`."""
     stored = tf.train.CheckpointView(prefix)
     matched, only_stored, only_tracked = stored.diff(tracked)
     keys = {node: path + _VALUE for node, path in _paths(0, stored.children).items()}
     shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
     pairs = [(variable, shapes[keys[node]]) for node, variable in matched.items() if keys.get(node) in shapes]
-    return Differences(
+    return VariableDifferences(
         only_tracked=tuple(sorted(_name(found) for found in only_tracked if isinstance(found, _VARIABLES))),
         only_stored=tuple(sorted(keys[node].removesuffix(_VALUE) for node in only_stored if keys.get(node) in shapes)),
         reshaped=tuple(

@@ -19,18 +19,18 @@ from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from worker.checkpoint import finite, snapshot
-from worker.checkpoint.host_copy import Reserve
-from worker.checkpoint.snapshot import CannotSnapshot, Snapshot
-from worker.checkpoint.tpu import on_host
-from worker.process.attempt import one_line, says_disk_full
-from worker.process.user_messages import remark
-from worker.saving.commit import Committing, cause_of, refusal
-from worker.saving.retention import Shelf, is_full
+from worker.checkpoint.host_copy import BufferPool
+from worker.checkpoint.snapshot import Snapshot, SnapshotImpossible
+from worker.checkpoint.tpu import host_io_options
+from worker.process.attempt import describe_error, mentions_full_disk
+from worker.process.user_messages import print_message
+from worker.saving.commit import CheckpointCommitter, describe_os_error, save_error_text
+from worker.saving.retention import Retention, is_disk_full
 from worker.saving.save import (
+    BlockingSaveNotice,
+    CheckpointOrigin,
     NotFinite,
-    Origin,
     SaveError,
-    StandsStill,
 )
 from worker.state import extra_state
 from worker.state.state_file import Position, TrainingState
@@ -41,7 +41,7 @@ COPIES = "replicas"  # prefix of the second bundle: what replicas other than the
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StepBoundary:
     """What the loop knows at a step boundary."""
 
     step: int
@@ -51,18 +51,18 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class CapturedTensors:
     """The state of one step boundary. `bundles`: by prefix; None where only TensorFlow can write them, from variables.
     `is_apart`: whether the next step leaves it as it is."""
 
     name: CheckpointName
-    host: TrainingState
+    state: TrainingState
     bundles: Mapping[str, Snapshot] | None
     parts: Mapping[str, bytes]
-    is_apart: bool
+    is_copy: bool
 
 
-class CheckpointWriter:
+class TensorFlowWriter:
     """Writes the checkpoints of one attempt into one directory, and deletes those that retention gives up.
 
     Not for two threads at once.
@@ -72,7 +72,7 @@ class CheckpointWriter:
         self,
         tracked: tf.train.Checkpoint,
         directory: Path,
-        origin: Origin,
+        origin: CheckpointOrigin,
         policy: RetentionPolicy,
         replicas: int,
         own: Sequence[extra_state.OwnGenerator] = (),
@@ -85,8 +85,8 @@ class CheckpointWriter:
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
         `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now.
         `parts`: called between steps, for more files of each checkpoint: their names and contents."""
-        self._shelf = Shelf(directory, policy, make_room)
-        self._committing = Committing(directory, origin, self._shelf, check, _cause, _is_full)
+        self._shelf = Retention(directory, policy, make_room)
+        self._committing = CheckpointCommitter(directory, origin, self._shelf, check, _cause, _is_full)
         self._directory = directory
         self._attempt = origin.attempt
         self._replicas = replicas
@@ -96,11 +96,11 @@ class CheckpointWriter:
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
-        self._reserves = {prefix: Reserve() for prefix in self._bundles}
-        self._can_snapshot, self._stands_still = True, StandsStill()
-        self._exempt = finite.variables_not_finite(tracked) if must_be_finite else None
+        self._reserves = {prefix: BufferPool() for prefix in self._bundles}
+        self._can_snapshot, self._stands_still = True, BlockingSaveNotice()
+        self._exempt = finite.find_variables_not_finite(tracked) if must_be_finite else None
 
-    def take(self, figures: Figures, copied: bool) -> Taken:
+    def capture(self, figures: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state. Call it between steps, on the thread that trains.
 
         `copied`: training goes on while it is written, which `is_apart` of the result says; not where no copy can be
@@ -120,72 +120,74 @@ class CheckpointWriter:
         parts = self._parts()
         try:
             bundles, is_apart = self._snapshots(copied) if self._can_snapshot else (None, False)
-            return Taken(name, host, bundles, parts, is_apart)
-        except CannotSnapshot as error:
+            return CapturedTensors(name, host, bundles, parts, is_apart)
+        except SnapshotImpossible as error:
             self._can_snapshot = False
-            self._stands_still.because(str(error))
-            return Taken(name, host, None, parts, is_apart=False)
+            self._stands_still.explain_once(str(error))
+            return CapturedTensors(name, host, None, parts, is_copy=False)
         except (tf.errors.OpError, MemoryError) as error:
-            raise SaveError(refusal(name, _cause(error) or one_line(error))) from error
+            raise SaveError(save_error_text(name, _cause(error) or describe_error(error))) from error
 
     def _snapshots(self, copied: bool) -> tuple[dict[str, Snapshot], bool]:
         """One of each bundle, and whether they are copies, for which there may be no memory."""
         taken = {}
         try:
             for prefix, each in self._bundles.items():
-                taken[prefix] = snapshot.take(each, copied, self._reserves[prefix])
+                taken[prefix] = snapshot.capture_tensors(each, copied, self._reserves[prefix])
         except MemoryError as error:
             if not copied:
                 raise
-            self._stands_still.for_memory(error)
+            self._stands_still.explain_memory(error)
             return self._snapshots(copied=False)
         return taken, copied
 
-    def write(self, taken: Taken) -> Manifest:
+    def commit(self, taken: CapturedTensors) -> Manifest:
         """Commits it. Raises SaveError for a full disk, a folder that can't be written, an I/O error or no memory.
 
         With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite;
-        Overtaken.
+        AttemptSuperseded.
         """
         try:
             self._prove_finite(taken)
-            return self._committing.commit(taken.name, taken.host.metrics, lambda folder: self._fill(folder, taken))
+            return self._committing.commit(taken.name, taken.state.metrics, lambda folder: self._fill(folder, taken))
         finally:
             for bundle in (taken.bundles or {}).values():
                 bundle.release()
 
-    def _prove_finite(self, taken: Taken) -> None:
+    def _prove_finite(self, taken: CapturedTensors) -> None:
         if self._exempt is None or taken.bundles is None:
             return
-        bad = sorted(finite.not_finite(taken.bundles) - self._exempt)
+        bad = sorted(finite.find_not_finite(taken.bundles) - self._exempt)
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            raise NotFinite(f"cannot save {taken.name}: {finite.named(bad[0])}{more} is not finite; training diverged")
+            raise NotFinite(
+                f"cannot save {taken.name}: {finite.tensor_name(bad[0])}{more} is not finite; training diverged"
+            )
 
-    def _fill(self, folder: NewFolder, taken: Taken) -> None:
+    def _fill(self, folder: NewFolder, taken: CapturedTensors) -> None:
         for prefix, bundle in self._bundles.items():
             if taken.bundles is None:
-                bundle.write(str(folder.path / prefix), options=on_host())
-                snapshot.adopt(folder, prefix)
+                bundle.write(str(folder.path / prefix), options=host_io_options())
+                snapshot.adopt_bundle_files(folder, prefix)
             else:
                 taken.bundles[prefix].write(folder, prefix)
         for name, content in taken.parts.items():
             folder.add(name, content)
-        folder.add(layout.STATE, taken.host.to_bytes())
+        folder.add(layout.STATE, taken.state.to_bytes())
 
-    def tidy(self, newest: CheckpointName) -> None:
+    def tidy_up(self, newest: CheckpointName) -> None:
         """Retention, and the pointer for other people's tools. The checkpoint exists: nothing here may undo that.
 
         Each by itself, and retention first: on a full disk the pointer can't be written before something is deleted.
         """
         for what, act in (
-            ("delete old checkpoints", self._shelf.retain),
+            ("delete old checkpoints", self._shelf.apply_policy),
             ("write TensorFlow's pointer", self._point_at),
         ):
             try:
                 act(newest)
             except OSError as error:
-                remark(f"saved {newest}, but cannot {what} in {self._directory}: {error}")
+                print_message(f"saved {newest}, but cannot {what} in {self._directory}: {error}")
 
     def _point_at(self, newest: CheckpointName) -> None:
         relative = f"{newest}/{layout.PREFIX}"
@@ -196,8 +198,8 @@ class CheckpointWriter:
 def _is_full(error: BaseException | None) -> bool:
     """Whether an error of a save says that there is no space, or no quota, left."""
     if isinstance(error, tf.errors.ResourceExhaustedError):  # of memory too: no checkpoint's end would help there
-        return says_disk_full(str(error.message))
-    return is_full(error)
+        return mentions_full_disk(str(error.message))
+    return is_disk_full(error)
 
 
 def _cause(error: BaseException) -> str | None:
@@ -205,5 +207,5 @@ def _cause(error: BaseException) -> str | None:
     if isinstance(error, tf.errors.OpError):
         return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]
     if isinstance(error, MemoryError):
-        return one_line(error)
-    return cause_of(error) if isinstance(error, OSError) else None
+        return describe_error(error)
+    return describe_os_error(error) if isinstance(error, OSError) else None

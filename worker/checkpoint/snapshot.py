@@ -14,11 +14,11 @@ import tensorflow as tf
 from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from worker.checkpoint import bundle_writer
-from worker.checkpoint.host_copy import Reserve
-from worker.checkpoint.tpu import host_memory
+from worker.checkpoint.host_copy import BufferPool
+from worker.checkpoint.tpu import host_memory_device
 
 
-class CannotSnapshot(Exception):
+class SnapshotImpossible(Exception):
     """These objects can only be written while nothing changes them; the text says what stands in the way."""
 
 
@@ -36,7 +36,7 @@ class Snapshot(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tensors:
+class TensorSnapshot:
     """`slices`: which part of a larger tensor each is; mostly empty."""
 
     names: tuple[str, ...]
@@ -46,37 +46,37 @@ class Tensors:
     @property
     def are_plain(self) -> bool:
         """Whether their files can be written without TensorFlow."""
-        return not any(self.slices) and all(bundle_writer.writable(tensor.dtype) for tensor in self.tensors)
+        return not any(self.slices) and all(bundle_writer.is_writable(tensor.dtype) for tensor in self.tensors)
 
     def write(self, folder: NewFolder, prefix: str) -> None:
         if self.are_plain:
-            bundle_writer.write(folder, prefix, zip(self.names, self.tensors, strict=True))
+            bundle_writer.write_bundle(folder, prefix, zip(self.names, self.tensors, strict=True))
             return
-        with tf.device(host_memory()):
+        with tf.device(host_memory_device()):
             tf.raw_ops.SaveV2(
                 prefix=str(folder.path / prefix),
                 tensor_names=self.names,
                 shape_and_slices=self.slices,
                 tensors=self.tensors,
             )
-        adopt(folder, prefix)
+        adopt_bundle_files(folder, prefix)
 
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
         for name, tensor in zip(self.names, self.tensors, strict=True):
             if tensor.dtype.as_datatype_enum in bundle_entry.WIDTHS:
-                yield name, bundle_writer.elements_of(tensor)
+                yield name, bundle_writer.host_elements(tensor)
 
     def release(self) -> None:
         pass
 
 
-def adopt(folder: NewFolder, prefix: str) -> None:
+def adopt_bundle_files(folder: NewFolder, prefix: str) -> None:
     """Takes over what TensorFlow wrote: one bundle, in however many data files."""
     for path in sorted(folder.path.glob(f"{prefix}.*")):
         folder.adopt(path.name)
 
 
-def take(tracked: tf.train.Checkpoint, copied: bool, reserve: Reserve) -> Snapshot:
+def capture_tensors(tracked: tf.train.Checkpoint, copied: bool, reserve: BufferPool) -> Snapshot:
     """What `tracked` holds now. Call it between steps, on the thread that trains.
 
     `copied`: into memory of its own, as much as the tensors and no more, so that training may go on; from `reserve`,
@@ -85,21 +85,21 @@ def take(tracked: tf.train.Checkpoint, copied: bool, reserve: Reserve) -> Snapsh
     Raises CannotSnapshot; MemoryError or tf.errors.OpError if there is no memory.
     """
     names, slices, tensors = zip(*_serialized(tracked), strict=True)
-    taken = Tensors(names, slices, tensors)
+    taken = TensorSnapshot(names, slices, tensors)
     if not copied:
         return taken
     if taken.are_plain:
-        return bundle_writer.Copy(tuple(zip(names, tensors, strict=True)), reserve)
-    return Tensors(names, slices, tuple(map(_apart, names, tensors)))
+        return bundle_writer.BundleCopy(tuple(zip(names, tensors, strict=True)), reserve)
+    return TensorSnapshot(names, slices, tuple(map(_deep_copy, names, tensors)))
 
 
-def _apart(name: str, tensor: tf.Tensor) -> tf.Tensor:
+def _deep_copy(name: str, tensor: tf.Tensor) -> tf.Tensor:
     """A copy that no variable shares: what a read gives may be the variable's own buffer."""
     try:
-        with tf.device(host_memory()):
+        with tf.device(host_memory_device()):
             return tf.raw_ops.DeepCopy(x=tensor)
     except (tf.errors.InvalidArgumentError, tf.errors.NotFoundError, tf.errors.UnimplementedError) as error:
-        raise CannotSnapshot(f"{name} is of type {tensor.dtype.name}, which TensorFlow can't copy") from error
+        raise SnapshotImpossible(f"{name} is of type {tensor.dtype.name}, which TensorFlow can't copy") from error
 
 
 def _serialized(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, str, tf.Tensor]]:
@@ -107,9 +107,9 @@ def _serialized(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, str, tf.Ten
     try:
         gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
     except (AttributeError, TypeError) as error:
-        raise CannotSnapshot(f"TensorFlow {tf.__version__} has no saver that stepkeeper knows: {error}") from error
+        raise SnapshotImpossible(f"TensorFlow {tf.__version__} has no saver that stepkeeper knows: {error}") from error
     if registered:
-        raise CannotSnapshot(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
+        raise SnapshotImpossible(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
     for entries in gathered.values():
         for key, entry in entries.items():
             for part, one in entry.items() if isinstance(entry, dict) else [("", entry)]:

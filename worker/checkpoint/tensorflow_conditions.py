@@ -19,7 +19,7 @@ def versions() -> dict[str, str]:
         "keras": tf.keras.__version__,
         "numpy": np.__version__,
         **{name: str(built[f"{name}_version"]) for name in ("cuda", "cudnn") if built.get(f"{name}_version")},
-        **conditions.versions(),
+        **conditions.base_versions(),
     }
 
 

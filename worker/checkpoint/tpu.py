@@ -15,7 +15,7 @@ HOST = "/job:localhost"  # what TensorFlow calls this process, once it is connec
 _connected = False  # to another host's TPU
 
 
-def strategy() -> tf.distribute.Strategy:
+def tpu_strategy() -> tf.distribute.Strategy:
     """Over the TPU that TPU_NAME names, else this host's own. Raises RuntimeError where there is none."""
     global _connected
     name = os.environ.get(NAME) or LOCAL
@@ -34,12 +34,12 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def on_host() -> tf.train.CheckpointOptions | None:
+def host_io_options() -> tf.train.CheckpointOptions | None:
     """For TensorFlow's own reads and writes of checkpoints: where a TPU belongs to another host, the files are still
     this one's. None elsewhere: a cluster of workers knows no such device."""
     return tf.train.CheckpointOptions(experimental_io_device=HOST) if _connected else None
 
 
-def host_memory() -> str:
+def host_memory_device() -> str:
     """The device whose memory is this process's, for copies of the state: `/cpu:0` alone could be the TPU's host."""
     return f"{HOST}/device:CPU:0" if _connected else "/cpu:0"

@@ -19,10 +19,10 @@ from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Restored
 from worker.files.writer import (
     FORMAT,
-    Boundary,
+    CapturedFiles,
     Copying,
     Files,
-    FilesTaken,
+    FilesBoundary,
     FilesWriter,
     Unfit,
 )
@@ -32,16 +32,16 @@ from worker.progress.figures import metric_values
 from worker.progress.run_base import RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving import conditions
-from worker.saving.cadence import Cadence, auto_of
-from worker.saving.directory import Opened, open_directory
-from worker.saving.retention import Shelf
+from worker.saving.cadence import Cadence, auto_interval_of
+from worker.saving.directory import OpenedDirectory, open_checkpoint_directory
+from worker.saving.retention import Retention
 from worker.saving.save import (
-    Last,
+    CheckpointOrigin,
+    LastCheckpoint,
     NotFinite,
-    Origin,
     SaveError,
 )
-from worker.saving.scheduler import Saves
+from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators
 
 __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
@@ -83,12 +83,14 @@ class FilesRun(RunBase):
             raise ValueError("cannot keep checkpoints: give the run a directory=, or the job a checkpoint_dir")
         self._directory = given
         wanted = told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None)
-        self._saves = _FilesSaves(self._attempt, Cadence(wanted, 0, time.monotonic(), auto_of(told)))
+        self._scheduler = FilesSaveScheduler(
+            self._attempt, Cadence(wanted, 0, time.monotonic(), auto_interval_of(told))
+        )
         self._metrics: Mapping[str, float] = {}
         self._watch = DivergenceWatch(told.loss_spike)
 
     def __enter__(self) -> Self:
-        opened = open_directory(self._attempt, self._directory)
+        opened = open_checkpoint_directory(self._attempt, self._directory)
         started = time.monotonic()
         last = None
         if opened.restore is not None:
@@ -97,36 +99,38 @@ class FilesRun(RunBase):
             except BaseException as error:
                 opened.lock.release()
                 if isinstance(error, Unfit):
-                    self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}")
+                    self._attempt.exit_with_error(
+                        WorkerExit.CHECKPOINT_UNFIT, f"cannot restore {opened.restore}: {error}"
+                    )
                 raise
         took_s = time.monotonic() - started
         versions, topology = self._conditions()
-        changed = conditions.compare(
-            {**versions, **topology}, opened.directory, opened.restore, self._attempt.reporter.remark
+        changed = conditions.report_changed_conditions(
+            {**versions, **topology}, opened.directory, opened.restore, self._attempt.reporter.show_message
         )
         told = self._attempt.launch
-        shelf = Shelf(opened.directory, told.retention, told.checkpoint_make_room)
-        origin = Origin(told.job, self._attempt.number, versions, topology)
-        writer = FilesWriter(self._files, opened.directory, origin, shelf, opened.lock.check)
+        shelf = Retention(opened.directory, told.retention, told.checkpoint_make_room)
+        origin = CheckpointOrigin(told.job, self._attempt.number, versions, topology)
+        writer = FilesWriter(self._files, opened.directory, origin, shelf, opened.lock.check_not_superseded)
         is_own = opened.restore is not None and opened.restore.parent == self._directory and opened.restore.is_dir()
-        self._saves.begin(opened, writer, self.step, last if is_own else None)
+        self._scheduler.begin(opened, writer, self.step, last if is_own else None)
         self._attempt.requests.step = self.step
         name = opened.restore.name if opened.restore is not None else None
-        self._attempt.reporter.say(
+        self._attempt.reporter.send_message(
             Restored(self._attempt.number, self.step, name, took_s, self.total_steps, changed=changed)
         )
         self._stop.install()
         return self
 
     def _release(self) -> None:
-        self._saves.release()
+        self._scheduler.release()
 
     def _conditions(self) -> tuple[dict[str, str], dict[str, str | int | bool]]:
         """What the bits depend on, as the program says and as every program has it."""
-        versions = {"numpy": np.__version__, **conditions.versions(), **self._files.versions}
+        versions = {"numpy": np.__version__, **conditions.base_versions(), **self._files.versions}
         topology = {"processor": conditions.processor(), "cores": conditions.cores(), **self._files.topology}
         if self._attempt.launch.deterministic and topology.get("deterministic") is False:
-            self._attempt.reporter.remark(
+            self._attempt.reporter.show_message(
                 f"the job is to be deterministic, but the script does not make it so; call prepare() of "
                 f"{type(self).__module__} before it builds anything"
             )
@@ -138,41 +142,41 @@ class FilesRun(RunBase):
         hundred, are left out of messages and manifests."""
         self.step, self.epoch, self.batch = self.step + 1, int(epoch), int(batch)  # NumPy's are not JSON's
         self.examples = None if examples is None else int(examples)
-        self._look(metrics)
+        self._check_divergence(metrics)
         self._metrics = metric_values({name: float(value) for name, value in metrics.items()})
         self._attempt.requests.step = self.step
-        self._saves.stepped()
+        self._scheduler.record_step()
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
-            self._tensorboard.write_step(self.step, self._metrics, {}, self._saves.stalled_s)
-        self._report_progress(self.epoch, lambda: self._metrics, self._saves.interval_s, self._saves.stalled_s)
-        saves = self._saves.may_save(self.step)
+            self._tensorboard.write_step(self.step, self._metrics, {}, self._scheduler.stalled_s)
+        self._report_progress(self.epoch, lambda: self._metrics, self._scheduler.interval_s, self._scheduler.stalled_s)
+        saves = self._scheduler.has_work(self.step)
         if saves:
             self._report_section("save")
-        self._saves.serve(self.step, self._boundary)
+        self._scheduler.on_step_boundary(self.step, self._boundary)
         if saves:
             self._report_section(None)
 
     @property
     def _saving_s(self) -> float | None:
-        return self._saves.saving_s
+        return self._scheduler.saving_s
 
-    def _boundary(self) -> Boundary:
-        return Boundary(self.step, self.epoch, self.batch, self.examples, self._metrics)
+    def _boundary(self) -> FilesBoundary:
+        return FilesBoundary(self.step, self.epoch, self.batch, self.examples, self._metrics)
 
-    def _look(self, metrics: Mapping[str, float]) -> None:
+    def _check_divergence(self, metrics: Mapping[str, float]) -> None:
         """Leaves if training diverged. Which batches the loop takes is its own affair: `skip` only goes back."""
         on_nan = self._attempt.launch.on_nan
         if on_nan != "off":
             self._watch.record_step(self.step, metrics)
             trouble = self._watch.find_divergence()
             if trouble is not None:
-                self._attempt.diverged(trouble.text, trouble.step, on_nan in ("rollback", "skip"))
+                self._attempt.exit_diverged(trouble.text, trouble.step, on_nan in ("rollback", "skip"))
 
     def _finish(self) -> None:
-        self._saves.save_last(self._boundary())
-        self._attempt.reporter.say(Done(self._attempt.number, self.step, self._metrics))
+        self._scheduler.save_final(self._boundary())
+        self._attempt.reporter.send_message(Done(self._attempt.number, self.step, self._metrics))
 
-    def _restore(self, path: Path) -> Last | None:
+    def _restore(self, path: Path) -> LastCheckpoint | None:
         """From the folder of one of ours, or the prefix of another program's; the former as the last that was saved."""
         if not path.is_dir():
             self.step = self._files.read_foreign(path)
@@ -187,30 +191,30 @@ class FilesRun(RunBase):
             self.step, self.epoch, self.batch = found["step"], found["epoch"], found["batch"]
             self.examples = found.get("examples")
             self._metrics = found["metrics"]
-            return Last(self.step, path.name, manifest.read(path).size_bytes)
+            return LastCheckpoint(self.step, path.name, manifest.read(path).size_bytes)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():
                 raise  # somebody deleted it since it was proven: the next attempt gets another one
-            raise Unfit(attempt.one_line(error)) from error  # another program's has other files
+            raise Unfit(attempt.describe_error(error)) from error  # another program's has other files
         except (ValueError, KeyError, TypeError) as error:
-            raise Unfit(attempt.one_line(error)) from error
+            raise Unfit(attempt.describe_error(error)) from error
 
 
-class _FilesSaves(Saves[Boundary, FilesTaken]):
+class FilesSaveScheduler(SaveScheduler[FilesBoundary, CapturedFiles]):
     """Those of one run."""
 
     _is_over = False
 
     def release(self) -> None:
         self._is_over = True  # one way or another
-        super().release()
+        super().close()
 
     def _failed(self, step: int, error: SaveError) -> None:
         on_nan = self._attempt.launch.on_nan
         if isinstance(error, NotFinite) and on_nan != "off" and not self._is_over:
-            self._attempt.diverged(str(error), step, on_nan in ("rollback", "skip"))
+            self._attempt.exit_diverged(str(error), step, on_nan in ("rollback", "skip"))
 
-    def begin(self, opened: Opened, writer: FilesWriter, step: int, last: Last | None) -> None:
+    def begin(self, opened: OpenedDirectory, writer: FilesWriter, step: int, last: LastCheckpoint | None) -> None:
         """Training begins at `step`. `last`: the checkpoint in this directory that holds it already."""
         self._opened, self._writer, self._last = opened, writer, last
-        self._cadence.begun(step, time.monotonic())
+        self._cadence.restart_interval(step, time.monotonic())

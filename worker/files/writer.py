@@ -12,15 +12,15 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
-from worker.process.attempt import one_line
-from worker.process.user_messages import remark
-from worker.saving.commit import Committing, cause_of, refusal
-from worker.saving.retention import Shelf, is_full
+from worker.process.attempt import describe_error
+from worker.process.user_messages import print_message
+from worker.saving.commit import CheckpointCommitter, describe_os_error, save_error_text
+from worker.saving.retention import Retention, is_disk_full
 from worker.saving.save import (
+    BlockingSaveNotice,
+    CheckpointOrigin,
     NotFinite,
-    Origin,
     SaveError,
-    StandsStill,
 )
 from worker.state import random_generators
 
@@ -71,7 +71,7 @@ class Copying(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Boundary:
+class FilesBoundary:
     """What the loop knows at a step boundary. The data go on with `batch` of `epoch`, both from 0; `examples`: how many
     of that epoch are consumed, None: not known."""
 
@@ -83,31 +83,36 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
-class FilesTaken:
+class CapturedFiles:
     """The state of one step boundary. `host`: the content of `state.json`; `write`: makes the program's files."""
 
     name: CheckpointName
-    host: bytes
+    state: bytes
     metrics: Mapping[str, float]
     write: Callable[[Path], None]
-    is_apart: bool
+    is_copy: bool
 
 
 class FilesWriter:
     """Writes the checkpoints of one attempt into one directory. Not for two threads at once."""
 
     def __init__(
-        self, files: Files, directory: Path, origin: Origin, shelf: Shelf, check: Callable[[], None] = lambda: None
+        self,
+        files: Files,
+        directory: Path,
+        origin: CheckpointOrigin,
+        shelf: Retention,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`check` is called before each commit; what it raises passes through `write`."""
         self._files = files
         self._directory = directory
         self._attempt = origin.attempt
         self._shelf = shelf
-        self._committing = Committing(directory, origin, shelf, check, _cause)
-        self._stands_still = StandsStill()
+        self._committing = CheckpointCommitter(directory, origin, shelf, check, _cause)
+        self._stands_still = BlockingSaveNotice()
 
-    def take(self, figures: Boundary, copied: bool) -> FilesTaken:
+    def capture(self, figures: FilesBoundary, copied: bool) -> CapturedFiles:
         """The present state. `copied`: training is to go on while it is written, which not every program can.
 
         Where there is no memory for a copy, training waits. Raises SaveError; NotFinite.
@@ -122,10 +127,10 @@ class FilesWriter:
         try:
             write = self._copied() if copied else None
         except OSError as error:
-            raise SaveError(refusal(name, cause_of(error))) from error
+            raise SaveError(save_error_text(name, describe_os_error(error))) from error
         except NotFinite as error:
-            raise NotFinite(refusal(name, str(error))) from error
-        return FilesTaken(name, host, figures.metrics, write or self._files.write, is_apart=write is not None)
+            raise NotFinite(save_error_text(name, str(error))) from error
+        return CapturedFiles(name, host, figures.metrics, write or self._files.write, is_copy=write is not None)
 
     def _copied(self) -> Callable[[Path], None] | None:
         if not isinstance(self._files, Copying):
@@ -133,38 +138,38 @@ class FilesWriter:
         try:
             return self._files.copied()
         except MemoryError as error:
-            self._stands_still.for_memory(error)
+            self._stands_still.explain_memory(error)
             return None
 
-    def write(self, taken: FilesTaken) -> Manifest:
-        """Commits it; where the disk is full, older checkpoints give way if they may. Raises SaveError; Overtaken."""
+    def commit(self, taken: CapturedFiles) -> Manifest:
+        """Commits it; on a full disk, deletes older checkpoints if it may. Raises SaveError; AttemptSuperseded."""
         return self._committing.commit(taken.name, taken.metrics, lambda folder: self._fill(folder, taken))
 
-    def _fill(self, folder: NewFolder, taken: FilesTaken) -> None:
+    def _fill(self, folder: NewFolder, taken: CapturedFiles) -> None:
         """The program's own files, and ours. Raises OSError, with a number where the disk is full: NumPy's has none."""
         try:
             taken.write(folder.path)
         except OSError as error:
             if error.errno is None and not _has_room(folder.path):
-                raise OSError(errno.ENOSPC, f"No space left on device ({one_line(error)})") from error
+                raise OSError(errno.ENOSPC, f"No space left on device ({describe_error(error)})") from error
             raise
         for each in sorted(folder.path.iterdir()):
             folder.adopt(each.name)
-        folder.add(layout.STATE, taken.host)
+        folder.add(layout.STATE, taken.state)
 
-    def tidy(self, newest: CheckpointName) -> None:
+    def tidy_up(self, newest: CheckpointName) -> None:
         """Retention. The checkpoint exists: nothing here may undo that."""
         try:
-            self._shelf.retain(newest)
+            self._shelf.apply_policy(newest)
         except OSError as error:
-            remark(f"cannot delete old checkpoints in {self._directory}: {error}")
+            print_message(f"cannot delete old checkpoints in {self._directory}: {error}")
 
 
 def _cause(error: BaseException) -> str | None:
     """An error of a save in a few words; None if it is no such, but a defect of the program's."""
     if isinstance(error, OSError):
-        return cause_of(error)
-    return one_line(error) if isinstance(error, MemoryError) else None
+        return describe_os_error(error)
+    return describe_error(error) if isinstance(error, MemoryError) else None
 
 
 def _has_room(folder: Path) -> bool:
@@ -176,5 +181,5 @@ def _has_room(folder: Path) -> bool:
         finally:
             os.close(descriptor)
     except OSError as error:
-        return not is_full(error)
+        return not is_disk_full(error)
     return True

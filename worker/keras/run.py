@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol.exit_codes import WorkerExit
-from worker.checkpoint.save_parts import Figures
+from worker.checkpoint.save_parts import StepBoundary
 from worker.data import collectives
 from worker.data.resume_dataset import rows_tensor
 from worker.keras.state import FitState
@@ -125,9 +125,9 @@ class FitRun(Run):
     def report_lost_state(self, lost: tuple[str, ...]) -> None:
         """Says what the checkpoint held of callbacks and could not be given back."""
         if lost:
-            self._attempt.reporter.remark(f"state of callbacks is lost: {'; '.join(lost)}")
+            self._attempt.reporter.show_message(f"state of callbacks is lost: {'; '.join(lost)}")
 
-    def _figures(self) -> Figures:
+    def _figures(self) -> StepBoundary:
         if self._counter is not None and self._position.examples is None:
             self._position = replace(self._position, examples=self._counter.consumed())
         return super()._figures()
@@ -138,7 +138,7 @@ class FitRun(Run):
         kept = [*self._fit_state.live, *self._fit_state.metrics]
         counted = [] if self._counter is None else [self._counter.trained]
         exempt = (*self._leave_out, *kept, *counted)
-        self._keeper.check(self._roots, exempt, self._strict, self.step, _REMEDY)
+        self._checkpoints.check_completeness(self._roots, exempt, self._strict, self.step, _REMEDY)
 
     def _report_not_saved(self) -> None:
         """What of callbacks no checkpoint holds, once each; the end of training with `strict`."""
@@ -151,8 +151,8 @@ class FitRun(Run):
             f"generators and objects of the script's own are kept; give what never changes to fit(leave_out=)"
         )
         if self._strict:
-            self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", self.step)
-        self._attempt.reporter.remark(text)
+            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", self.step)
+        self._attempt.reporter.show_message(text)
 
 
 def _is_number(figure: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.process.attempt import one_line
+from worker.process.attempt import describe_error
 from worker.state.object_values import (
     NotRestorable,
     NotSaveable,
@@ -153,7 +153,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 yield name, SavedObject(value, known)
             except (NotSaveable, *_OBJECT_ERRORS) as error:
                 if not_kept is not None:
-                    why = str(error) if isinstance(error, NotSaveable) else f" ({one_line(error)})"
+                    why = str(error) if isinstance(error, NotSaveable) else f" ({describe_error(error)})"
                     not_kept.append(f"{type(callback).__name__}.{name}{why}")
 
     def _known(self) -> frozenset[int]:
@@ -172,7 +172,7 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             except NotRestorable as error:
                 yield f"{type(callback).__name__}.{name}: {error}"
             except _OBJECT_ERRORS as error:
-                yield f"{type(callback).__name__}.{name}: what was kept no longer fits ({one_line(error)})"
+                yield f"{type(callback).__name__}.{name}: what was kept no longer fits ({describe_error(error)})"
             else:
                 vars(callback)[name] = value
 

@@ -17,30 +17,30 @@ from supervisor.protocol.launch import Control, Launch, LaunchError
 from supervisor.protocol.messages import Failed, FromWorker, Progress, Promote
 from supervisor.protocol.wording import counted
 from worker.process import stack_dumps, standby
-from worker.process.console import Terminal
-from worker.process.control_pipe import Channel
-from worker.process.requests import Requests
-from worker.process.user_messages import remark
+from worker.process.console import ConsoleReporter
+from worker.process.control_pipe import WorkerChannel
+from worker.process.requests import PendingRequests
+from worker.process.user_messages import print_message
 
 DRAIN_TIMEOUT_S = 2.0  # how long a process that is over waits for a daemon that doesn't read
 MAX_ERROR = 2000  # characters of an error's text; a line on the pipe is at most 64 KiB
 MAX_TRACEBACK = 8000  # characters, the end of it: there the cause stands
 
 
-class Leaving(SystemExit):
+class DeliberateExit(SystemExit):
     """This process ends on purpose, with a code of `WorkerExit`; all that had to be said is said."""
 
 
 class Reporter(Protocol):
     """Whoever is told what happens here: the daemon, or the person at the terminal."""
 
-    def say(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         """Tells what must arrive."""
 
-    def progress(self, message: Progress) -> None:
+    def send_progress(self, message: Progress) -> None:
         """Tells what only the newest of counts."""
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Something for the person who reads stderr, on one line."""
 
     def drain(self, timeout: float) -> bool:
@@ -52,19 +52,21 @@ class Attempt:
     """`channel` is None without a daemon; `number` is then only known once the checkpoint directory is."""
 
     launch: Launch
-    requests: Requests
+    requests: PendingRequests
     reporter: Reporter
-    channel: Channel | None = None
+    channel: WorkerChannel | None = None
     number: int = 1
-    has_begun: bool = False  # from where the daemon said; a later run of the script goes on from what that one saved
-    failed: bool = False
+    has_begun_run: bool = (
+        False  # from where the daemon said; a later run of the script goes on from what that one saved
+    )
+    failure_sent: bool = False
 
     @property
     def is_standby(self) -> bool:
         """Whether it waits for the daemon's word before it is an attempt at all."""
         return self.launch.waits_for is not None
 
-    def become(self, promotion: Promote) -> None:
+    def promote(self, promotion: Promote) -> None:
         """The standby is an attempt from now on."""
         self.number = promotion.attempt
         self.launch = replace(
@@ -75,7 +77,7 @@ class Attempt:
             waits_for=None,
         )
 
-    def last_words(
+    def report_failure(
         self,
         error: str,
         step: int | None = None,
@@ -85,45 +87,47 @@ class Attempt:
         code: int | None = None,
     ) -> None:
         """Says once why this attempt fails; what fails afterwards is a consequence."""
-        self._say(Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory, code=code))
+        self._send_failure_once(
+            Failed(self.number, step, error[:MAX_ERROR], detail[-MAX_TRACEBACK:], out_of_memory, code=code)
+        )
 
-    def diverged(self, error: str, step: int, go_back: bool, batches: tuple[str, ...] = ()) -> NoReturn:
+    def exit_diverged(self, error: str, step: int, go_back: bool, batches: tuple[str, ...] = ()) -> NoReturn:
         """Leaves because training diverged at `step`.
 
         `go_back`: the next attempt begins from before that; `batches`: those that it leaves out, as `EPOCH:BATCH`.
         """
-        self._say(
+        self._send_failure_once(
             Failed(
                 self.number, step, error[:MAX_ERROR], go_back=go_back, batches=batches, code=int(WorkerExit.DIVERGED)
             )
         )
         self.reporter.drain(DRAIN_TIMEOUT_S)
-        raise Leaving(int(WorkerExit.DIVERGED))
+        raise DeliberateExit(int(WorkerExit.DIVERGED))
 
-    def failed_by_member(self, what: str, words: Failed | None) -> None:
+    def report_member_failure(self, what: str, words: Failed | None) -> None:
         """Says once that a process which trains together with this one is gone, in its own words if it had any."""
         if words is None:
-            self._say(Failed(self.number, None, what))
+            self._send_failure_once(Failed(self.number, None, what))
         else:
-            self._say(replace(words, attempt=self.number, error=f"{what}: {words.error}"[:MAX_ERROR]))
+            self._send_failure_once(replace(words, attempt=self.number, error=f"{what}: {words.error}"[:MAX_ERROR]))
         self.reporter.drain(DRAIN_TIMEOUT_S)
 
-    def _say(self, words: Failed) -> None:
-        if not self.failed:
-            self.failed = True
-            self.reporter.say(words)
+    def _send_failure_once(self, words: Failed) -> None:
+        if not self.failure_sent:
+            self.failure_sent = True
+            self.reporter.send_message(words)
 
-    def give_up(self, code: WorkerExit, error: str, step: int | None = None) -> NoReturn:
+    def exit_with_error(self, code: WorkerExit, error: str, step: int | None = None) -> NoReturn:
         """Says why, and leaves the process with the code that says which kind of failure it is."""
-        self.last_words(error, step, code=int(code))
+        self.report_failure(error, step, code=int(code))
         self.reporter.drain(DRAIN_TIMEOUT_S)
-        raise Leaving(int(code))
+        raise DeliberateExit(int(code))
 
-    def excepted(self, error: BaseException, step: int | None = None) -> None:
+    def report_exception(self, error: BaseException, step: int | None = None) -> None:
         """Last words for an exception in the script; its traceback goes to stderr as always."""
         detail = "".join(traceback.format_exception(error))
-        self.last_words(
-            one_line(error), step, detail, out_of_memory=lacks_memory(error), code=int(WorkerExit.USER_ERROR)
+        self.report_failure(
+            describe_error(error), step, detail, out_of_memory=is_out_of_memory(error), code=int(WorkerExit.USER_ERROR)
         )
 
 
@@ -135,7 +139,7 @@ _DISK_FULL = ("no space left", "quota exceeded")
 """As strerror(3) says ENOSPC and EDQUOT, inside TensorFlow's messages."""
 
 
-def lacks_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an exception, or what it was raised from, says that there was no memory left.
 
     TensorFlow has one class for memory and for disks; the text tells them apart.
@@ -143,19 +147,19 @@ def lacks_memory(error: BaseException) -> bool:
     one: BaseException | None = error
     seen: set[int] = set()  # `raise error from error` makes a circle
     while one is not None and id(one) not in seen:
-        if _OUT_OF_MEMORY & {kind.__name__ for kind in type(one).__mro__} and not says_disk_full(str(one)):
+        if _OUT_OF_MEMORY & {kind.__name__ for kind in type(one).__mro__} and not mentions_full_disk(str(one)):
             return True
         seen.add(id(one))
         one = one.__cause__
     return False
 
 
-def says_disk_full(text: str) -> bool:
+def mentions_full_disk(text: str) -> bool:
     """Whether an error's text says that there is no space, or no quota, left on a disk."""
     return any(each in text.lower() for each in _DISK_FULL)
 
 
-def one_line(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An exception as Python prints it, on one line."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
@@ -163,35 +167,35 @@ def one_line(error: BaseException) -> str:
 _current: Attempt | None = None
 
 
-def begin() -> Attempt:
+def begin_attempt() -> Attempt:
     """Reads the launch environment and, under a daemon, says hello. Leaves with BAD_LAUNCH if it can't."""
     global _current
-    requests = Requests()
+    requests = PendingRequests()
     try:
         told = launch.from_environment(os.environ)
-        daemon = standby.watch(told.waits_for) if told.waits_for is not None else None
-        channel = Channel(told.control, requests, daemon) if told.control is not None else None
+        daemon = standby.open_daemon_pidfd(told.waits_for) if told.waits_for is not None else None
+        channel = WorkerChannel(told.control, requests, daemon) if told.control is not None else None
     except LaunchError as error:
-        _refuse(f"cannot start: {error}")
+        _exit_bad_launch(f"cannot start: {error}")
     except OSError as error:
-        _refuse(
+        _exit_bad_launch(
             f"cannot open the control pipe {error.filename}: {error.strerror}; is the daemon's runtime folder there?"
         )
     if told.member is not None:
-        from worker.process.local_processes import MemberEnd  # it reads this module
+        from worker.process.local_processes import MemberReporter  # it reads this module
 
-        _current = Attempt(told, requests, MemberEnd(told.member))
-        _hide_launch()
-        _report_uncaught(_current)
+        _current = Attempt(told, requests, MemberReporter(told.member))
+        _remove_launch_variables()
+        _report_uncaught_exceptions(_current)
         return _current
     if channel is None:
-        _current = Attempt(told, requests, Terminal())
-        _start_others(told)
+        _current = Attempt(told, requests, ConsoleReporter())
+        _start_local_processes(told)
         return _current
     _current = Attempt(told, requests, channel, channel, number=channel.attempt)
-    channel.on_promoted = _current.become
-    _hide_launch()
-    _report_uncaught(_current)
+    channel.on_promoted = _current.promote
+    _remove_launch_variables()
+    _report_uncaught_exceptions(_current)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             line_buffering=True
@@ -199,55 +203,57 @@ def begin() -> Attempt:
     if not faulthandler.is_enabled():
         faulthandler.enable(2)  # the daemon sends SIGABRT to a worker that hangs: all threads' stacks go to stderr
     try:
-        stack_dumps.register(channel.pipes)
+        stack_dumps.dump_stacks_on_signal(channel.pipes)
     except OSError as error:
-        _current.reporter.remark(f"cannot leave stacks for a hang: {error}; they go to stderr alone")
-    channel.serve()  # last: a standby that has said hello may become an attempt at once, its pipes elsewhere
-    _start_others(told)
+        _current.reporter.show_message(f"cannot leave stacks for a hang: {error}; they go to stderr alone")
+    channel.start()  # last: a standby that has said hello may become an attempt at once, its pipes elsewhere
+    _start_local_processes(told)
     return _current
 
 
-def _start_others(told: Launch) -> None:
+def _start_local_processes(told: Launch) -> None:
     """Those that train together with this process, at once: so all import TensorFlow at the same time."""
     if told.waits_for is None and told.strategy == "multiworker" and told.workers is not None and told.workers > 1:
         from worker.process import local_processes  # it reads this module
 
         try:
-            local_processes.start(told.workers)
+            local_processes.start_local_processes(told.workers)
         except OSError as error:
-            this().give_up(WorkerExit.USER_ERROR, f"cannot start {counted(told.workers - 1, 'more worker')}: {error}")
+            current_attempt().exit_with_error(
+                WorkerExit.USER_ERROR, f"cannot start {counted(told.workers - 1, 'more worker')}: {error}"
+            )
 
 
-def present() -> Attempt:
+def attempt_or_standby() -> Attempt:
     """What `begin` began: an attempt, or a standby that may become one."""
-    return _current if _current is not None else begin()
+    return _current if _current is not None else begin_attempt()
 
 
-def this() -> Attempt:
+def current_attempt() -> Attempt:
     """The attempt that this process is. A standby waits here until it is one: nobody trains before."""
-    begun = present()
+    begun = attempt_or_standby()
     if begun.channel is not None and begun.is_standby:
-        standby.wait(begun)
+        standby.wait_for_promotion(begun)
     return begun
 
 
-def _refuse(text: str) -> NoReturn:
-    remark(text)
+def _exit_bad_launch(text: str) -> NoReturn:
+    print_message(text)
     raise SystemExit(int(WorkerExit.BAD_LAUNCH))
 
 
-def _hide_launch() -> None:
+def _remove_launch_variables() -> None:
     """Children that import this package too (data loaders) must not take themselves for the worker."""
     for name in os.environ.keys() - launch.without_launch_variables(os.environ).keys():
         del os.environ[name]
 
 
-def _report_uncaught(attempt: Attempt) -> None:
+def _report_uncaught_exceptions(attempt: Attempt) -> None:
     """Tells the daemon of an exception that ends the script anywhere, also before there is a Run."""
     previous = sys.excepthook
 
     def report(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-        attempt.excepted(error)
+        attempt.report_exception(error)
         previous(kind, error, where)
 
     sys.excepthook = report

@@ -1,24 +1,24 @@
 """What a worker without a daemon tells the person before it: one line on stderr for what matters."""
 
 from supervisor.protocol.messages import Committed, Done, Failed, FromWorker, Progress, Restored, SaveFailed
-from worker.process.user_messages import remark
+from worker.process.user_messages import print_message
 
 
-class Terminal:
+class ConsoleReporter:
     """Says on stderr what a daemon would be told."""
 
-    def say(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         """One line for what a person wants to know."""
         line = _line(message)
         if line is not None:
-            self.remark(line)
+            self.show_message(line)
 
-    def progress(self, message: Progress) -> None:
+    def send_progress(self, message: Progress) -> None:
         """Nothing: the script shows its own progress."""
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """One line as it is."""
-        remark(text)
+        print_message(text)
 
     def drain(self, timeout: float) -> bool:
         """Nothing waits."""

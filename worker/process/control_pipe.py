@@ -42,18 +42,18 @@ from supervisor.protocol.messages import (
     WorkerStatus,
 )
 from worker.process import truncation
-from worker.process.requests import Asked, Requests
-from worker.process.user_messages import remark
+from worker.process.requests import PendingRequests, SaveRequest
+from worker.process.user_messages import print_message
 
 MAX_WAITING = 1000  # lines kept while the daemon is away; the oldest go first: a newer commit says more
 READ_BYTES = 64 * 1024  # what a pipe holds
 _OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # read-write: neither side's death closes the pipe
 
 
-class Channel:
+class WorkerChannel:
     """Both control pipes of this attempt. `say` and `progress` return at once; a thread does the rest."""
 
-    def __init__(self, control: Control, requests: Requests, daemon: int | None = None) -> None:
+    def __init__(self, control: Control, requests: PendingRequests, daemon: int | None = None) -> None:
         """Opens the pipes; `serve` begins. Raises OSError if they can't be opened.
 
         `daemon`: of a standby, a pidfd of the daemon, with which it ends until it is an attempt.
@@ -63,72 +63,72 @@ class Channel:
         """Called, from the thread, when the standby becomes an attempt."""
         self._daemon = daemon
         self._promoted = threading.Event()
-        self._orders: list[Go | Flush] = []  # heard by this attempt, for whoever is executed in its place
+        self._unserved_orders: list[Go | Flush] = []  # heard by this attempt, for whoever is executed in its place
         self._requests = requests
         self._incoming = os.open(control.pipes / layout.TO_WORKER, _OPEN_FLAGS)
         self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._waiting: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
-        self._taking = threading.Lock()
-        self._latest: Progress | None = None  # not sent yet; a newer one takes its place
+        self._outbox: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
+        self._progress_lock = threading.Lock()
+        self._unsent_progress: Progress | None = None  # not sent yet; a newer one takes its place
         self._unsent = b""  # rest of a line that did not fit into the pipe
         self.pipes = control.pipes
         self._restored: Restored | None = None  # what `identify` asks for, this and the next three
         self._committed: tuple[Committed, float] | None = None  # the newest, and when (monotonic)
-        self._progress: Progress | None = None
+        self._last_progress: Progress | None = None
         self._done: Done | None = None
         self._go: Go | None = None
-        self._go_heard = threading.Event()
+        self._go_received = threading.Event()
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="stepkeeper-control", daemon=True)
+        self._thread = threading.Thread(target=self._run_thread, name="stepkeeper-control", daemon=True)
 
-    def serve(self) -> None:
+    def start(self) -> None:
         """Says hello, and hears what comes from now on."""
-        self.say(self._hello())
+        self.send_message(self._hello())
         self._thread.start()
-        os.register_at_fork(after_in_child=self._forked)
+        os.register_at_fork(after_in_child=self._disable_in_child)
 
-    def say(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         """Queues what must arrive; kept in memory while the daemon is away."""
         if self._closed:
             return
-        self._note(message)
-        if isinstance(message, Done | Failed) and (latest := self._take_latest()) is not None:
-            self._waiting.append(truncation.line(latest))  # nothing is heard of it after these
-        self._waiting.append(truncation.line(message))
-        self._rouse()
+        self._record_sent(message)
+        if isinstance(message, Done | Failed) and (latest := self._pop_latest_progress()) is not None:
+            self._outbox.append(truncation.encode_within_limit(latest))  # nothing is heard of it after these
+        self._outbox.append(truncation.encode_within_limit(message))
+        self._wake_thread()
 
-    def progress(self, message: Progress) -> None:
+    def send_progress(self, message: Progress) -> None:
         """Offers what is worth knowing only while it is new: dropped for a newer one if the pipe is full."""
         if self._closed:
             return
-        with self._taking:
-            unsent = self._latest
+        with self._progress_lock:
+            unsent = self._unsent_progress
             if unsent is not None and unsent.data_s is not None:  # that time is gone, whether or not it is told alone
                 message = replace(message, data_s=unsent.data_s + (message.data_s or 0.0))
-            self._progress = self._latest = message
-        self._rouse()
+            self._last_progress = self._unsent_progress = message
+        self._wake_thread()
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """One line on stderr, which the daemon keeps in the job's log."""
-        remark(text)
+        print_message(text)
 
     def wait_for_go(self) -> Go:
         """Blocks until the daemon says where to begin."""
         while self._go is None:
-            self._go_heard.wait()
+            self._go_received.wait()
         return self._go
 
     def wait_for_promotion(self) -> None:
         """Blocks until the daemon says which attempt this process is."""
         self._promoted.wait()
 
-    def hand_back(self) -> None:
+    def return_unserved_orders(self) -> None:
         """Ends the thread, and puts what it heard back into the pipe, for who is executed in this process' place."""
         self._closed = True
-        self._rouse()
+        self._wake_thread()
         self._thread.join()
-        for message in self._orders:
+        for message in self._unserved_orders:
             os.write(self._incoming, codec.encode(message))
 
     def drain(self, timeout: float) -> bool:
@@ -136,8 +136,8 @@ class Channel:
         if self._closed or not self._thread.is_alive():
             return False
         reached = threading.Event()
-        self._waiting.append(reached)
-        self._rouse()
+        self._outbox.append(reached)
+        self._wake_thread()
         return reached.wait(timeout)
 
     def close(self) -> None:
@@ -145,38 +145,38 @@ class Channel:
         if self._closed:
             return
         self._closed = True
-        self._rouse()
+        self._wake_thread()
         self._thread.join()
         for descriptor in (self._incoming, self._outgoing, self._wake):
             os.close(descriptor)
 
-    def _forked(self) -> None:
+    def _disable_in_child(self) -> None:
         """A forked process is not the worker: nothing that it says counts, its last words neither."""
         self._closed = True
 
-    def _note(self, message: FromWorker) -> None:
+    def _record_sent(self, message: FromWorker) -> None:
         """Keeps what a daemon that comes later has to know."""
         match message:
             case Restored():
                 self._restored = message
             case Committed():
                 self._committed = message, time.monotonic()
-                self._requests.answered(message.flushes)
+                self._requests.mark_answered(message.flushes)
             case SaveFailed():
-                self._requests.answered(message.flushes)
+                self._requests.mark_answered(message.flushes)
             case Done() | Failed():
                 self._done = message if isinstance(message, Done) else self._done
-                self._leave_behind(message)
+                self._write_last_words(message)
 
-    def _leave_behind(self, message: Done | Failed) -> None:
+    def _write_last_words(self, message: Done | Failed) -> None:
         """Beside the pipes, for a daemon that comes when this process is gone: what is in a pipe goes with us."""
         try:
             with (self.pipes / layout.LAST_WORDS).open("ab") as file:
-                file.write(truncation.line(message))
+                file.write(truncation.encode_within_limit(message))
         except OSError as error:  # the pipe has it too, for the daemon that lives
-            self.remark(f"cannot leave a note in {self.pipes}: {error}")
+            self.show_message(f"cannot leave a note in {self.pipes}: {error}")
 
-    def _rouse(self) -> None:
+    def _wake_thread(self) -> None:
         os.eventfd_write(self._wake, 1)
 
     def _hello(self) -> Hello:
@@ -184,7 +184,7 @@ class Channel:
 
     # --- the thread ----------------------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
+    def _run_thread(self) -> None:
         poll = select.poll()
         poll.register(self._incoming, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -192,18 +192,18 @@ class Channel:
             poll.register(self._daemon, select.POLLIN)
         decoder = codec.Decoder()
         while not self._closed:
-            full = not self._empty_out()
+            full = not self._write_queued()
             poll.register(self._outgoing, select.POLLOUT if full else 0)
             ready = {descriptor for descriptor, _ in poll.poll()}
             if self._wake in ready:
                 os.eventfd_read(self._wake)
             if self._incoming in ready:
                 for message in decoder.feed(os.read(self._incoming, READ_BYTES)):
-                    self._hear(message)
+                    self._on_message(message)
             if self._daemon is not None and (self._promoted.is_set() or self._daemon in ready):
-                self._leave_daemon(poll)
+                self._stop_watching_daemon(poll)
 
-    def _leave_daemon(self, poll: select.poll) -> None:
+    def _stop_watching_daemon(self, poll: select.poll) -> None:
         """An attempt trains on without a daemon; a standby must not, as the next daemon would start another one."""
         if not self._promoted.is_set():
             os._exit(int(WorkerExit.STOPPED))
@@ -212,9 +212,9 @@ class Channel:
             os.close(self._daemon)
             self._daemon = None
 
-    def _empty_out(self) -> bool:
+    def _write_queued(self) -> bool:
         """Writes until nothing is left or the pipe is full; whether nothing is left."""
-        while self._unsent or self._take_next():
+        while self._unsent or self._load_next_line():
             try:
                 written = os.write(self._outgoing, self._unsent)
             except BlockingIOError:
@@ -222,74 +222,76 @@ class Channel:
             self._unsent = self._unsent[written:]
         return True
 
-    def _take_next(self) -> bool:
+    def _load_next_line(self) -> bool:
         """Makes the next line the one to send: what must arrive first, then the latest progress."""
-        while self._waiting:
-            following = self._waiting.popleft()
+        while self._outbox:
+            following = self._outbox.popleft()
             if isinstance(following, bytes):
                 self._unsent = following
                 return True
             following.set()
-        if (latest := self._take_latest()) is not None:
-            self._unsent = truncation.line(latest)
+        if (latest := self._pop_latest_progress()) is not None:
+            self._unsent = truncation.encode_within_limit(latest)
         return latest is not None
 
-    def _take_latest(self) -> Progress | None:
-        with self._taking:
-            latest, self._latest = self._latest, None
+    def _pop_latest_progress(self) -> Progress | None:
+        with self._progress_lock:
+            latest, self._unsent_progress = self._unsent_progress, None
         return latest
 
-    def _hear(self, message: Message | codec.ProtocolError) -> None:
+    def _on_message(self, message: Message | codec.ProtocolError) -> None:
         if isinstance(message, codec.ProtocolError):
-            self.remark(f"cannot understand the daemon: {message}")
+            self.show_message(f"cannot understand the daemon: {message}")
         elif message.attempt == self.attempt:
-            self._obey(message)
+            self._on_order(message)
         elif self.attempt == STANDBY and isinstance(message, Promote):
-            self._become(message)
+            self._on_promote(message)
 
-    def _become(self, message: Promote) -> None:
+    def _on_promote(self, message: Promote) -> None:
         self.attempt, self.pipes = message.attempt, Path(message.pipes)
         self.on_promoted(message)
-        self.say(self._hello())
+        self.send_message(self._hello())
         self._promoted.set()
 
-    def _obey(self, message: Message) -> None:
+    def _on_order(self, message: Message) -> None:
         match message:
             case Go():
-                self._orders.append(message)
+                self._unserved_orders.append(message)
                 self._go = self._go or message
-                self._go_heard.set()
+                self._go_received.set()
             case Flush():
                 if self._restored is None:
-                    self._orders.append(message)
-                self.say(Flushing(self.attempt, message.id, self._requests.step))
-                self._requests.ask(Asked((message.id,), stop=message.then is Then.STOP))
+                    self._unserved_orders.append(message)
+                self.send_message(Flushing(self.attempt, message.id, self._requests.step))
+                self._requests.add_save_request(SaveRequest((message.id,), stop=message.then is Then.STOP))
             case Export():
-                self._take_export(message)
+                self._on_export(message)
             case Identify():
-                self._identify()
+                self._on_identify()
 
-    def _take_export(self, message: Export) -> None:
+    def _on_export(self, message: Export) -> None:
         if self._requests.can_export:
-            self._requests.exports.append(message.id)
+            self._requests.pending_exports.append(message.id)
         else:
             error = "cannot export: this program trains without worker.Run, or is not that far yet"
-            self.say(Exported(self.attempt, message.id, self._requests.step, error=error))
+            self.send_message(Exported(self.attempt, message.id, self._requests.step, error=error))
 
-    def _identify(self) -> None:
+    def _on_identify(self) -> None:
         """All that a daemon which has just begun needs to know; the newest of each kind stands for those before."""
-        self.say(self._hello())
+        self.send_message(self._hello())
         if self._restored is not None:
-            self.say(self._restored)
+            self.send_message(self._restored)
         if (last := self._committed) is not None:
-            self._waiting.append(truncation.line(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
-        if self._progress is not None:
-            self._waiting.append(truncation.line(replace(self._progress, data_s=None)))
+            self._outbox.append(
+                truncation.encode_within_limit(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1])))
+            )
+        if self._last_progress is not None:
+            self._outbox.append(truncation.encode_within_limit(replace(self._last_progress, data_s=None)))
         if self._done is not None:
-            self._waiting.append(truncation.line(self._done))
-        self.say(self._standing())
+            self._outbox.append(truncation.encode_within_limit(self._done))
+        self.send_message(self._status())
 
-    def _standing(self) -> WorkerStatus:
+    def _status(self) -> WorkerStatus:
         requests, restored = self._requests, self._restored
         if self._done is not None:
             phase = Phase.DONE
@@ -303,7 +305,7 @@ class Channel:
             phase,
             None if restored is None else max(restored.step, requests.step),
             None if restored is None else restored.checkpoint,
-            tuple(sorted(requests.unanswered.copy())),
-            requests.last_flush,
-            Then.STOP if requests.stops else Then.GO_ON,
+            tuple(sorted(requests.unanswered_flushes.copy())),
+            requests.last_flush_id,
+            Then.STOP if requests.stop_requested else Then.GO_ON,
         )

@@ -22,7 +22,7 @@ from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Launch, Member
 from supervisor.protocol.messages import Failed, FromWorker, Progress
 from worker.process import attempt, truncation
-from worker.process.user_messages import remark
+from worker.process.user_messages import print_message
 
 LEAVE_TIMEOUT_S = 10.0  # for a member to end once training is over; what it still does then is the script's own affair
 REAP_TIMEOUT_S = 5.0  # its socket closes a moment before the process is gone
@@ -33,7 +33,7 @@ CAUSE_S = 2.0  # a member is seen to be gone at once; this is for a busy host
 CLUSTER = "TF_CONFIG"
 
 
-class MemberEnd:
+class MemberReporter:
     """Whom a member tells what happens to it: the chief hears of its failure, a person reads the rest on stderr."""
 
     def __init__(self, member: Member) -> None:
@@ -41,46 +41,46 @@ class MemberEnd:
         self._rank = member.rank
         self._link = socket.socket(fileno=member.link)
         os.set_inheritable(member.link, False)
-        atexit.register(self._say_goodbye)
-        threading.Thread(target=self._follow, name="stepkeeper-member", daemon=True).start()
+        atexit.register(self._on_exit)
+        threading.Thread(target=self._exit_with_chief, name="stepkeeper-member", daemon=True).start()
 
-    def say(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         """The chief says everything but a failure here itself."""
         if isinstance(message, Failed):
             with contextlib.suppress(OSError):
-                self._link.sendall(truncation.line(message))
+                self._link.sendall(truncation.encode_within_limit(message))
 
-    def progress(self, message: Progress) -> None:
+    def send_progress(self, message: Progress) -> None:
         """The chief's."""
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """One line on stderr."""
-        remark(f"worker {self._rank}: {text}")
+        print_message(f"worker {self._rank}: {text}")
 
     def drain(self, timeout: float) -> bool:
         """Nothing waits."""
         return True
 
-    def _say_goodbye(self) -> None:
+    def _on_exit(self) -> None:
         """The script is over. What is left is TensorFlow's shutdown, which waits for the chief's."""
-        if not attempt.this().failed:
+        if not attempt.current_attempt().failure_sent:
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
 
-    def _follow(self) -> NoReturn:
+    def _exit_with_chief(self) -> NoReturn:
         with contextlib.suppress(OSError):
             while self._link.recv(READ_BYTES):
                 pass
         os._exit(int(WorkerExit.STOPPED))  # no clean-up: it could wait for the chief
 
 
-class Members:
+class LocalProcesses:
     """The chief's view of them. The first that ends before its time ends this process, with the same words and code."""
 
     def __init__(self, count: int) -> None:
         """Starts `count` - 1 processes. Raises OSError if one can't be started; then none is left."""
         self.count = count
-        self._parting = False
+        self._exits_allowed = False
         self._all_left = threading.Event()
         self._links: dict[socket.socket, int] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -93,25 +93,25 @@ class Members:
             self._kill()
             raise
         os.environ[CLUSTER] = _cluster(addresses, 0)
-        atexit.register(self._part)
-        threading.Thread(target=self._watch, name="stepkeeper-members", daemon=True).start()
+        atexit.register(self._on_exit)
+        threading.Thread(target=self._watch_members, name="stepkeeper-members", daemon=True).start()
 
-    def must_stay(self) -> None:
+    def require_all_alive(self) -> None:
         """Training begins: from now on all die with the first of them that does."""
-        self._parting = False
+        self._exits_allowed = False
 
-    def may_end(self) -> None:
+    def allow_exits(self) -> None:
         """Training is over for all of them: from now on it is no failure if one ends."""
-        self._parting = True
+        self._exits_allowed = True
 
-    def await_cause(self) -> None:
+    def wait_for_member_failure(self) -> None:
         """Call it when a step failed here: if that is because a member died, its words are the ones that count."""
         time.sleep(CAUSE_S)  # the watching thread ends this process meanwhile
 
     def _start(self, rank: int, addresses: list[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            told = attempt.this().launch
+            told = attempt.current_attempt().launch
             member = Launch(
                 job=told.job, checkpoint_dir=told.checkpoint_dir, strategy=told.strategy, workers=told.workers,
                 deterministic=told.deterministic, strict=told.strict, on_nan=told.on_nan, loss_spike=told.loss_spike,
@@ -129,7 +129,7 @@ class Members:
                 pass_fds=[theirs.fileno()],
             )  # fmt: skip
 
-    def _watch(self) -> None:
+    def _watch_members(self) -> None:
         decoders = {rank: codec.Decoder() for rank in self._links.values()}
         poll = select.poll()
         links = {link.fileno(): (link, rank) for link, rank in self._links.items()}
@@ -143,29 +143,29 @@ class Members:
                 if words is not None or not content:
                     poll.unregister(descriptor)
                     del links[descriptor]
-                    self._ended(rank, words)
+                    self._on_member_exit(rank, words)
         self._all_left.set()
 
-    def _ended(self, rank: int, words: Failed | None) -> None:
-        if self._parting:
+    def _on_member_exit(self, rank: int, words: Failed | None) -> None:
+        if self._exits_allowed:
             return
         process = self._processes[rank]
         try:
             code = process.wait(REAP_TIMEOUT_S)
         except subprocess.TimeoutExpired:  # it said that it failed, or let go of us, and lives
             code = int(WorkerExit.USER_ERROR)
-        self._parting = True
-        attempt.this().failed_by_member(f"worker {rank} of {self.count} {_in_words(code)}", words)
+        self._exits_allowed = True
+        attempt.current_attempt().report_member_failure(f"worker {rank} of {self.count} {_describe_exit(code)}", words)
         self._kill()
         os._exit(code if code > 0 else 128 - code if code else int(WorkerExit.USER_ERROR))
 
-    def _part(self) -> None:
+    def _on_exit(self) -> None:
         """At the end of this process. A member may still be at the end of its script; after a failure none may."""
         if os.getpid() != self._owner:  # a child forked by the script
             return
-        if self._parting and not attempt.this().failed and self._all_left.wait(LEAVE_TIMEOUT_S):
+        if self._exits_allowed and not attempt.current_attempt().failure_sent and self._all_left.wait(LEAVE_TIMEOUT_S):
             return  # TensorFlow's shutdown, here and there, waits for each other
-        self._parting = True
+        self._exits_allowed = True
         self._kill()
 
     def _kill(self) -> None:
@@ -182,7 +182,7 @@ def _read(link: socket.socket) -> bytes:
         return b""
 
 
-def _in_words(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code >= 0:
         return f"ended with exit status {code}"
     try:
@@ -208,17 +208,17 @@ def _free_ports(count: int) -> list[int]:
             each.close()
 
 
-_started: Members | None = None
+_started: LocalProcesses | None = None
 
 
-def start(count: int) -> Members:
+def start_local_processes(count: int) -> LocalProcesses:
     """Starts the others, once in a process."""
     global _started
     if _started is None:
-        _started = Members(count)
+        _started = LocalProcesses(count)
     return _started
 
 
-def started() -> Members | None:
+def find_local_processes() -> LocalProcesses | None:
     """Those that this process started; None: it is alone, or a member itself."""
     return _started

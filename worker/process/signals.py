@@ -10,17 +10,17 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-from worker.process.requests import Asked, Requests
+from worker.process.requests import PendingRequests, SaveRequest
 
 Handler = Callable[[int, FrameType | None], object]
 _HANDLED = (signal.SIGTERM, signal.SIGINT)
 _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler, None)  # None: installed by C code; can't be called from here
 
 
-class PoliteStop:
+class StopSignals:
     """While entered, both signals ask for a flush and a stop. Does nothing outside the main thread."""
 
-    def __init__(self, requests: Requests) -> None:
+    def __init__(self, requests: PendingRequests) -> None:
         self._requests = requests
         self._before: dict[signal.Signals, Handler | int | None] = {}
 
@@ -41,7 +41,7 @@ class PoliteStop:
         self._before.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._requests.ask(Asked(stop=True))
+        self._requests.add_save_request(SaveRequest(stop=True))
         before = self._before.get(signal.Signals(number))
         if callable(before) and before not in _DEFAULTS:
             before(number, frame)

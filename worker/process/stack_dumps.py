@@ -9,7 +9,7 @@ from supervisor.protocol import layout
 _file: int | None = None  # kept open: the handler writes to the descriptor, also where nothing can be opened any more
 
 
-def register(pipes: Path) -> None:
+def dump_stacks_on_signal(pipes: Path) -> None:
     """From now on the daemon's signal is answered, in C, at once, also inside a TensorFlow call. Raises OSError.
 
     The file is made last: it tells the daemon that the signal, which would end any other process, is safe.

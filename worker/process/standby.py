@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 WARM, HOT = launch.STANDBYS
 DRAIN_TIMEOUT_S = 1.0  # a daemon that doesn't read must not keep a relaunch
 
-Sources = dict[str, tuple[int, int, int] | None]
+SourceStamps = dict[str, tuple[int, int, int] | None]
 """By path: time of the last change (ns), size and inode; None: it isn't there."""
 
 _began_ns = time.time_ns()
 _folder = Path.cwd()
 
 
-def watch(daemon: DaemonIdentity) -> int:
+def open_daemon_pidfd(daemon: DaemonIdentity) -> int:
     """A pidfd of the daemon that started this process. Leaves the process if it is gone."""
     try:
         descriptor = os.pidfd_open(daemon.pid)
@@ -39,7 +39,7 @@ def watch(daemon: DaemonIdentity) -> int:
     return descriptor
 
 
-def wait(present: "Attempt", kind: str = WARM) -> None:
+def wait_for_promotion(present: "Attempt", kind: str = WARM) -> None:
     """Blocks until the daemon makes this process an attempt.
 
     If a source that was loaded has changed meanwhile, the process executes itself anew, as that attempt.
@@ -47,21 +47,21 @@ def wait(present: "Attempt", kind: str = WARM) -> None:
     channel = present.channel
     if channel is None:
         return
-    before = sources()
-    channel.say(Ready(STANDBY, kind, os.getpid(), (time.time_ns() - _began_ns) / 1e9))
+    before = stamp_sources()
+    channel.send_message(Ready(STANDBY, kind, os.getpid(), (time.time_ns() - _began_ns) / 1e9))
     channel.wait_for_promotion()
-    changed = differences(before, sources(), _began_ns)
+    changed = changed_sources(before, stamp_sources(), _began_ns)
     if changed:
-        start_anew(present, f"{changed[0]} has changed since the standby loaded it")
+        restart_process(present, f"{changed[0]} has changed since the standby loaded it")
 
 
-def start_anew(present: "Attempt", why: str) -> NoReturn:
+def restart_process(present: "Attempt", why: str) -> NoReturn:
     """Executes the same command in this process' place, as an attempt that was never a standby."""
     channel = present.channel
-    present.reporter.remark(f"{why}; loads everything again")
+    present.reporter.show_message(f"{why}; loads everything again")
     present.reporter.drain(DRAIN_TIMEOUT_S)
     if channel is not None:
-        channel.hand_back()
+        channel.return_unserved_orders()
     sys.stdout.flush()
     sys.stderr.flush()
     os.chdir(_folder)
@@ -71,22 +71,22 @@ def start_anew(present: "Attempt", why: str) -> NoReturn:
     )
 
 
-def sources() -> Sources:
+def stamp_sources() -> SourceStamps:
     """The job's own files among the modules that are loaded, and the folders that packages are installed in."""
-    return {path: _look(path) for path in (*_own_files(), *_installed())}
+    return {path: _stamp_file(path) for path in (*_own_module_files(), *_package_folders())}
 
 
-def differences(before: Sources, now: Sources, since_ns: int) -> list[str]:
+def changed_sources(before: SourceStamps, now: SourceStamps, since_ns: int) -> list[str]:
     """Those that changed after they were loaded. `since_ns`: when loading began (Unix time).
 
     A file that changed while others were being loaded counts too: nobody knows which half was read.
     """
     fresh = {path for path, found in before.items() if found is not None and found[0] >= since_ns}
-    installed = set(_installed())  # bytecode may be written there while it is loaded
+    installed = set(_package_folders())  # bytecode may be written there while it is loaded
     return sorted({path for path in before if before[path] != now.get(path)} | (fresh - installed))
 
 
-def _look(path: str) -> tuple[int, int, int] | None:
+def _stamp_file(path: str) -> tuple[int, int, int] | None:
     try:
         found = Path(path).stat()
     except OSError:
@@ -94,10 +94,10 @@ def _look(path: str) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _own_files() -> Iterator[str]:
+def _own_module_files() -> Iterator[str]:
     """Of modules that came with neither Python nor an installed package."""
     foreign = tuple(
-        f"{folder}{os.sep}" for folder in {*_installed(), *(sysconfig.get_paths().get(key) for key in _LIBRARIES)}
+        f"{folder}{os.sep}" for folder in {*_package_folders(), *(sysconfig.get_paths().get(key) for key in _LIBRARIES)}
         if folder is not None
     )  # fmt: skip
     for name, module in list(sys.modules.items()):
@@ -112,7 +112,7 @@ _LIBRARIES = ("stdlib", "platstdlib")
 _GENERATED = "__autograph_generated_file"  # TensorFlow's, in the folder for temporary files, while it traces
 
 
-def _installed() -> list[str]:
+def _package_folders() -> list[str]:
     """Where packages are installed: a folder changes when one comes, goes, or is another version."""
     paths = sysconfig.get_paths()
     found = {paths["purelib"], paths["platlib"], *site.getsitepackages()}

@@ -14,15 +14,15 @@ TRACEBACK = 3000  # the end of it: there the cause stands
 BATCHES = 1000  # all of them are in a file besides (divergence.py)
 
 
-def line(message: FromWorker) -> bytes:
+def encode_within_limit(message: FromWorker) -> bytes:
     """As `codec.encode`, of a message that may be too long."""
     try:
         return codec.encode(message)
     except codec.ProtocolError:
-        return codec.encode(_abridged(message))
+        return codec.encode(_shortened(message))
 
 
-def _abridged(message: FromWorker) -> FromWorker:
+def _shortened(message: FromWorker) -> FromWorker:
     match message:
         case Progress() | Done():
             return replace(message, metrics={name: each for name, each in message.metrics.items() if len(name) <= NAME})

@@ -4,7 +4,7 @@ import contextlib
 import sys
 
 
-def remark(text: str) -> None:
+def print_message(text: str) -> None:
     """One line. Where nobody reads stderr any more, or a script closed it, nothing is said, and training goes on."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.write(f"stepkeeper: {text}\n")

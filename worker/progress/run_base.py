@@ -9,8 +9,8 @@ from types import TracebackType
 
 from supervisor.protocol.messages import Progress
 from worker.process import attempt
-from worker.process.attempt import DRAIN_TIMEOUT_S, Leaving
-from worker.process.signals import PoliteStop
+from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
+from worker.process.signals import StopSignals
 from worker.progress.tensorboard import TensorBoardWriter
 
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each costs a wait for the step's figures
@@ -22,8 +22,8 @@ class RunBase:
     def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
         self.step = 0
         self.total_steps = None if total_steps is None else math.ceil(total_steps)  # NumPy's and 1e5 too
-        self._attempt = attempt.this()
-        self._stop = PoliteStop(self._attempt.requests)
+        self._attempt = attempt.current_attempt()
+        self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
         if summaries is not None:
             self._tensorboard = TensorBoardWriter(Path(summaries), self._attempt.reporter, summary_every)
@@ -38,7 +38,7 @@ class RunBase:
         try:
             if error is None:
                 self._finish()
-            elif not isinstance(error, Leaving):
+            elif not isinstance(error, DeliberateExit):
                 self._failed(error)
         except BaseException as later:
             self._end_run(later)
@@ -50,10 +50,10 @@ class RunBase:
         try:
             self._stop.remove()
             self._release()
-        except (Exception, Leaving) as error:
+        except (Exception, DeliberateExit) as error:
             if why is None:
                 raise
-            self._attempt.reporter.remark(f"besides, the end of the run failed: {attempt.one_line(error)}")
+            self._attempt.reporter.show_message(f"besides, the end of the run failed: {attempt.describe_error(error)}")
         finally:
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._close_tensorboard()
@@ -81,7 +81,7 @@ class RunBase:
         raise NotImplementedError
 
     def _failed(self, error: BaseException) -> None:
-        self._attempt.excepted(error, self.step)
+        self._attempt.report_exception(error, self.step)
 
     def _close_tensorboard(self) -> None:
         if self._tensorboard is not None:
@@ -113,7 +113,7 @@ class RunBase:
             data_s=self._pop_data_wait_s(),
             saving_s=self._saving_s,
         )
-        self._attempt.reporter.progress(self._last_progress)
+        self._attempt.reporter.send_progress(self._last_progress)
         return True
 
     def _report_section(self, section: str | None) -> None:
@@ -123,4 +123,4 @@ class RunBase:
             self._last_progress = replace(
                 self._last_progress, section=section, data_s=self._pop_data_wait_s(), saving_s=saving_s
             )
-            self._attempt.reporter.progress(self._last_progress)
+            self._attempt.reporter.send_progress(self._last_progress)

@@ -64,21 +64,21 @@ class TensorBoardWriter:
                 values[f"{TAG_PREFIX}/examples_per_s"] = per_s * rows
         self._write(lambda file: file.write_scalars(step, values))
 
-    def say(self, message: FromWorker) -> None:
+    def send_message(self, message: FromWorker) -> None:
         """Passes it on, and marks restarts and saves."""
         if isinstance(message, Restored):
             self._mark_restart(message)
         elif isinstance(message, Committed) and message.ago_s is None:
             self._mark_save(message)
-        self._reporter.say(message)
+        self._reporter.send_message(message)
 
-    def progress(self, message: Progress) -> None:
+    def send_progress(self, message: Progress) -> None:
         """Passes it on."""
-        self._reporter.progress(message)
+        self._reporter.send_progress(message)
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """Passes it on."""
-        self._reporter.remark(text)
+        self._reporter.show_message(text)
 
     def drain(self, timeout: float) -> bool:
         """Passes it on."""
@@ -96,7 +96,7 @@ class TensorBoardWriter:
         try:
             self._file = EventFile(self._folder, attempt)
         except OSError as error:
-            self._reporter.remark(f"writes no summaries for TensorBoard: {error}")
+            self._reporter.show_message(f"writes no summaries for TensorBoard: {error}")
             return
         came_from = f"goes on from {restored.checkpoint}" if restored.checkpoint else "begins"
         self._write(lambda file: file.write_session_start(step + 1))
@@ -122,6 +122,6 @@ class TensorBoardWriter:
             act(file)
         except OSError as error:
             self._file = None
-            self._reporter.remark(f"writes no more summaries for TensorBoard: {error}")
+            self._reporter.show_message(f"writes no more summaries for TensorBoard: {error}")
             with contextlib.suppress(OSError):
                 file.close()

@@ -12,28 +12,28 @@ from supervisor.protocol.launch import Interval
 from supervisor.protocol.messages import Restored
 from worker.checkpoint import foreign, tensorflow_conditions
 from worker.checkpoint.restore import (
-    Found,
+    RestoredCheckpoint,
     Unfit,
-    build,
-    restore,
+    build_variables,
+    restore_checkpoint,
 )
-from worker.checkpoint.save_parts import CheckpointWriter, Figures, Taken
-from worker.process.attempt import Attempt, one_line
+from worker.checkpoint.save_parts import CapturedTensors, StepBoundary, TensorFlowWriter
+from worker.process.attempt import Attempt, describe_error
 from worker.saving import conditions
-from worker.saving.cadence import Cadence, auto_of
-from worker.saving.directory import Opened, open_directory
+from worker.saving.cadence import Cadence, auto_interval_of
+from worker.saving.directory import OpenedDirectory, open_checkpoint_directory
 from worker.saving.save import (
-    Last,
+    CheckpointOrigin,
+    LastCheckpoint,
     NotFinite,
-    Origin,
     SaveError,
 )
-from worker.saving.scheduler import Saves
+from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, missing_variables
 from worker.state.state_file import TrainingState
 
 
-class Keeper(Saves[Figures, Taken]):
+class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
     """Between a run of TensorFlow's and its checkpoint directory."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Keeper(Saves[Figures, Taken]):
     ) -> None:
         """`own`: generators of the script's own, whose state is kept too. `diverged`: called, between two steps, once
         the state of a step was refused because it is not finite, with the last step that was; None: nobody looks."""
-        super().__init__(attempt, Cadence(interval, 0, time.monotonic(), auto_of(attempt.launch)))
+        super().__init__(attempt, Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch)))
         self._tracked = tracked
         self._strategy = strategy
         self._own = own
@@ -56,20 +56,20 @@ class Keeper(Saves[Figures, Taken]):
         self._directory = directory
         self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
 
-    def begin(self, total_steps: int | None) -> TrainingState | None:
+    def restore_or_begin(self, total_steps: int | None) -> TrainingState | None:
         """Restores and says so; None at a fresh start.
 
         Leaves the process (`WorkerExit`) where the directory can't be used or its checkpoint doesn't fit.
         """
-        build(self._tracked, self._strategy)
+        build_variables(self._tracked, self._strategy)
         found = None
         if self._directory is not None:
             found = self._open_and_restore(self._directory)
         else:
-            self._go_without()
+            self._begin_without_directory()
         state = found.state if found is not None else None
         step = state.step if state is not None else 0
-        self._cadence.begun(step, time.monotonic())
+        self._cadence.restart_interval(step, time.monotonic())
         restored = Restored(
             self._attempt.number,
             step,
@@ -79,10 +79,10 @@ class Keeper(Saves[Figures, Taken]):
             unmatched=found.unmatched if found is not None else (),
             changed=self._changed,
         )
-        self._attempt.reporter.say(restored)
+        self._attempt.reporter.send_message(restored)
         return state
 
-    def check(
+    def check_completeness(
         self, roots: Iterable[missing_variables.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
     ) -> None:
         """Looks for what training reaches from `roots` and no checkpoint would hold; `remedy` says what to do.
@@ -94,70 +94,74 @@ class Keeper(Saves[Figures, Taken]):
         try:
             self._left_out = missing_variables.find_missing(self._tracked, self._own, roots, exempt)
         except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
-            self._left_out = (f"perhaps more than is known: looking failed with {one_line(error)}",)
+            self._left_out = (f"perhaps more than is known: looking failed with {describe_error(error)}",)
         if not self._left_out:
             return
         text = f"the checkpoints don't hold {', '.join(self._left_out)}; {remedy}"
         if strict:
-            self._attempt.give_up(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
-        self._attempt.reporter.remark(text)
+            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
+        self._attempt.reporter.show_message(text)
 
     def release(self) -> None:
         self._diverged = None  # it is over, one way or another
-        super().release()
+        super().close()
 
     def _failed(self, step: int, error: SaveError) -> None:
         if isinstance(error, NotFinite) and self._diverged is not None:
             self._diverged(step, str(error), self._last.step if self._last is not None else 0)
 
-    def _go_without(self) -> None:
+    def _begin_without_directory(self) -> None:
         if self._attempt.channel is not None:
             self._attempt.channel.wait_for_go()
-        self._attempt.reporter.remark(
+        self._attempt.reporter.show_message(
             "trains without checkpoints; give worker.Run a directory=, or the job a checkpoint_dir"
         )
 
-    def _open_and_restore(self, directory: Path) -> Found | None:
-        opened = self._opened = self._open(directory)
+    def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
+        opened = self._opened = self._open_directory(directory)
         _ = self._tracked.save_counter  # so that `Checkpoint.restore(...).assert_consumed()` passes for other programs
-        found = self._restore(opened.restore) if opened.restore is not None else None
+        found = self._restore_from(opened.restore) if opened.restore is not None else None
         versions = tensorflow_conditions.versions()
         topology = tensorflow_conditions.topology(self._strategy)
-        remark = self._attempt.reporter.remark
+        remark = self._attempt.reporter.show_message
         present = {**versions, **topology}
-        self._changed = conditions.compare(present, opened.directory, opened.restore, remark, self._record)
-        self._writer = CheckpointWriter(
+        self._changed = conditions.report_changed_conditions(
+            present, opened.directory, opened.restore, remark, self._record_conditions
+        )
+        self._writer = TensorFlowWriter(
             self._tracked,
             opened.directory,
-            Origin(self._attempt.launch.job, self._attempt.number, versions, topology),
+            CheckpointOrigin(self._attempt.launch.job, self._attempt.number, versions, topology),
             self._attempt.launch.retention,
             tensorflow_conditions.replica_count(self._strategy),
             self._own,
             self._attempt.launch.checkpoint_make_room,
-            opened.lock.check,
+            opened.lock.check_not_superseded,
             must_be_finite=self._diverged is not None,
-            parts=self._parts,
+            parts=self._extra_files,
         )
         return found
 
-    def _open(self, directory: Path) -> Opened:
-        return open_directory(self._attempt, directory)
+    def _open_directory(self, directory: Path) -> OpenedDirectory:
+        return open_checkpoint_directory(self._attempt, directory)
 
-    def _parts(self) -> Mapping[str, bytes]:
+    def _extra_files(self) -> Mapping[str, bytes]:
         """More files for the checkpoint that is being taken: by name, their contents."""
         return {}
 
-    def _record(self, present: conditions.Conditions, directory: Path) -> None:
-        conditions.record(present, directory)
+    def _record_conditions(self, present: conditions.Conditions, directory: Path) -> None:
+        conditions.record_conditions(present, directory)
 
-    def _restore(self, path: Path) -> Found:
+    def _restore_from(self, path: Path) -> RestoredCheckpoint:
         """One of ours from its folder, or another program's from its prefix."""
         try:
             if not path.is_dir():
-                return foreign.restore(self._tracked, path)
-            found = restore(self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self._own)
+                return foreign.restore_foreign(self._tracked, path)
+            found = restore_checkpoint(
+                self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self._own
+            )
         except Unfit as error:
-            self._attempt.give_up(WorkerExit.CHECKPOINT_UNFIT, str(error))
+            self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
         if path.parent == self._directory:  # another job's has to be saved here too
-            self._last = Last(found.state.step, path.name, found.size_bytes)
+            self._last = LastCheckpoint(found.state.step, path.name, found.size_bytes)
         return found

@@ -20,13 +20,13 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Committed, SaveFailed
-from worker.checkpoint.restore import Found
-from worker.checkpoint.save_parts import Figures
+from worker.checkpoint.restore import RestoredCheckpoint
+from worker.checkpoint.save_parts import StepBoundary
 from worker.data.collectives import Gang
 from worker.process import local_processes
-from worker.process.attempt import Leaving
-from worker.run.checkpoint_keeper import Keeper
-from worker.saving.directory import Opened
+from worker.process.attempt import DeliberateExit
+from worker.run.checkpoint_keeper import RunCheckpoints
+from worker.saving.directory import OpenedDirectory
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 
@@ -37,7 +37,7 @@ PART = "worker-{}.npz"  # what only that worker holds, inside a checkpoint
 class NoLock:
     """The others hold no lock on the directory: they write nothing there."""
 
-    def check(self) -> None:
+    def check_not_superseded(self) -> None:
         """Nothing overtakes who doesn't write."""
 
     def release(self) -> None:
@@ -45,7 +45,7 @@ class NoLock:
 
 
 @dataclass(frozen=True, slots=True)
-class _Agreed:
+class _Agreement:
     """What all do after this step. `held`: a checkpoint holds it already. `newest`: the last step known to be saved."""
 
     saves: bool
@@ -57,7 +57,7 @@ class _Agreed:
     newest_bytes: int
 
 
-class GangKeeper(Keeper):
+class GangCheckpoints(RunCheckpoints):
     """The keeper of one of several workers. Every worker calls the same, between the same steps."""
 
     def __init__(self, gang: Gang, *given: Any) -> None:
@@ -66,17 +66,17 @@ class GangKeeper(Keeper):
         self._next = 0  # the step at which the next agreement is due
         self._stepped_at: tuple[int, float] | None = None
         self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: the step, their ids
-        self._heard = -1  # the newest saved step that this worker's daemon knows of
+        self._reported_step = -1  # the newest saved step that this worker's daemon knows of
 
     # --- the beginning ---
 
-    def _open(self, directory: Path) -> Opened:
+    def _open(self, directory: Path) -> OpenedDirectory:
         """The chief's choice of a checkpoint, which it has proven, is the choice of all."""
         gang, attempt = self._gang, self._attempt
         if gang.is_chief:
-            opened = super()._open(directory)
-            if (started := local_processes.started()) is not None:
-                started.must_stay()  # also where the script trains a second time
+            opened = super()._open_directory(directory)
+            if (started := local_processes.find_local_processes()) is not None:
+                started.require_all_alive()  # also where the script trains a second time
             gang.text_from_chief(json.dumps([attempt.number, str(opened.restore) if opened.restore else None]))
             return opened
         if attempt.channel is not None:
@@ -84,15 +84,15 @@ class GangKeeper(Keeper):
         number, path = json.loads(gang.text_from_chief(""))
         if attempt.channel is None:
             attempt.number = number
-        return Opened(directory, NoLock(), Path(path) if path is not None else None)
+        return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
 
-    def _restore(self, path: Path) -> Found:
-        found = super()._restore(path)
-        missing = self._fill_own(path, found)
-        self._agree_on(path, found)
-        return Found(found.name, found.state, (*found.unmatched, *missing), found.size_bytes, found.took_s)
+    def _restore(self, path: Path) -> RestoredCheckpoint:
+        found = super()._restore_from(path)
+        missing = self._restore_own_part(path, found)
+        self._require_same_state(path, found)
+        return RestoredCheckpoint(found.name, found.state, (*found.unmatched, *missing), found.size_bytes, found.took_s)
 
-    def _fill_own(self, path: Path, found: Found) -> tuple[str, ...]:
+    def _restore_own_part(self, path: Path, found: RestoredCheckpoint) -> tuple[str, ...]:
         """What only this worker held; what could not be given back, in words."""
         file = path / PART.format(self._gang.rank)
         if self._gang.is_chief or not path.is_dir():
@@ -101,14 +101,14 @@ class GangKeeper(Keeper):
             return (f"what worker {self._gang.rank} held for itself (written by fewer workers: it gets the chief's)",)
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as part:
             extra_state.write_generators(json.loads(part["state"].tobytes()), self._own)
-            copies = _copies(self._tracked)
+            copies = _own_copies(self._tracked)
             if int(part["copies"]) != len(copies):
                 return (f"values of worker {self._gang.rank} ({int(part['copies'])} stored, {len(copies)} here)",)
             for number, copy in enumerate(copies):
                 copy.assign(part[f"copy-{number}"])
         return ()
 
-    def _agree_on(self, path: Path, found: Found) -> None:
+    def _require_same_state(self, path: Path, found: RestoredCheckpoint) -> None:
         """All must have read the same; what a file system shows to another host may be older."""
         proof = (path / layout.MANIFEST).read_bytes() if path.is_dir() else path.name.encode()
         mine = [found.state.step, zlib.crc32(proof)]
@@ -122,24 +122,24 @@ class GangKeeper(Keeper):
 
     def _record(self, present: Any, directory: Path) -> None:
         if self._gang.is_chief:
-            super()._record(present, directory)
+            super()._record_conditions(present, directory)
 
     def check(self, *given: Any) -> None:
         """The chief looks for all: they run the same program."""
         if self._gang.is_chief:
-            super().check(*given)
+            super().check_completeness(*given)
 
     # --- between two steps ---
 
     def may_save(self, step: int) -> bool:
         """Said for the daemon's sake, which listens to the chief."""
-        return self._gang.is_chief and super().may_save(step)
+        return self._gang.is_chief and super().has_work(step)
 
-    def serve(self, step: int, figures: Callable[[], Figures]) -> None:
+    def serve(self, step: int, figures: Callable[[], StepBoundary]) -> None:
         """At a step boundary: does what the workers agree on, where an agreement is due."""
         if step < self._next:
             return
-        agreed = self._agree(step, last=False)
+        agreed = self._agree_on_save(step, last=False)
         self._next = step + agreed.next_in
         if not agreed.saves:
             return
@@ -147,46 +147,46 @@ class GangKeeper(Keeper):
         if not agreed.stops:
             return
         failed = bool(self._gang.from_chief([int(error is not None)])[0])  # nobody leaves before the commit
-        self._part()
-        self._answer_stop(step, failed)
+        self._allow_exits()
+        self._report_stop(step, failed)
         if error is not None and self._writer is not None:
-            self._attempt.give_up(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
-        raise Leaving(int(WorkerExit.STOPPED))
+            self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
+        raise DeliberateExit(int(WorkerExit.STOPPED))
 
-    def save_last(self, figures: Figures) -> None:
+    def save_last(self, figures: StepBoundary) -> None:
         """Commits the end of training, together; the chief tries again for a while."""
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
-            agreed = self._agree(figures.step, last=True)
+            agreed = self._agree_on_save(figures.step, last=True)
             error = self._save_together(agreed, figures, beside=False)
             if not self._gang.from_chief([int(error is not None and self._writer is not None)])[0]:
-                self._part()
-                self._answer_stop(figures.step, failed=False)
+                self._allow_exits()
+                self._report_stop(figures.step, failed=False)
                 return
             if pause_s is not None:
                 time.sleep(pause_s)
-        self._part()
+        self._allow_exits()
         if not self._gang.is_chief:
-            raise Leaving(int(WorkerExit.SAVE_FAILED))
-        self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", figures.step)
+            raise DeliberateExit(int(WorkerExit.SAVE_FAILED))
+        self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", figures.step)
 
-    def _agree(self, step: int, last: bool) -> _Agreed:
+    def _agree_on_save(self, step: int, last: bool) -> _Agreement:
         gang, requests = self._gang, self._attempt.requests
-        asked = requests.take()
+        asked = requests.pop_save_request()
         if asked is not None and asked.flushes:
             self._waiting.append((step, asked.flushes))
         wants, stops = asked is not None or last, asked is not None and asked.stop
         chiefs = [0] * 5
         if gang.is_chief:
             if self._in_flight is not None and self._in_flight[1].done():
-                self._settle()
-            wants = wants or (self._writer is not None and self._is_due(step))
-            chiefs = [int(self._holds(step)), self._steps_until_next(step), *self._newest()]
+                self._wait_for_save()
+            wants = wants or (self._writer is not None and self._is_save_due(step))
+            chiefs = [int(self._is_held(step)), self._steps_until_next(step), *self._newest()]
         summed = gang.sum([int(wants), int(stops), *chiefs])
-        agreed = _Agreed(summed[0] > 0, summed[1] > 0, summed[2] > 0, *summed[3:])
-        self._pass_on(agreed)
+        agreed = _Agreement(summed[0] > 0, summed[1] > 0, summed[2] > 0, *summed[3:])
+        self._report_chief_commit(agreed)
         return agreed
 
-    def _holds(self, step: int) -> bool:
+    def _is_held(self, step: int) -> bool:
         in_flight = self._in_flight is not None and self._in_flight[0].step == step
         return in_flight or (self._last is not None and self._last.step == step)
 
@@ -205,52 +205,52 @@ class GangKeeper(Keeper):
         name = layout.parse_name(self._last.name) if self._last is not None else None
         return (0, 0, 0) if self._last is None or name is None else (name.step, name.attempt, self._last.size_bytes)
 
-    def _save_together(self, agreed: _Agreed, figures: Figures, beside: bool) -> str | None:
+    def _save_together(self, agreed: _Agreement, figures: StepBoundary, beside: bool) -> str | None:
         """The chief saves, with every worker's part; the error if there is one yet."""
         flushes = tuple(each for _, ids in self._waiting for each in ids) if self._gang.is_chief else ()
         if self._gang.is_chief:
             self._waiting.clear()
         if agreed.held:
-            return self._answer_of_held(figures.step, flushes)
+            return self._report_held(figures.step, flushes)
         figures = replace(figures, position=self._gang.merge_shares(figures.position))
         if self._gang.is_chief:
-            return self._save(figures, flushes, beside)
+            return self._save_step(figures, flushes, beside)
         if self._writer is not None:
-            self._writer.take(figures, copied=False)  # its collectives need every worker
+            self._writer.capture(figures, copied=False)  # its collectives need every worker
         return None
 
-    def _answer_of_held(self, step: int, flushes: tuple[int, ...]) -> str | None:
+    def _report_held(self, step: int, flushes: tuple[int, ...]) -> str | None:
         """No worker takes anything now, so a save that failed is not made up for here."""
         if not self._gang.is_chief:
             return None
         started = time.monotonic()
-        self._settle()
+        self._wait_for_save()
         if self._last is not None and self._last.step == step:
-            self._answer_held(self._last, flushes, started)
+            self._report_already_saved(self._last, flushes, started)
             return None
-        return self._refuse(step, flushes, f"cannot save step {step}: the save in flight failed")
+        return self._report_cannot_save(step, flushes, f"cannot save step {step}: the save in flight failed")
 
     def _parts(self) -> Mapping[str, bytes]:
         """By file name, what the workers hold for themselves; called for each save, at the same step by all."""
-        mine = b"" if self._gang.is_chief else _part(self._tracked, self._own)
+        mine = b"" if self._gang.is_chief else _own_part(self._tracked, self._own)
         return {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
 
     # --- the other workers' daemons ---
 
-    def _pass_on(self, agreed: _Agreed) -> None:
+    def _report_chief_commit(self, agreed: _Agreement) -> None:
         """Tells this worker's daemon of a commit of the chief's, and which of its flushes that answers."""
-        if self._gang.is_chief or agreed.newest <= max(self._heard, 0):
+        if self._gang.is_chief or agreed.newest <= max(self._reported_step, 0):
             return
         answered = tuple(each for step, ids in self._waiting if step <= agreed.newest for each in ids)
         self._waiting = [each for each in self._waiting if each[0] > agreed.newest]
-        self._heard = agreed.newest
+        self._reported_step = agreed.newest
         name = layout.CheckpointName(agreed.newest, agreed.newest_attempt)
         said = Committed(
             self._attempt.number, agreed.newest, str(name), agreed.newest_bytes, 0.0, stall_s=0.0, flushes=answered
         )
-        self._attempt.reporter.say(said)
+        self._attempt.reporter.send_message(said)
 
-    def _answer_stop(self, step: int, failed: bool) -> None:
+    def _report_stop(self, step: int, failed: bool) -> None:
         """At the end there is no later agreement to hear of the commit from."""
         if self._gang.is_chief:
             self._gang.from_chief(self._newest())
@@ -258,17 +258,19 @@ class GangKeeper(Keeper):
         newest = self._gang.from_chief([0, 0, 0])
         if failed:
             waiting = tuple(each for _, ids in self._waiting for each in ids)
-            self._attempt.reporter.say(SaveFailed(self._attempt.number, step, "the chief could not save", waiting))
+            self._attempt.reporter.send_message(
+                SaveFailed(self._attempt.number, step, "the chief could not save", waiting)
+            )
             return
-        self._pass_on(_Agreed(False, False, False, 1, *newest))
+        self._report_chief_commit(_Agreement(False, False, False, 1, *newest))
 
-    def _part(self) -> None:
-        started = local_processes.started()
+    def _allow_exits(self) -> None:
+        started = local_processes.find_local_processes()
         if started is not None:
-            started.may_end()
+            started.allow_exits()
 
 
-def _copies(tracked: tf.train.Checkpoint) -> list[Any]:
+def _own_copies(tracked: tf.train.Checkpoint) -> list[Any]:
     """This worker's own values of variables that each replica updates for itself."""
     found: list[Any] = []
     for variable in extra_state.keras_variables(tracked):
@@ -277,8 +279,8 @@ def _copies(tracked: tf.train.Checkpoint) -> list[Any]:
     return found
 
 
-def _part(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> bytes:
-    copies = _copies(tracked)
+def _own_part(tracked: tf.train.Checkpoint, own: Sequence[extra_state.OwnGenerator]) -> bytes:
+    copies = _own_copies(tracked)
     state = np.frombuffer(json.dumps(extra_state.read_generators(own)).encode(), np.uint8)
     buffer = io.BytesIO()
     arrays = {f"copy-{number}": copy.numpy() for number, copy in enumerate(copies)}

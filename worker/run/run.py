@@ -15,7 +15,7 @@ from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported
 from supervisor.protocol.wording import counted
-from worker.checkpoint.save_parts import Figures
+from worker.checkpoint.save_parts import StepBoundary
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.resume_dataset import Batch
@@ -33,8 +33,8 @@ from worker.progress.divergence import (
 from worker.progress.figures import metric_values, replica_metrics
 from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.run.checkpoint_keeper import Keeper
-from worker.run.multiworker_keeper import GangKeeper
+from worker.run.checkpoint_keeper import RunCheckpoints
+from worker.run.multiworker_keeper import GangCheckpoints
 from worker.state import extra_state, missing_variables
 from worker.state.state_file import Position
 
@@ -90,7 +90,7 @@ class Run(RunBase):
         told = self._attempt.launch
         self._tracked = checkpoint
         self._directory = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
-        self._keeper = _keeper_of(
+        self._checkpoints = _keeper_of(
             gang,
             checkpoint,
             strategy,
@@ -120,9 +120,9 @@ class Run(RunBase):
 
     def __enter__(self) -> Self:
         try:
-            found = self._keeper.begin(self.total_steps)
+            found = self._checkpoints.restore_or_begin(self.total_steps)
         except BaseException:
-            self._keeper.release()
+            self._checkpoints.release()
             raise
         if found is not None:
             self.step, self._position = found.step, found.position
@@ -134,14 +134,14 @@ class Run(RunBase):
         return self
 
     def _failed(self, error: BaseException) -> None:
-        if (others := local_processes.started()) is not None and isinstance(error, tf.errors.OpError):
-            others.await_cause()
+        if (others := local_processes.find_local_processes()) is not None and isinstance(error, tf.errors.OpError):
+            others.wait_for_member_failure()
         super()._failed(error)
 
     def _release(self) -> None:
         if self._feed is not None:
             self._feed.abandon()
-        self._keeper.release()
+        self._checkpoints.release()
 
     def batches(self, source: Any) -> Iterator[Batch]:
         """The batches that are left, from the exact position of the restored checkpoint on.
@@ -155,7 +155,7 @@ class Run(RunBase):
         while not self.reached:
             for batch in self._awaited(feed.rest_of_epoch()):
                 if not self._in_step:
-                    self._keeper.serve(self.step, self._figures)
+                    self._checkpoints.on_step_boundary(self.step, self._figures)
                 self._in_step = True
                 yield batch
                 if self.reached:
@@ -164,7 +164,7 @@ class Run(RunBase):
                 self._position = feed.position
             if self.total_steps is None:
                 return
-        self._keeper.save_last(self._figures())
+        self._checkpoints.save_final(self._figures())
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -193,21 +193,21 @@ class Run(RunBase):
             self._position = self._feed.position
         if self._watch is not None:
             self._watch.record_step(self.step, metrics, self._feed.pop_handed_out() if self._feed is not None else ())
-        self._keeper.stepped()
+        self._checkpoints.record_step()
         if not self._checked:
             self._checked = True
             self._check_complete(sys._getframe(1))
             self._check_divides()
         self._write_summary()
-        if self._report_progress(self.epoch, self._numbers, self._keeper.interval_s, self._keeper.stalled_s):
-            self._look()
-        exports = bool(self._attempt.requests.exports)
-        saves = self._keeper.may_save(self.step) or exports
+        if self._report_progress(self.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s):
+            self._check_divergence()
+        exports = bool(self._attempt.requests.pending_exports)
+        saves = self._checkpoints.has_work(self.step) or exports
         if saves:
             self._report_section("save")
         if exports:
-            self._keeper.stalled_s += self._export_asked()
-        self._keeper.serve(self.step, self._figures)
+            self._checkpoints.stalled_s += self._export_asked()
+        self._checkpoints.on_step_boundary(self.step, self._figures)
         if saves:
             self._report_section(None)
 
@@ -248,13 +248,13 @@ class Run(RunBase):
             self._feed = BatchReader(source, self.strategy, self._position, self._left_out, self._gang)
         return self._feed
 
-    def _figures(self) -> Figures:
-        self._look()
-        return Figures(self.step, self._position, metric_values(self._metrics), replica_metrics(self._metrics))
+    def _figures(self) -> StepBoundary:
+        self._check_divergence()
+        return StepBoundary(self.step, self._position, metric_values(self._metrics), replica_metrics(self._metrics))
 
     @property
     def _saving_s(self) -> float | None:
-        return self._keeper.saving_s
+        return self._checkpoints.saving_s
 
     def _numbers(self) -> Mapping[str, float]:
         return metric_values(self._metrics)
@@ -264,7 +264,7 @@ class Run(RunBase):
             rows = self._feed.rows if self._feed is not None else None
             replicas = replica_metrics(self._metrics)
             self._tensorboard.write_step(
-                self.step, metric_values(self._metrics), replicas, self._keeper.stalled_s, rows
+                self.step, metric_values(self._metrics), replicas, self._checkpoints.stalled_s, rows
             )
 
     def _pop_data_wait_s(self) -> float | None:
@@ -272,7 +272,7 @@ class Run(RunBase):
         waited_s, self._waited_s = self._waited_s, 0.0
         return None if self._feed is None else waited_s
 
-    def _look(self) -> None:
+    def _check_divergence(self) -> None:
         """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""
         trouble = self._watch.find_divergence() if self._watch is not None else None
         if trouble is not None:
@@ -292,7 +292,7 @@ class Run(RunBase):
                 text += "" if batches else "script doesn't use run.batches"
             except (OSError, ValueError) as error:
                 text += f"; cannot write down what to leave out: {error}"
-        self._attempt.diverged(text, trouble.step, self._on_nan in ("rollback", "skip"), batches)
+        self._attempt.exit_diverged(text, trouble.step, self._on_nan in ("rollback", "skip"), batches)
 
     def _read_left_out(self) -> frozenset[tuple[int, int]]:
         """What was left out before stays so; it has to be, or a restart would train on other data than before it."""
@@ -301,10 +301,12 @@ class Run(RunBase):
         try:
             found = read_skipped(self._directory)
         except (OSError, ValueError) as error:
-            self._keeper.release()
-            self._attempt.give_up(WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}")
+            self._checkpoints.release()
+            self._attempt.exit_with_error(
+                WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}"
+            )
         if found:
-            self._attempt.reporter.remark(
+            self._attempt.reporter.show_message(
                 f"leaves out {counted(len(found), 'batch', 'batches')} that made training diverge ({SKIPPED})"
             )
         return found
@@ -312,31 +314,33 @@ class Run(RunBase):
     def _check_complete(self, frame: FrameType) -> None:
         """Looks for what the loop in `frame` uses and no checkpoint would hold."""
         roots = missing_variables.roots_of_frame(frame)
-        self._keeper.check(roots, self._leave_out, self._strict, self.step, _REMEDY)
+        self._checkpoints.check_completeness(roots, self._leave_out, self._strict, self.step, _REMEDY)
 
     def _check_divides(self) -> None:
         if not self._divides:
-            self._attempt.reporter.remark(
+            self._attempt.reporter.show_message(
                 f"memory ran out, but this script does not divide its batches into {self.split} parts; "
                 f"use worker.Training, or run.microbatches(batch)"
             )
 
     def _finish(self) -> None:
         self._report_section(None)  # what was waited for since the last steps told
-        self._keeper.save_last(self._figures())
+        self._checkpoints.save_final(self._figures())
         self._export()
         self._export_asked()
         results = metric_values({**self._metrics, **self._summary})
-        self._attempt.reporter.say(Done(self._attempt.number, self.step, results))
+        self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
 
     def _export_asked(self) -> float:
         """Serves the exports that were asked for, all with one; how many seconds that took."""
-        began_at, waiting = time.monotonic(), self._attempt.requests.exports
+        began_at, waiting = time.monotonic(), self._attempt.requests.pending_exports
         path = error = None
         while waiting:
             if path is None and error is None:
                 path, error = self._try_to_export()
-            self._attempt.reporter.say(Exported(self._attempt.number, waiting.popleft(), self.step, path, error))
+            self._attempt.reporter.send_message(
+                Exported(self._attempt.number, waiting.popleft(), self.step, path, error)
+            )
         return time.monotonic() - began_at
 
     def _try_to_export(self) -> tuple[str | None, str | None]:
@@ -359,7 +363,7 @@ class Run(RunBase):
         try:
             export_run(self._tracked, folder, self.step)
         except ExportError as error:
-            self._attempt.give_up(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
+            self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
 
 
 def _be_in_the_loop() -> None:
@@ -376,6 +380,6 @@ def _be_in_the_loop() -> None:
     )
 
 
-def _keeper_of(gang: collectives.Gang | None, *given: Any) -> Keeper:
+def _keeper_of(gang: collectives.Gang | None, *given: Any) -> RunCheckpoints:
     """One that agrees with the other workers, where there are others."""
-    return Keeper(*given) if gang is None else GangKeeper(gang, *given)
+    return RunCheckpoints(*given) if gang is None else GangCheckpoints(gang, *given)

@@ -17,7 +17,7 @@ WEIGHT = 0.3  # of the newest save in the smoothed cost: three saves say more th
 REMEMBERED = 64  # steps; enough for a median, few enough to follow a training that gets slower
 
 
-def best_interval(cost_s: float, between_failures_s: float) -> float:
+def best_interval_s(cost_s: float, between_failures_s: float) -> float:
     """Seconds of training between two saves at which saving and repeating lost work together cost least.
 
     Daly's approximation (J. T. Daly, A higher order estimate of the optimum checkpoint interval, FGCS 22, 2006). Its
@@ -33,7 +33,7 @@ def best_interval(cost_s: float, between_failures_s: float) -> float:
 
 
 @dataclass(slots=True)
-class Auto:
+class AutoInterval:
     """An interval that follows what saves cost. `cost_s`, `save_s`: smoothed; None before the first save."""
 
     between_failures_s: float = BETWEEN_FAILURES_S
@@ -42,7 +42,7 @@ class Auto:
     cost_s: float | None = None
     save_s: float = 0.0
 
-    def measured(self, cost_s: float, save_s: float) -> None:
+    def record_save(self, cost_s: float, save_s: float) -> None:
         """A save cost training `cost_s` seconds and was on the disk after `save_s`."""
         old = (cost_s, save_s) if self.cost_s is None else (self.cost_s, self.save_s)
         self.cost_s = old[0] + WEIGHT * (cost_s - old[0])
@@ -53,13 +53,13 @@ class Auto:
         """The best one within the bounds; the shortest until there is a save to measure."""
         if self.cost_s is None:
             return self.lowest_s
-        best = max(best_interval(self.cost_s, self.between_failures_s), WRITES * self.save_s)
+        best = max(best_interval_s(self.cost_s, self.between_failures_s), WRITES * self.save_s)
         return min(max(best, self.lowest_s), self.highest_s)
 
 
-def auto_of(told: Launch) -> Auto:
+def auto_interval_of(told: Launch) -> AutoInterval:
     """With what the configuration and the ledger say."""
-    return Auto(
+    return AutoInterval(
         between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
         lowest_s=told.checkpoint_interval_min or LOWEST_S,
         highest_s=told.checkpoint_interval_max or HIGHEST_S,
@@ -67,7 +67,7 @@ def auto_of(told: Launch) -> Auto:
 
 
 @dataclass(slots=True)
-class Pace:
+class StepPace:
     """How long steps take, with a save beside them and without: what a background save costs besides its stall."""
 
     _quiet: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -75,13 +75,13 @@ class Pace:
     _last_at: float | None = None
     _was_beside: bool = False
 
-    def step(self, at: float, beside: bool) -> None:
+    def record_step(self, at: float, beside: bool) -> None:
         """A step ended `at` (less all stalls). `beside`: a save is being written now."""
         if self._last_at is not None:
             (self._beside if beside or self._was_beside else self._quiet).append(at - self._last_at)
         self._last_at, self._was_beside = at, beside
 
-    def slowed_s(self) -> float:
+    def pop_slowdown_s(self) -> float:
         """Seconds that the save beside the last steps cost them; forgets those steps. 0.0 if that can't be told.
 
         Medians, because a step may hold an evaluation or a trace.
@@ -99,22 +99,22 @@ class Cadence:
     `given`: the interval that was asked for; None: `auto` chooses.
     """
 
-    given: Interval | None
+    configured: Interval | None
     saved_step: int
     saved_at: float
-    auto: Auto = field(default_factory=Auto)
+    auto: AutoInterval = field(default_factory=AutoInterval)
     failures: int = 0
     failed_at: float = 0.0
 
     @property
     def interval(self) -> Interval:
         """The one that holds now."""
-        return self.given if self.given is not None else Interval(seconds=self.auto.interval_s)
+        return self.configured if self.configured is not None else Interval(seconds=self.auto.interval_s)
 
     @property
-    def chosen_s(self) -> float | None:
+    def chosen_interval_s(self) -> float | None:
         """The interval that was chosen here; None if it was given."""
-        return self.auto.interval_s if self.given is None else None
+        return self.auto.interval_s if self.configured is None else None
 
     def is_due(self, step: int, now: float) -> bool:
         """Whether a save should be taken at this step boundary."""
@@ -126,14 +126,14 @@ class Cadence:
             return step // interval.steps > self.saved_step // interval.steps
         return interval.seconds is not None and now >= self.saved_at + interval.seconds
 
-    def begun(self, step: int, now: float) -> None:
+    def restart_interval(self, step: int, now: float) -> None:
         """A save of `step` was taken: the next interval counts from here."""
         self.saved_step, self.saved_at = step, now
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """A save was committed: what failed before no longer counts."""
         self.failures = 0
 
-    def failed(self, now: float) -> None:
+    def record_failure(self, now: float) -> None:
         """A save failed: the next try waits, each time longer."""
         self.failures, self.failed_at = self.failures + 1, now

@@ -9,21 +9,21 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest
 from supervisor.protocol.layout import CheckpointName
-from worker.saving.retention import Shelf, is_full
-from worker.saving.save import NotFinite, Origin, SaveError
+from worker.saving.retention import Retention, is_disk_full
+from worker.saving.save import CheckpointOrigin, NotFinite, SaveError
 
 
-class Committing:
+class CheckpointCommitter:
     """For the checkpoints of one attempt in one directory. Not for two threads at once."""
 
     def __init__(
         self,
         directory: Path,
-        origin: Origin,
-        shelf: Shelf,
+        origin: CheckpointOrigin,
+        shelf: Retention,
         check: Callable[[], None],
         cause: Callable[[BaseException], str | None],
-        says_full: Callable[[BaseException | None], bool] = is_full,
+        says_full: Callable[[BaseException | None], bool] = is_disk_full,
     ) -> None:
         """`check`: called before each commit; what it raises passes through. `cause`: an error in a few words, None if
         it is none of saving. `says_full`: whether one says that the disk is."""
@@ -41,30 +41,32 @@ class Committing:
         """
         while True:
             try:
-                return self._once(name, metrics, fill)
+                return self._commit_once(name, metrics, fill)
             except SaveError as error:
-                if not (self._says_full(error.__cause__) and self._shelf.gave_room(name)):
+                if not (self._says_full(error.__cause__) and self._shelf.free_space(name)):
                     raise
 
-    def _once(self, name: CheckpointName, metrics: Mapping[str, float], fill: Callable[[NewFolder], None]) -> Manifest:
+    def _commit_once(
+        self, name: CheckpointName, metrics: Mapping[str, float], fill: Callable[[NewFolder], None]
+    ) -> Manifest:
         partial = self._directory / name.partial
         try:
             shutil.rmtree(partial, ignore_errors=True)
             with NewFolder(partial) as folder:
                 fill(folder)
-                proof = self._proof(name, metrics, folder)
+                proof = self._make_manifest(name, metrics, folder)
                 folder.add(layout.MANIFEST, proof.to_bytes())
                 folder.commit(self._directory / str(name), self._check)
             return proof
         except BaseException as error:
-            self._shelf.take_back(name)
+            self._shelf.discard(name)
             if isinstance(error, NotFinite):
-                raise NotFinite(refusal(name, str(error))) from error
+                raise NotFinite(save_error_text(name, str(error))) from error
             if (cause := self._cause(error)) is not None:
-                raise SaveError(refusal(name, cause)) from error
+                raise SaveError(save_error_text(name, cause)) from error
             raise
 
-    def _proof(self, name: CheckpointName, metrics: Mapping[str, float], folder: NewFolder) -> Manifest:
+    def _make_manifest(self, name: CheckpointName, metrics: Mapping[str, float], folder: NewFolder) -> Manifest:
         return Manifest(
             job=self._origin.job,
             attempt=name.attempt,
@@ -77,11 +79,11 @@ class Committing:
         )
 
 
-def refusal(name: CheckpointName, cause: str) -> str:
+def save_error_text(name: CheckpointName, cause: str) -> str:
     """What is said of a save that came to nothing."""
     return f"cannot save {name}: {cause}; earlier checkpoints are untouched"
 
 
-def cause_of(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """A failed system call in a few words."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -25,12 +25,12 @@ THREADS = "intra_op_threads"
 ONEDNN = "onednn"
 ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 MAX_BYTES = 1 << 16  # of the file; it is some hundred bytes
-_NO_MATTER = frozenset(
+_INFORMATIONAL = frozenset(
     {"cores", "inter_op_threads", "stepkeeper"}
 )  # recorded for people; the bits don't depend on them
 
 
-def versions() -> dict[str, str]:
+def base_versions() -> dict[str, str]:
     """Of what every run has."""
     return {"python": platform.python_version(), "stepkeeper": __version__}
 
@@ -57,19 +57,19 @@ def threads_of_environment(name: str = "TF_NUM_INTRAOP_THREADS") -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and int(text) > 0 else None
 
 
-def of_manifest(found: Manifest) -> Conditions:
+def conditions_of(found: Manifest) -> Conditions:
     """Those a checkpoint was made under."""
     return {**found.versions, **found.topology}
 
 
-def recorded(directory: Path) -> Conditions | None:
+def recorded_conditions(directory: Path) -> Conditions | None:
     """Those the job trained under last: of its newest checkpoint, else of its first start; None if it has neither.
 
     Raises OSError if the directory can't be read.
     """
     for name in selection.committed(directory):
         try:
-            return of_manifest(manifest.read(directory / str(name)))
+            return conditions_of(manifest.read(directory / str(name)))
         except ManifestError:
             continue
     try:
@@ -79,18 +79,18 @@ def recorded(directory: Path) -> Conditions | None:
     return body if isinstance(body, dict) else None
 
 
-def record(present: Conditions, directory: Path) -> None:
+def record_conditions(present: Conditions, directory: Path) -> None:
     """Remembers the conditions of a job that has no checkpoint yet. On the disk when it returns; raises OSError."""
     durable.write_file(directory / layout.CONDITIONS, (json.dumps(dict(present), indent=1) + "\n").encode())
 
 
-def threads(of: Conditions | None) -> int | None:
+def recorded_threads(of: Conditions | None) -> int | None:
     """The number of intra-op threads among recorded conditions."""
     number = (of or {}).get(THREADS)
     return number if type(number) is int and number > 0 else None
 
 
-def says_onednn() -> bool:
+def is_onednn_set() -> bool:
     """Whether the environment says if TensorFlow uses oneDNN. If not, it does on processors that have instructions for
     it."""
     return ONEDNN_VARIABLE in os.environ
@@ -101,29 +101,29 @@ def pin_onednn(directory: Path) -> None:
 
     TensorFlow reads it while it is imported, so this comes before or does nothing.
     """
-    if says_onednn() or "tensorflow" in sys.modules:
+    if is_onednn_set() or "tensorflow" in sys.modules:
         return
     with contextlib.suppress(OSError):  # whoever opens the directory says what is wrong with it
-        before = (recorded(directory) or {}).get(ONEDNN)
+        before = (recorded_conditions(directory) or {}).get(ONEDNN)
         if isinstance(before, bool):
             os.environ[ONEDNN_VARIABLE] = str(int(before))
 
 
-def compare(
+def report_changed_conditions(
     present: Conditions,
     directory: Path,
     restored: Path | None,
     remark: Callable[[str], None],
-    write: Callable[[Conditions, Path], None] = record,
+    write: Callable[[Conditions, Path], None] = record_conditions,
 ) -> tuple[str, ...]:
     """What differs from the conditions trained under before, in words, which `remark` gets too.
 
     `restored`: the checkpoint that training goes on from. `write` is given the conditions of a first start.
     """
     if restored is not None and restored.is_dir():
-        before: Conditions | None = of_manifest(manifest.read(restored))
+        before: Conditions | None = conditions_of(manifest.read(restored))
     else:
-        before = recorded(directory)
+        before = recorded_conditions(directory)
         if before != present:
             try:
                 write(present, directory)
@@ -140,5 +140,5 @@ def differences(before: Conditions, present: Conditions) -> tuple[str, ...]:
     return tuple(
         f"{key} is {present[key]}, was {before[key]}"
         for key in present
-        if key in before and key not in _NO_MATTER and before[key] != present[key]
+        if key in before and key not in _INFORMATIONAL and before[key] != present[key]
     )

@@ -9,11 +9,11 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
 
 
-class Locked(Exception):
+class DirectoryLocked(Exception):
     """Another live worker holds the directory; the text names it."""
 
 
-class Overtaken(Exception):
+class AttemptSuperseded(Exception):
     """A newer attempt has begun in the directory: what this one would commit now is of the past."""
 
 
@@ -21,7 +21,7 @@ class DirectoryLock:
     """Holds a checkpoint directory until `release` or the end of this process, whatever ends it."""
 
     def __init__(self, directory: Path, attempt: int) -> None:
-        """Takes the lock. Raises Locked, or OSError if the directory can't be written."""
+        """Takes the lock. Raises DirectoryLocked, or OSError if the directory can't be written."""
         self._directory, self._attempt = directory, attempt
         path = directory / layout.LOCK
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -31,7 +31,7 @@ class DirectoryLock:
         except BlockingIOError as error:
             holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
             self.release()
-            raise Locked(
+            raise DirectoryLocked(
                 f"cannot use {directory}: another live worker holds it ({holder or 'it did not say who'}); "
                 f"wait until it has left, or stop it"
             ) from error
@@ -39,8 +39,8 @@ class DirectoryLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"pid {os.getpid()} attempt {attempt} on {socket.gethostname()}\n".encode(), 0)
 
-    def check(self) -> None:
-        """Call it before a commit. Raises Overtaken if a newer attempt has begun, OSError if that can't be told.
+    def check_not_superseded(self) -> None:
+        """Call it before a commit. Raises AttemptSuperseded if a newer attempt has begun, OSError if it can't find out.
 
         The lock rules that out on one host. It does not where a file system forgets locks (a network file system after
         an outage) or somebody deleted the lock's file: there the attempt's number decides.
@@ -49,7 +49,7 @@ class DirectoryLock:
         if newest <= self._attempt and not self._is_ours():
             newest = self._holder()
         if newest > self._attempt:
-            raise Overtaken(
+            raise AttemptSuperseded(
                 f"cannot commit to {self._directory}: attempt {newest} has begun there, and this is attempt "
                 f"{self._attempt}; its checkpoints are the valid ones, so this worker ends"
             )

@@ -9,9 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.messages import Committed, SaveFailed
-from worker.process.attempt import Reporter, one_line
-from worker.process.user_messages import remark
-from worker.saving.directory_lock import Overtaken
+from worker.process.attempt import Reporter, describe_error
+from worker.process.user_messages import print_message
+from worker.saving.directory_lock import AttemptSuperseded
 
 
 class SaveError(Exception):
@@ -23,7 +23,7 @@ class NotFinite(SaveError):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class CheckpointOrigin:
     """What every manifest of this attempt says alike."""
 
     job: str
@@ -32,7 +32,7 @@ class Origin:
     topology: Mapping[str, str | int | bool]
 
 
-class Taken(Protocol):
+class CapturedState(Protocol):
     """The state of one step boundary."""
 
     @property
@@ -40,46 +40,46 @@ class Taken(Protocol):
         """The checkpoint that it becomes."""
 
     @property
-    def is_apart(self) -> bool:
+    def is_copy(self) -> bool:
         """Whether training may go on while it is written."""
 
 
-T = TypeVar("T", bound=Taken)
+T = TypeVar("T", bound=CapturedState)
 Known_contra = TypeVar("Known_contra", contravariant=True)
 
 
-class Writer(Protocol[Known_contra, T]):
+class CheckpointWriter(Protocol[Known_contra, T]):
     """Makes checkpoints of what it was given to keep."""
 
-    def take(self, figures: Known_contra, copied: bool) -> T:
+    def capture(self, figures: Known_contra, copied: bool) -> T:
         """The present state; `copied`: training is to go on while it is written. Raises SaveError."""
 
-    def write(self, taken: T) -> Manifest:
-        """Commits it, on any thread. Raises SaveError; Overtaken."""
+    def commit(self, taken: T) -> Manifest:
+        """Commits it, on any thread. Raises SaveError; AttemptSuperseded."""
 
-    def tidy(self, newest: CheckpointName) -> None:
+    def tidy_up(self, newest: CheckpointName) -> None:
         """Deletes what retention gives up; `newest` exists, whatever becomes of that."""
 
 
-class StandsStill:
+class BlockingSaveNotice:
     """Says why training waits while checkpoints are written: once, as it does not change often."""
 
     def __init__(self) -> None:
         self._is_said = False
 
-    def because(self, why: str) -> None:
+    def explain_once(self, why: str) -> None:
         """On stderr, which the daemon keeps in the job's log."""
         if not self._is_said:
             self._is_said = True
-            remark(f"training stands still while checkpoints are written: {why}")
+            print_message(f"training stands still while checkpoints are written: {why}")
 
-    def for_memory(self, error: MemoryError) -> None:
+    def explain_memory(self, error: MemoryError) -> None:
         """There was none for a copy."""
-        self.because(f"as long as there is no memory for a copy: {one_line(error)}")
+        self.explain_once(f"as long as there is no memory for a copy: {describe_error(error)}")
 
 
 @dataclass(frozen=True, slots=True)
-class Last:
+class LastCheckpoint:
     """The checkpoint that holds the newest saved step: written by this run, or the one it was restored from."""
 
     step: int
@@ -87,12 +87,12 @@ class Last:
     size_bytes: int
 
 
-class Save(Generic[T]):
+class CheckpointSave(Generic[T]):
     """`run` writes what was taken at one step boundary, and tells the daemon at once how that ended."""
 
     def __init__(
         self,
-        writer: Writer[Any, T],
+        writer: CheckpointWriter[Any, T],
         taken: T,
         reporter: Reporter,
         flushes: tuple[int, ...],
@@ -122,48 +122,50 @@ class Save(Generic[T]):
         self._answered = False
         self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
 
-    def run(self) -> Last | SaveError:
+    def write_and_report(self) -> LastCheckpoint | SaveError:
         """Writes, answers, tidies up. An error that is no SaveError, a defect of the program's, is answered and passes
-        through; so does Overtaken, which ends all of this."""
+        through; so does AttemptSuperseded, which ends all of this."""
         taken = self._taken.pop()
         try:
-            committed = self._writer.write(taken)
+            committed = self._writer.commit(taken)
         except SaveError as error:
-            self._answer(error)
+            self._report_outcome(error)
             return error
-        except Overtaken:
+        except AttemptSuperseded:
             raise
         except Exception as error:
-            self._answer(SaveError(f"cannot save {taken.name}: {one_line(error)}; earlier checkpoints are untouched"))
+            self._report_outcome(
+                SaveError(f"cannot save {taken.name}: {describe_error(error)}; earlier checkpoints are untouched")
+            )
             raise
         del taken  # the copy of the state: retention may take long
-        last = Last(committed.step, str(committed.name), committed.size_bytes)
-        self._answer(last)
-        self._writer.tidy(committed.name)
+        last = LastCheckpoint(committed.step, str(committed.name), committed.size_bytes)
+        self._report_outcome(last)
+        self._writer.tidy_up(committed.name)
         return last
 
-    def join(self, flushes: tuple[int, ...]) -> bool:
+    def add_flushes(self, flushes: tuple[int, ...]) -> bool:
         """Has this save answer these flushes too; False if it has answered already."""
         with self._lock:
             if not self._answered:
                 self._flushes += flushes
             return not self._answered
 
-    def wait_from(self, now: float) -> None:
+    def mark_training_blocked(self, now: float) -> None:
         """Training stands still for this save from now on."""
         with self._lock:
             self._waiting_since = now
 
-    def _answer(self, outcome: Last | SaveError) -> None:
+    def _report_outcome(self, outcome: LastCheckpoint | SaveError) -> None:
         now = time.monotonic()
         with self._lock:
             self._answered = True
             self.stall_s += 0.0 if self._waiting_since is None else now - self._waiting_since
         self.save_s = now - self._decided_at
         if isinstance(outcome, SaveError):
-            self._reporter.say(SaveFailed(self._attempt, self.step, str(outcome), self._flushes))
+            self._reporter.send_message(SaveFailed(self._attempt, self.step, str(outcome), self._flushes))
             return
-        self._reporter.say(
+        self._reporter.send_message(
             Committed(
                 self._attempt,
                 self.step,

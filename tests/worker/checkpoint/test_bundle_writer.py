@@ -16,7 +16,7 @@ from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import bundle_writer, host_copy
-from worker.checkpoint.host_copy import ROOM_BYTES, Reserve
+from worker.checkpoint.host_copy import ROOM_BYTES, BufferPool
 
 pytestmark = pytest.mark.tensorflow
 SHAPES = ((), (0,), (3,), (2, 0, 5), (30, 7))
@@ -42,12 +42,12 @@ def same(tensors: dict[str, Any], folder: Path) -> dict[str, tuple[int, str]]:
         prefix=str(theirs / "ckpt"), tensor_names=names, shape_and_slices=[""] * len(names), tensors=[*tensors.values()]
     )
     with NewFolder(folder / "ours") as ours:
-        bundle_writer.write(ours, "ckpt", tensors.items())
+        bundle_writer.write_bundle(ours, "ckpt", tensors.items())
         hashes = ours.end()
-    reserve = Reserve()
-    bundle_writer.Copy((("other", tf.fill([10_000], 7)),), reserve).release()
+    reserve = BufferPool()
+    bundle_writer.BundleCopy((("other", tf.fill([10_000], 7)),), reserve).release()
     with NewFolder(folder / "copied") as ours:
-        bundle_writer.Copy(tuple(tensors.items()), reserve).write(ours, "ckpt")
+        bundle_writer.BundleCopy(tuple(tensors.items()), reserve).write(ours, "ckpt")
         assert ours.end() == hashes
 
     assert {each.name for each in theirs.iterdir()} == set(hashes)
@@ -90,11 +90,11 @@ def test_an_index_of_many_blocks_and_tensors_larger_than_a_piece_too(tmp_path: P
 
 
 def test_what_only_tensorflow_can_write_is_known() -> None:
-    assert bundle_writer.writable(tf.bfloat16) and bundle_writer.writable(tf.string)
+    assert bundle_writer.is_writable(tf.bfloat16) and bundle_writer.is_writable(tf.string)
     assert (
-        not bundle_writer.writable(tf.variant)
-        and not bundle_writer.writable(tf.resource)
-        and not bundle_writer.writable(tf.dtypes.experimental.int4)
+        not bundle_writer.is_writable(tf.variant)
+        and not bundle_writer.is_writable(tf.resource)
+        and not bundle_writer.is_writable(tf.dtypes.experimental.int4)
     )
 
 
@@ -103,8 +103,8 @@ import sys
 from pathlib import Path
 import tensorflow as tf
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
-from worker.checkpoint.save_parts import CheckpointWriter, Figures
-from worker.saving.save import Origin
+from worker.checkpoint.save_parts import StepBoundary, TensorFlowWriter
+from worker.saving.save import CheckpointOrigin
 from worker.state.state_file import Position
 
 def memory(field):
@@ -113,33 +113,34 @@ def memory(field):
 
 variables = [tf.Variable(tf.ones([int(sys.argv[2]) * 25_000])) for _ in range(10)]
 tracked = tf.train.Checkpoint(variables=variables)
-writer = CheckpointWriter(tracked, Path(sys.argv[1]), Origin("job", 1, {}, {}), RetentionPolicy(checkpoint_keep=1), 1)
+origin = CheckpointOrigin("job", 1, {}, {})
+writer = TensorFlowWriter(tracked, Path(sys.argv[1]), origin, RetentionPolicy(checkpoint_keep=1), 1)
 before = memory("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
 for step, copied in enumerate((False, False, True, True)):
-    writer.write(writer.take(Figures(step, Position(), {}, {}), copied))
+    writer.commit(writer.capture(StepBoundary(step, Position(), {}, {}), copied))
     print((memory("VmHWM") - before) / int(sys.argv[2]))
 """
 
 
 def test_memory_of_a_copy_is_had_again_also_for_a_state_that_grows_a_little() -> None:
-    reserve, size = Reserve(), 4 * ROOM_BYTES
-    first = reserve.image(size)
-    first.write(b"old")
-    assert reserve.image(size) is not first, "it is in use"
-    reserve.give_back(first)
+    reserve, size = BufferPool(), 4 * ROOM_BYTES
+    first = reserve.allocate(size)
+    first.append(b"old")
+    assert reserve.allocate(size) is not first, "it is in use"
+    reserve.reuse(first)
 
-    assert (again := reserve.image(size + 1000)) is first and again.content.size == 0
+    assert (again := reserve.allocate(size + 1000)) is first and again.content.size == 0
     for other in (2 * size, size // 4):
-        reserve.give_back(first)
-        assert reserve.image(other) is not first
+        reserve.reuse(first)
+        assert reserve.allocate(other) is not first
 
 
 def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    reserve = Reserve()
-    first = reserve.image(1)
+    reserve = BufferPool()
+    first = reserve.allocate(1)
     kept = weakref.ref(first)
-    reserve.give_back(first)
+    reserve.reuse(first)
     del first
     mapped = host_copy.mmap.mmap
 
@@ -148,13 +149,13 @@ def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: p
         return mapped(*arguments, **named)
 
     monkeypatch.setattr(host_copy.mmap, "mmap", mapping)
-    assert reserve.image(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
+    assert reserve.allocate(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
 
 
 def test_what_is_forked_does_not_hold_a_copy() -> None:
     """Else a data loader's process doubles it at the next save."""
-    copy = Reserve().image(100_000)
-    copy.write(b"x" * 100_000)
+    copy = BufferPool().allocate(100_000)
+    copy.append(b"x" * 100_000)
     child = os.fork()
     if child == 0:
         os._exit(int(copy.content.any()))

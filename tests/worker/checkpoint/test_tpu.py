@@ -57,10 +57,10 @@ def test_tpu_of_this_host_is_initialised_and_nothing_is_connected(
     if name is not None:
         monkeypatch.setenv("TPU_NAME", name)
 
-    assert tpu.strategy() == "strategy"
+    assert tpu.tpu_strategy() == "strategy"
     resolved = "resolved local"
     assert google.calls == [("resolver", "local"), ("initialise", resolved), ("strategy", resolved)]
-    assert (tpu.on_host(), tpu.host_memory()) == (None, "/cpu:0")
+    assert (tpu.host_io_options(), tpu.host_memory_device()) == (None, "/cpu:0")
 
 
 def test_tpu_of_another_host_is_connected_before_it_is_initialised(
@@ -68,12 +68,12 @@ def test_tpu_of_another_host_is_connected_before_it_is_initialised(
 ) -> None:
     monkeypatch.setenv("TPU_NAME", "pod-7")
 
-    assert tpu.strategy() == "strategy"
+    assert tpu.tpu_strategy() == "strategy"
     assert [name for name, _ in google.calls] == ["resolver", "connect", "initialise", "strategy"]
     assert {given for _, given in google.calls[1:]} == {"resolved pod-7"}
-    options = tpu.on_host()
+    options = tpu.host_io_options()
     assert options is not None and options.experimental_io_device == "/job:localhost"
-    assert tpu.host_memory() == "/job:localhost/device:CPU:0"
+    assert tpu.host_memory_device() == "/job:localhost/device:CPU:0"
 
 
 def test_tpu_that_is_not_there_says_which_and_what_to_do(google: Google, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,10 +81,10 @@ def test_tpu_that_is_not_there_says_which_and_what_to_do(google: Google, monkeyp
     google.missing = "no such\nTPU"
 
     with pytest.raises(RuntimeError, match=r"cannot train on TPU 'pod-7': no such TPU; set TPU_NAME in environment="):
-        tpu.strategy()
+        tpu.tpu_strategy()
 
     assert [name for name, _ in google.calls] == ["resolver"]
-    assert tpu.on_host() is None
+    assert tpu.host_io_options() is None
 
 
 @pytest.mark.slow

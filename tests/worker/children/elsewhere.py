@@ -27,7 +27,7 @@ if not server:
 
 import worker  # noqa: E402
 from worker.checkpoint import snapshot, tpu  # noqa: E402
-from worker.checkpoint.host_copy import Reserve  # noqa: E402
+from worker.checkpoint.host_copy import BufferPool  # noqa: E402
 
 cluster = tf.train.ClusterSpec({"worker": [address]})
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, master=f"grpc://{address}")
@@ -44,7 +44,7 @@ def run(directory: str, value: float, copied: bool) -> list[float]:
     of_run = tracked(value)
     with worker.Run(of_run, directory=directory) as run:
         begun = of_run.value.numpy().tolist()
-        run._keeper._writer._can_snapshot = copied
+        run._checkpoints._writer._can_snapshot = copied
         of_run.value.assign_add(tf.ones([3]))
         run.step_done()
     return begun
@@ -52,10 +52,13 @@ def run(directory: str, value: float, copied: bool) -> list[float]:
 
 found = {
     "owner": tracked(1.0).value.device,
-    "copies": [each.tolist() for _, each in snapshot.take(tracked(1.0), copied=True, reserve=Reserve()).elements()],
+    "copies": [
+        each.tolist()
+        for _, each in snapshot.capture_tensors(tracked(1.0), copied=True, reserve=BufferPool()).elements()
+    ],
     "begun": {name: [run(name, value, name == "copied") for value in (1.0, 7.0)] for name in ("copied", "written")},
     "foreign": None,
 }
-tracked(5.0).save("other/ckpt", options=tpu.on_host())
+tracked(5.0).save("other/ckpt", options=tpu.host_io_options())
 found["foreign"] = run("other", 1.0, copied=True)
 Path("found.json").write_text(json.dumps(found))

@@ -23,7 +23,7 @@ strategy = worker.strategy("multiworker", deterministic=True)
 import tensorflow as tf  # noqa: E402 - the strategy comes first
 
 from worker.data import collectives  # noqa: E402
-from worker.process.attempt import Leaving  # noqa: E402
+from worker.process.attempt import DeliberateExit  # noqa: E402
 from worker.state import extra_state  # noqa: E402
 
 keras, optimizers = tf.keras, tf.keras.optimizers
@@ -180,14 +180,14 @@ def train(parts: Parts, folder: Path, abandoned: int | None) -> dict[str, dict[s
             if run.step == EVERY:
                 found["saved"] = digests(parts)
             if run.step == abandoned:
-                raise Leaving(0)  # saves nothing, as a kill does
+                raise DeliberateExit(0)  # saves nothing, as a kill does
     found["ended"] = digests(parts) | {"weights": digest([*parts.tracked.model.variables])}
     return found
 
 
 def both(training: str, folder: Path) -> dict[str, Any]:
     undisturbed = train(make(training, 1), folder / "whole", None)
-    with contextlib.suppress(Leaving):
+    with contextlib.suppress(DeliberateExit):
         train(make(training, 1), folder / "broken", ABANDONED)
     return {"undisturbed": undisturbed, "resumed": train(make(training, 99), folder / "broken", None)}
 

@@ -17,11 +17,11 @@ match acts.get(str(rank), "wait"):
     case "die":
         os.kill(os.getpid(), signal.SIGKILL)
     case "unfit":
-        attempt.this().give_up(65, "the checkpoint does not fit")
+        attempt.current_attempt().exit_with_error(65, "the checkpoint does not fit")
     case "raise":
         raise MemoryError("no room for the batch")
     case "end":
-        if (others := local_processes.started()) is not None:
-            others.may_end()
+        if (others := local_processes.find_local_processes()) is not None:
+            others.allow_exits()
     case _:
         time.sleep(60)

@@ -9,7 +9,7 @@ from torch import nn
 
 from supervisor.protocol.checkpoints import selection
 from worker import torch as stepkeeper
-from worker.process.attempt import lacks_memory
+from worker.process.attempt import is_out_of_memory
 
 FOLDER = Path(sys.argv[1])
 AT_RESTORE: dict[str, Exception] = {
@@ -48,7 +48,7 @@ class Masked(nn.Module):
 
 def say(what: str, error: BaseException) -> None:
     code = f" {error.code}" if isinstance(error, SystemExit) else ""
-    print(f"{what}: {type(error).__name__}{code} {lacks_memory(error)}", flush=True)
+    print(f"{what}: {type(error).__name__}{code} {is_out_of_memory(error)}", flush=True)
 
 
 def main() -> None:

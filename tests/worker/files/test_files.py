@@ -367,7 +367,7 @@ def test_conditions_are_known_from_before_the_first_step_on(tmp_path: Path, caps
     run = FilesRun(Counting(), directory=tmp_path)
     with pytest.raises(ZeroDivisionError), run:
         raise ZeroDivisionError  # as a kill does: nothing is saved
-    found = conditions.recorded(tmp_path)
+    found = conditions.recorded_conditions(tmp_path)
     with pytest.raises(ZeroDivisionError), FilesRun(Newer(), directory=tmp_path):
         raise ZeroDivisionError
 
@@ -442,9 +442,9 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
     with pytest.raises(ZeroDivisionError), FilesRun(files) as run:
         run.step_done(epoch=0, batch=1)
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
-        while not run._attempt.requests.is_asked:
+        while not run._attempt.requests.has_save_request:
             time.sleep(0.001)
-        run._saves.serve(1, run._boundary)
+        run._scheduler.on_step_boundary(1, run._boundary)
         files.may.set()
         answered = daemon.wait_for(Committed)
         raise ZeroDivisionError
@@ -579,13 +579,13 @@ def test_an_error_of_the_programs_own_on_the_saves_thread_is_answered_and_leaves
     with pytest.raises(ZeroDivisionError if kind is MemoryError else kind, match=r"on purpose|wrong"), run:
         run.step_done(epoch=0, batch=1)
         daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
-        while not run._attempt.requests.is_asked:
+        while not run._attempt.requests.has_save_request:
             time.sleep(0.001)
-        run._saves.serve(1, run._boundary)
+        run._scheduler.on_step_boundary(1, run._boundary)
         asked.set()
         answered = daemon.wait_for(SaveFailed)
         assert not list((tmp_path / "c").glob("step-*"))
-        run._saves._settle()
+        run._scheduler._wait_for_save()
         raise ZeroDivisionError("on purpose")
 
     assert answered.flushes == (4,)

@@ -29,56 +29,60 @@ from supervisor.protocol.messages import (
 )
 from tests.waiting import wait_until
 from tests.worker.daemon_end import DaemonEnd
-from worker.process.control_pipe import Channel
-from worker.process.requests import Asked, Requests
+from worker.process.control_pipe import WorkerChannel
+from worker.process.requests import PendingRequests, SaveRequest
 
 
 @pytest.fixture
-def requests() -> Requests:
-    return Requests()
+def requests() -> PendingRequests:
+    return PendingRequests()
 
 
 @pytest.fixture
-def channel(daemon: DaemonEnd, requests: Requests) -> Iterator[Channel]:
-    opened = Channel(daemon.control(), requests)
-    opened.serve()
+def channel(daemon: DaemonEnd, requests: PendingRequests) -> Iterator[WorkerChannel]:
+    opened = WorkerChannel(daemon.control(), requests)
+    opened.start()
     yield opened
     opened.close()
 
 
-def test_says_hello_at_once(daemon: DaemonEnd, channel: Channel) -> None:
+def test_says_hello_at_once(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     hello = daemon.wait_for(Hello)
 
     assert (hello.attempt, hello.protocol, hello.pid) == (1, PROTOCOL, os.getpid())
 
 
-def test_go_brings_the_path_to_restore(daemon: DaemonEnd, channel: Channel) -> None:
+def test_go_brings_the_path_to_restore(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     daemon.send(Go(1, "/somewhere/step-0000000010.a1"))
 
     assert channel.wait_for_go().restore == "/somewhere/step-0000000010.a1"
 
 
 def test_flush_is_answered_at_once_and_kept_for_the_loop(
-    daemon: DaemonEnd, channel: Channel, requests: Requests
+    daemon: DaemonEnd, channel: WorkerChannel, requests: PendingRequests
 ) -> None:
     requests.step = 41
     daemon.send(Flush(1, id=7, reason="operator", then=Then.STOP))
 
     assert daemon.wait_for(Flushing) == Flushing(1, 7, 41)
-    assert _taken(requests) == Asked((7,), stop=True)
+    assert _taken(requests) == SaveRequest((7,), stop=True)
 
 
-def test_flushes_that_wait_are_served_as_one(daemon: DaemonEnd, channel: Channel, requests: Requests) -> None:
+def test_flushes_that_wait_are_served_as_one(
+    daemon: DaemonEnd, channel: WorkerChannel, requests: PendingRequests
+) -> None:
     daemon.send(Flush(1, id=1, reason="operator", then=Then.STOP))
     daemon.send(Flush(1, id=2, reason="notice", then=Then.GO_ON))
     daemon.wait_for(Flushing, among=lambda flushing: flushing.id == 2)
     daemon.send(Identify(1))
     daemon.wait_for(Hello)
 
-    assert _taken(requests) == Asked((1, 2), stop=True)
+    assert _taken(requests) == SaveRequest((1, 2), stop=True)
 
 
-def test_orders_for_another_attempt_are_dropped(daemon: DaemonEnd, channel: Channel, requests: Requests) -> None:
+def test_orders_for_another_attempt_are_dropped(
+    daemon: DaemonEnd, channel: WorkerChannel, requests: PendingRequests
+) -> None:
     daemon.send(Flush(2, id=1, reason="operator", then=Then.STOP))
     daemon.send(Flush(1, id=2, reason="operator", then=Then.GO_ON))
     daemon.wait_for(Flushing)
@@ -86,16 +90,16 @@ def test_orders_for_another_attempt_are_dropped(daemon: DaemonEnd, channel: Chan
     assert [flushing.id for flushing in daemon.all_of(Flushing)] == [2]
 
 
-def test_a_line_that_is_no_message_is_survived(daemon: DaemonEnd, channel: Channel) -> None:
+def test_a_line_that_is_no_message_is_survived(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     daemon.send_line(b"garbage\n")
     daemon.send(Flush(1, id=3, reason="operator", then=Then.GO_ON))
 
     assert daemon.wait_for(Flushing).id == 3
 
 
-def test_identify_is_answered_with_where_training_stands(daemon: DaemonEnd, channel: Channel) -> None:
-    channel.say(Restored(1, step=100, checkpoint="step-0000000100.a1", restore_s=0.1))
-    channel.progress(Progress(1, step=120))
+def test_identify_is_answered_with_where_training_stands(daemon: DaemonEnd, channel: WorkerChannel) -> None:
+    channel.send_message(Restored(1, step=100, checkpoint="step-0000000100.a1", restore_s=0.1))
+    channel.send_progress(Progress(1, step=120))
     daemon.wait_for(Progress)
     daemon.heard.clear()
 
@@ -105,25 +109,27 @@ def test_identify_is_answered_with_where_training_stands(daemon: DaemonEnd, chan
     assert daemon.wait_for(Progress).step == 120
 
 
-def test_full_pipe_keeps_the_latest_progress_and_all_that_must_arrive(daemon: DaemonEnd, channel: Channel) -> None:
+def test_full_pipe_keeps_the_latest_progress_and_all_that_must_arrive(
+    daemon: DaemonEnd, channel: WorkerChannel
+) -> None:
     filler = SaveFailed(1, 0, "x" * 8000)
     for _ in range(20):  # 160 kB into a pipe of 64 kB
-        channel.say(filler)
+        channel.send_message(filler)
     for step in range(1000):
-        channel.progress(Progress(1, step))
-    channel.say(Committed(1, 999, "step-0000000999.a1", 1, 0.1, 0.1))
+        channel.send_progress(Progress(1, step))
+    channel.send_message(Committed(1, 999, "step-0000000999.a1", 1, 0.1, 0.1))
 
     assert daemon.wait_for(Progress).step == 999
     assert len(daemon.all_of(SaveFailed)) == 20
     assert daemon.all_of(Committed)
 
 
-def test_the_last_progress_comes_before_the_last_word(daemon: DaemonEnd, channel: Channel) -> None:
+def test_the_last_progress_comes_before_the_last_word(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     for _ in range(20):  # more than the pipe takes: what follows waits
-        channel.say(SaveFailed(1, 0, "x" * 8000))
+        channel.send_message(SaveFailed(1, 0, "x" * 8000))
     last = Progress(1, 7, data_s=0.5), Done(1, 7, {})
-    channel.progress(last[0])
-    channel.say(last[1])
+    channel.send_progress(last[0])
+    channel.send_message(last[1])
     daemon.wait_for(Progress)
     daemon.wait_for(Done)
 
@@ -148,15 +154,15 @@ CLOWNS = "🤡" * 9000
     ],
 )
 def test_what_is_too_long_for_a_line_arrives_without_its_longest_parts(
-    said: FromWorker, heard: FromWorker, daemon: DaemonEnd, channel: Channel
+    said: FromWorker, heard: FromWorker, daemon: DaemonEnd, channel: WorkerChannel
 ) -> None:
-    channel.say(said)
+    channel.send_message(said)
 
     assert daemon.wait_for(type(heard)) == heard
 
 
-def test_names_too_long_for_a_line_leave_the_thread_alive(daemon: DaemonEnd, channel: Channel) -> None:
-    channel.progress(Progress(1, 7, metrics=LONG))
+def test_names_too_long_for_a_line_leave_the_thread_alive(daemon: DaemonEnd, channel: WorkerChannel) -> None:
+    channel.send_progress(Progress(1, 7, metrics=LONG))
     told = daemon.wait_for(Progress)
     daemon.send(Identify(1))
 
@@ -164,34 +170,34 @@ def test_names_too_long_for_a_line_leave_the_thread_alive(daemon: DaemonEnd, cha
     assert daemon.wait_for(WorkerStatus)
 
 
-def test_talking_never_waits_for_a_daemon_that_does_not_read(channel: Channel) -> None:
+def test_talking_never_waits_for_a_daemon_that_does_not_read(channel: WorkerChannel) -> None:
     began_at = time.monotonic()
     for step in range(3000):
-        channel.say(Committed(1, step, f"step-{step:010d}.a1", 1, 0.1, 0.1))
-        channel.progress(Progress(1, step))
+        channel.send_message(Committed(1, step, f"step-{step:010d}.a1", 1, 0.1, 0.1))
+        channel.send_progress(Progress(1, step))
 
     assert time.monotonic() - began_at < 5
     assert not channel.drain(timeout=0.05)
 
 
-def test_drained_means_that_the_daemon_can_read_it(daemon: DaemonEnd, channel: Channel) -> None:
-    channel.say(SaveFailed(1, 5, "disk full"))
+def test_drained_means_that_the_daemon_can_read_it(daemon: DaemonEnd, channel: WorkerChannel) -> None:
+    channel.send_message(SaveFailed(1, 5, "disk full"))
 
     assert channel.drain(timeout=5)
     daemon.read()
     assert daemon.all_of(SaveFailed)
 
 
-def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel: Channel) -> None:
+def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     channel.drain(timeout=5)
     child = os.fork()
     if child == 0:
-        channel.say(SaveFailed(1, 5, "from the child"))
-        channel.progress(Progress(1, 5))
-        channel.say(Failed(1, 5, "the child's own end"))
+        channel.send_message(SaveFailed(1, 5, "from the child"))
+        channel.send_progress(Progress(1, 5))
+        channel.send_message(Failed(1, 5, "the child's own end"))
         os._exit(0 if not channel.drain(timeout=0.1) else 1)
     _, status = os.waitpid(child, 0)
-    channel.progress(Progress(1, 6))
+    channel.send_progress(Progress(1, 6))
     daemon.wait_for(Progress)
 
     assert os.waitstatus_to_exitcode(status) == 0
@@ -199,19 +205,19 @@ def test_a_forked_child_does_not_speak_for_the_worker(daemon: DaemonEnd, channel
     assert not (channel.pipes / LAST_WORDS).exists(), "how a child ends is not how the worker does"
 
 
-def _taken(requests: Requests) -> Asked | None:
+def _taken(requests: PendingRequests) -> SaveRequest | None:
     """What the thread left for the loop: it answers before it leaves it, so the answer may be there first."""
-    return wait_until(requests.take, "a request is left")
+    return wait_until(requests.pop_save_request, "a request is left")
 
 
 def test_identify_repeats_what_a_new_daemon_may_have_missed_and_ends_with_where_it_stands(
-    daemon: DaemonEnd, channel: Channel, requests: Requests
+    daemon: DaemonEnd, channel: WorkerChannel, requests: PendingRequests
 ) -> None:
     daemon.send(Go(1, "/c/step-0000000100.a1"))
     channel.wait_for_go()
-    channel.say(Restored(1, step=100, checkpoint="step-0000000100.a1", restore_s=0.1))
-    channel.say(_committed(step=110))
-    channel.progress(Progress(1, step=112))
+    channel.send_message(Restored(1, step=100, checkpoint="step-0000000100.a1", restore_s=0.1))
+    channel.send_message(_committed(step=110))
+    channel.send_progress(Progress(1, step=112))
     requests.step = 113
     daemon.wait_for(Progress)
     daemon.send(Flush(1, id=4, reason="operator", then=Then.STOP))
@@ -228,11 +234,13 @@ def test_identify_repeats_what_a_new_daemon_may_have_missed_and_ends_with_where_
 
 @pytest.mark.parametrize("answer", [Committed, SaveFailed])
 def test_flush_that_was_answered_is_not_open_any_more(
-    daemon: DaemonEnd, channel: Channel, answer: type[Committed] | type[SaveFailed]
+    daemon: DaemonEnd, channel: WorkerChannel, answer: type[Committed] | type[SaveFailed]
 ) -> None:
     daemon.send(Flush(1, id=4, reason="operator", then=Then.GO_ON))
     daemon.wait_for(Flushing)
-    channel.say(_committed(step=5, flushes=(4,)) if answer is Committed else SaveFailed(1, 5, "disk full", (4,)))
+    channel.send_message(
+        _committed(step=5, flushes=(4,)) if answer is Committed else SaveFailed(1, 5, "disk full", (4,))
+    )
     daemon.send(Identify(1))
 
     standing = daemon.wait_for(WorkerStatus)
@@ -240,7 +248,7 @@ def test_flush_that_was_answered_is_not_open_any_more(
     assert (standing.flushes, standing.last_flush) == ((), 4)
 
 
-def test_phase_follows_what_was_heard_and_said(daemon: DaemonEnd, channel: Channel) -> None:
+def test_phase_follows_what_was_heard_and_said(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     def phase() -> Phase:
         daemon.heard.clear()
         daemon.send(Identify(1))
@@ -250,25 +258,27 @@ def test_phase_follows_what_was_heard_and_said(daemon: DaemonEnd, channel: Chann
     daemon.send(Go(1, None))
     channel.wait_for_go()
     phases.append(phase())
-    channel.say(Restored(1, step=0, checkpoint=None, restore_s=0.0))
+    channel.send_message(Restored(1, step=0, checkpoint=None, restore_s=0.0))
     phases.append(phase())
-    channel.say(Done(1, step=9))
+    channel.send_message(Done(1, step=9))
     phases.append(phase())
 
     assert phases == [Phase.WAITING, Phase.RESTORING, Phase.TRAINING, Phase.DONE]
 
 
-def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(daemon: DaemonEnd, channel: Channel) -> None:
-    channel.say(Done(1, step=9))
-    channel.say(Failed(1, 9, "ValueError: no"))
+def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(
+    daemon: DaemonEnd, channel: WorkerChannel
+) -> None:
+    channel.send_message(Done(1, step=9))
+    channel.send_message(Failed(1, 9, "ValueError: no"))
 
     assert last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
 
 
-def test_what_must_arrive_reaches_a_daemon_that_comes_later(daemon: DaemonEnd, channel: Channel) -> None:
+def test_what_must_arrive_reaches_a_daemon_that_comes_later(daemon: DaemonEnd, channel: WorkerChannel) -> None:
     for step in range(1, 901):  # several pipes full
-        channel.say(_committed(step))
-        channel.progress(Progress(1, step))
+        channel.send_message(_committed(step))
+        channel.send_progress(Progress(1, step))
 
     daemon.wait_for(Committed, among=lambda committed: committed.step == 900)
 

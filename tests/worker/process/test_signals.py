@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from worker.process.requests import Asked, Requests
-from worker.process.signals import PoliteStop
+from worker.process.requests import PendingRequests, SaveRequest
+from worker.process.signals import StopSignals
 
 
 @pytest.fixture(autouse=True)
@@ -19,46 +19,46 @@ def _handlers_as_they_were() -> Iterator[None]:
 
 
 @pytest.fixture
-def requests() -> Requests:
-    return Requests()
+def requests() -> PendingRequests:
+    return PendingRequests()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_asks_for_a_flush_and_a_stop(number: signal.Signals, requests: Requests) -> None:
-    PoliteStop(requests).install()
+def test_signal_asks_for_a_flush_and_a_stop(number: signal.Signals, requests: PendingRequests) -> None:
+    StopSignals(requests).install()
     os.kill(os.getpid(), number)
 
-    assert requests.take() == Asked((), stop=True)
+    assert requests.pop_save_request() == SaveRequest((), stop=True)
 
 
-def test_second_interrupt_is_not_polite(requests: Requests) -> None:
-    PoliteStop(requests).install()
+def test_second_interrupt_is_not_polite(requests: PendingRequests) -> None:
+    StopSignals(requests).install()
     os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_handler_of_the_script_is_called_too(requests: Requests) -> None:
+def test_handler_of_the_script_is_called_too(requests: PendingRequests) -> None:
     called = []
     signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
-    PoliteStop(requests).install()
+    StopSignals(requests).install()
     os.kill(os.getpid(), signal.SIGTERM)
 
     assert called == [signal.SIGTERM]
-    assert requests.take() is not None
+    assert requests.pop_save_request() is not None
 
 
-def test_ignored_signal_stays_ignored(requests: Requests) -> None:
+def test_ignored_signal_stays_ignored(requests: PendingRequests) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    PoliteStop(requests).install()
+    StopSignals(requests).install()
     os.kill(os.getpid(), signal.SIGINT)
 
-    assert requests.take() is None
+    assert requests.pop_save_request() is None
 
 
-def test_handlers_are_given_back(requests: Requests) -> None:
+def test_handlers_are_given_back(requests: PendingRequests) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    stop = PoliteStop(requests)
+    stop = StopSignals(requests)
     stop.install()
     during = signal.getsignal(signal.SIGTERM)
     stop.remove()

@@ -187,7 +187,7 @@ def test_what_fails_while_it_loads_is_said_as_a_standby(tmp_path: Path, myself: 
 
 
 def test_files_of_installed_packages_are_not_watched_one_by_one():
-    watched = standby.sources()
+    watched = standby.stamp_sources()
 
     assert str(ROOT / "worker" / "process" / "standby.py") in watched
     assert pytest.__file__ not in watched
@@ -199,8 +199,10 @@ def test_what_is_gone_has_changed(tmp_path: Path):
     path = tmp_path / "a.py"
     path.write_text("A = 1\n")
     os.utime(path, (1, 1))
-    before = {str(path): standby._look(str(path))}
+    before = {str(path): standby._stamp_file(str(path))}
 
-    assert standby.differences(before, dict(before), since_ns=2 * 10**9) == []
-    assert standby.differences(before, {}, since_ns=2 * 10**9) == [str(path)]
-    assert standby.differences(before, dict(before), since_ns=10**9) == [str(path)], "it changed while it was loaded"
+    assert standby.changed_sources(before, dict(before), since_ns=2 * 10**9) == []
+    assert standby.changed_sources(before, {}, since_ns=2 * 10**9) == [str(path)]
+    assert standby.changed_sources(before, dict(before), since_ns=10**9) == [str(path)], (
+        "it changed while it was loaded"
+    )

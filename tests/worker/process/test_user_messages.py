@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from worker.process.user_messages import remark
+from worker.process.user_messages import print_message
 
 
 def closed() -> io.StringIO:
@@ -22,7 +22,7 @@ def broken() -> io.TextIOWrapper:
 
 
 def test_a_remark_is_one_line(capsys: pytest.CaptureFixture[str]):
-    remark("saved")
+    print_message("saved")
 
     assert capsys.readouterr().err == "stepkeeper: saved\n"
 
@@ -31,4 +31,4 @@ def test_a_remark_is_one_line(capsys: pytest.CaptureFixture[str]):
 def test_a_stderr_that_nobody_reads_ends_nothing(stream, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", stream())
 
-    remark("saved")
+    print_message("saved")

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, Restored
 from worker.files import FilesRun, Unfit
-from worker.process.console import Terminal
+from worker.process.console import ConsoleReporter
 from worker.progress import event_file
 from worker.progress.tensorboard import TensorBoardWriter
 
@@ -130,14 +130,14 @@ def test_name_that_utf8_can_not_hold_is_written_with_a_question_mark(tmp_path: P
     assert [value for _, value in curve(tmp_path, "loss_of_caf?")] == [1.0]
 
 
-class Heard(Terminal):
+class Heard(ConsoleReporter):
     """Whom a board tells; `meanwhile`: what another thread does while a remark is made."""
 
     def __init__(self) -> None:
         self.remarks: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def remark(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         self.remarks.append(text)
         meanwhile, self.meanwhile = self.meanwhile, lambda: None
         meanwhile()
@@ -147,7 +147,7 @@ def on_a_failing_disk(folder: Path) -> tuple[TensorBoardWriter, Heard]:
     """A board whose file takes no more: a pipe that can't be synced, and that nobody reads."""
     heard = Heard()
     board = TensorBoardWriter(folder, heard, every=1)
-    board.say(Restored(1, 0, None, 0.0))
+    board.send_message(Restored(1, 0, None, 0.0))
     (path,) = folder.iterdir()
     (opened,) = [each for each in Path("/proc/self/fd").iterdir() if each.exists() and each.samefile(path)]
     reading, writing = os.pipe()
@@ -166,7 +166,7 @@ def test_sync_that_fails_at_the_end_is_said_and_raises_nothing(tmp_path: Path) -
 
 def test_step_and_save_may_find_the_disk_failed_at_the_same_time(tmp_path: Path) -> None:
     board, heard = on_a_failing_disk(tmp_path)
-    heard.meanwhile = lambda: board.say(Committed(1, 1, "step-0000000001.a1", 1, 0.1, 0.1))
+    heard.meanwhile = lambda: board.send_message(Committed(1, 1, "step-0000000001.a1", 1, 0.1, 0.1))
 
     board.write_step(1, {"loss": 1.0}, {})
 

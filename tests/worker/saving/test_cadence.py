@@ -10,10 +10,10 @@ from supervisor.protocol.launch import Interval
 from worker.saving.cadence import (
     FIRST_PAUSE_S,
     MAX_PAUSE_S,
-    Auto,
+    AutoInterval,
     Cadence,
-    Pace,
-    best_interval,
+    StepPace,
+    best_interval_s,
 )
 
 
@@ -28,7 +28,7 @@ def test_steps_are_due_at_multiples_whenever_the_last_save_was(saved_step: int, 
 
 def test_seconds_count_from_the_last_save() -> None:
     cadence = every(seconds=60.0)
-    cadence.begun(step=5, now=130.0)
+    cadence.restart_interval(step=5, now=130.0)
 
     assert not cadence.is_due(6, now=189.0)
     assert cadence.is_due(6, now=190.0)
@@ -36,9 +36,9 @@ def test_seconds_count_from_the_last_save() -> None:
 
 def test_failed_save_is_tried_again_after_a_pause_that_grows() -> None:
     cadence = every(steps=1)
-    cadence.failed(now=100.0)
+    cadence.record_failure(now=100.0)
     first = cadence.is_due(2, now=100.0 + FIRST_PAUSE_S - 1), cadence.is_due(2, now=100.0 + FIRST_PAUSE_S)
-    cadence.failed(now=200.0)
+    cadence.record_failure(now=200.0)
     second = cadence.is_due(3, now=200.0 + FIRST_PAUSE_S), cadence.is_due(3, now=200.0 + 2 * FIRST_PAUSE_S)
 
     assert (first, second) == ((False, True), (False, True))
@@ -47,7 +47,7 @@ def test_failed_save_is_tried_again_after_a_pause_that_grows() -> None:
 def test_pause_after_many_failures_has_an_end() -> None:
     cadence = every(steps=1)
     for _ in range(5000):
-        cadence.failed(now=0.0)
+        cadence.record_failure(now=0.0)
 
     assert cadence.is_due(2, now=MAX_PAUSE_S)
 
@@ -67,27 +67,29 @@ def overhead(interval_s: float, cost_s: float, between_failures_s: float) -> flo
 )
 def test_no_other_interval_loses_noticeably_less(cost_s: float, between_failures_s: float, other: float) -> None:
     assume(cost_s < between_failures_s / 4)
-    best = best_interval(cost_s, between_failures_s)
+    best = best_interval_s(cost_s, between_failures_s)
 
     assert overhead(best, cost_s, between_failures_s) <= overhead(best * other, cost_s, between_failures_s) * 1.05
 
 
 def test_interval_is_youngs_square_root_where_saves_are_cheap() -> None:
-    assert best_interval(cost_s=0.02, between_failures_s=36_000) == pytest.approx((2 * 0.02 * 36_000) ** 0.5, rel=0.01)
+    assert best_interval_s(cost_s=0.02, between_failures_s=36_000) == pytest.approx(
+        (2 * 0.02 * 36_000) ** 0.5, rel=0.01
+    )
 
 
 def test_saves_dearer_than_failures_are_frequent_are_taken_once_a_failure() -> None:
-    assert best_interval(cost_s=500.0, between_failures_s=100.0) == 100.0
+    assert best_interval_s(cost_s=500.0, between_failures_s=100.0) == 100.0
 
 
 @pytest.mark.parametrize("wrong", [(-1.0, 100.0), (1.0, 0.0)])
 def test_impossible_durations_have_no_interval(wrong: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="no interval"):
-        best_interval(*wrong)
+        best_interval_s(*wrong)
 
 
 def test_first_automatic_save_comes_at_the_lowest_bound_to_be_measured() -> None:
-    cadence = Cadence(None, 0, 100.0, Auto(lowest_s=5.0))
+    cadence = Cadence(None, 0, 100.0, AutoInterval(lowest_s=5.0))
 
     assert not cadence.is_due(1000, now=104.0)
     assert cadence.is_due(1, now=105.0)
@@ -103,55 +105,55 @@ def test_first_automatic_save_comes_at_the_lowest_bound_to_be_measured() -> None
     ],
 )
 def test_automatic_interval_follows_cost_within_bounds(cost_s: float, save_s: float, interval_s: float) -> None:
-    auto = Auto(between_failures_s=5000.0, lowest_s=10.0, highest_s=400.0)
-    auto.measured(cost_s, save_s)
+    auto = AutoInterval(between_failures_s=5000.0, lowest_s=10.0, highest_s=400.0)
+    auto.record_save(cost_s, save_s)
 
     assert auto.interval_s == interval_s
 
 
 def test_one_slow_save_does_not_decide_alone() -> None:
-    auto = Auto(lowest_s=1.0)
-    auto.measured(1.0, 1.0)
+    auto = AutoInterval(lowest_s=1.0)
+    auto.record_save(1.0, 1.0)
     usual = auto.interval_s
-    auto.measured(9.0, 1.0)
+    auto.record_save(9.0, 1.0)
 
     assert usual < auto.interval_s < usual * 2.2
 
 
 def test_given_interval_is_not_chosen() -> None:
     cadence = every(seconds=60.0)
-    cadence.auto.measured(100.0, 100.0)
+    cadence.auto.record_save(100.0, 100.0)
 
-    assert (cadence.interval.seconds, cadence.chosen_s) == (60.0, None)
+    assert (cadence.interval.seconds, cadence.chosen_interval_s) == (60.0, None)
 
 
-def pace(quiet: list[float], beside: list[float]) -> Pace:
+def pace(quiet: list[float], beside: list[float]) -> StepPace:
     """Steps of these lengths, the latter with a save beside them."""
-    found, at = Pace(), 0.0
-    found.step(at, beside=False)
+    found, at = StepPace(), 0.0
+    found.record_step(at, beside=False)
     for length in quiet:
         at += length
-        found.step(at, beside=False)
+        found.record_step(at, beside=False)
     for length in beside:
         at += length
-        found.step(at, beside=True)
+        found.record_step(at, beside=True)
     return found
 
 
 def test_slower_steps_beside_a_save_are_part_of_its_cost() -> None:
-    assert pace([1.0] * 10, [1.5] * 4).slowed_s() == pytest.approx(2.0)
+    assert pace([1.0] * 10, [1.5] * 4).pop_slowdown_s() == pytest.approx(2.0)
 
 
 def test_a_step_that_holds_something_else_is_no_cost_of_a_save() -> None:
-    assert pace([30.0, *[1.0] * 10], [1.0, 20.0, 1.0]).slowed_s() == 0.0
+    assert pace([30.0, *[1.0] * 10], [1.0, 20.0, 1.0]).pop_slowdown_s() == 0.0
 
 
 def test_too_few_steps_tell_no_cost() -> None:
-    assert pace([1.0, 1.0], [5.0]).slowed_s() == 0.0
+    assert pace([1.0, 1.0], [5.0]).pop_slowdown_s() == 0.0
 
 
 def test_cost_of_one_save_is_not_counted_for_the_next() -> None:
     steps = pace([1.0] * 10, [1.5] * 4)
-    steps.slowed_s()
+    steps.pop_slowdown_s()
 
-    assert steps.slowed_s() == 0.0
+    assert steps.pop_slowdown_s() == 0.0

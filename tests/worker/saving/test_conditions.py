@@ -161,7 +161,7 @@ def test_job_killed_before_its_first_checkpoint_begins_again_with_the_threads_it
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
 
     assert not list(tmp_path.glob("step-*"))
-    assert conditions.threads(conditions.recorded(tmp_path)) == 3
+    assert conditions.recorded_threads(conditions.recorded_conditions(tmp_path)) == 3
 
 
 def test_relaunch_under_other_conditions_says_so_before_it_trains(
@@ -255,7 +255,7 @@ def test_thread_count_that_tensorflow_would_not_take_counts_as_none(text: str, m
 def test_damaged_record_of_conditions_says_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / layout.CONDITIONS).write_text(content)
 
-    assert conditions.threads(conditions.recorded(tmp_path)) is None
+    assert conditions.recorded_threads(conditions.recorded_conditions(tmp_path)) is None
 
 
 def test_newest_checkpoint_counts_before_the_record_of_the_first_start(two_replicas: Any, tmp_path: Path) -> None:
@@ -263,4 +263,4 @@ def test_newest_checkpoint_counts_before_the_record_of_the_first_start(two_repli
         run.step_done()
     (tmp_path / layout.CONDITIONS).write_text(json.dumps({"intra_op_threads": 77}))
 
-    assert conditions.threads(conditions.recorded(tmp_path)) == len(os.sched_getaffinity(0))
+    assert conditions.recorded_threads(conditions.recorded_conditions(tmp_path)) == len(os.sched_getaffinity(0))

@@ -216,8 +216,8 @@ def test_lack_of_memory_and_device_errors_say_nothing_of_the_checkpoint_and_a_na
         "host-memory: MemoryError True",
         "in-a-module: MemoryError True",
         "device: RuntimeError False",
-        "misfit: Leaving 65 False",
-        "nan: Leaving 80 False",
+        "misfit: DeliberateExit 65 False",
+        "nan: DeliberateExit 80 False",
         "saved [2, 1]",
     ], errors
     assert "model.weight, optimizer.state.0.momentum_buffer not finite" in errors
