@@ -13,8 +13,8 @@ import structlog
 
 from supervisor import __version__
 from supervisor.config import Config, ConfigError, SupervisordConfig
-from supervisor.control.base.context import Daemon
-from supervisor.control.doors import open_doors
+from supervisor.control.base.context import CommandContext
+from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
 from supervisor.core.fleet.finishing import ExitOn, Finish, finish
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
@@ -95,7 +95,7 @@ class Supervisord:
         notices = NoticeDispatcher(services.saves, settings.notice_grace, lambda: programs.runners, memory)
         programs.on_new = notices.post_current_notice
         self._trap_signals(programs, logs, notices)
-        daemon = Daemon(
+        context = CommandContext(
             programs,
             ledger,
             logs,
@@ -110,7 +110,7 @@ class Supervisord:
             listening=services.listening,
         )
         try:
-            async with self._listening(daemon):
+            async with self._listening(context):
                 self._background.ready()
                 self._stay_alive()
                 notices.watch_sources(notice_sources(settings))
@@ -224,14 +224,14 @@ class Supervisord:
             asyncio.get_running_loop().call_later(STATUS_EVERY_S, self._tell_standing, programs)
 
     @contextlib.asynccontextmanager
-    async def _listening(self, daemon: Daemon) -> AsyncIterator[None]:
-        with open_doors(self._config) as doors:
-            if not doors:
+    async def _listening(self, context: CommandContext) -> AsyncIterator[None]:
+        with open_endpoints(self._config) as endpoints:
+            if not endpoints:
                 reason = (
                     "there is no [unix_http_server] and no [inet_http_server]; supervisorctl can't reach this daemon"
                 )
                 log.warning("control.off", reason=reason)
-            async with serve(doors, daemon):
+            async with serve(endpoints, context):
                 yield
 
     def _server_url(self) -> str | None:

@@ -19,7 +19,7 @@ CONNECT_PAUSE_S = 0.02
 DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
 
-PATIENT = frozenset({"start", "stop", "checkpoint", "checkpoints", "export", "update"})
+SLOW_COMMANDS = frozenset({"start", "stop", "checkpoint", "checkpoints", "export", "update"})
 """Commands that answer when the work is done: a restore, a flush or a verification takes as long as it takes."""
 
 
@@ -72,14 +72,14 @@ class Client:
 
     def call(self, command: str, **arguments: object) -> dict[str, Any]:
         """The result of a command. Raises Refusal or Unreachable."""
-        patience = None if command in PATIENT else ANSWER_TIMEOUT_S
+        patience = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
         body = json.dumps(arguments).encode()
         with self._request("POST", f"/api/v1/{command}", body, patience) as answer:
             return self._result(answer)
 
-    def each(self, command: str, names: Sequence[str], **arguments: object) -> Iterator[dict[str, Any]]:
+    def call_each(self, command: str, names: Sequence[str], **arguments: object) -> Iterator[dict[str, Any]]:
         """A command for many programs, side by side: `name`, `result` or `error`, as each is done. Raises as `call`."""
-        patience = None if command in PATIENT else ANSWER_TIMEOUT_S
+        patience = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
         body = json.dumps({"command": command, "names": list(names), "arguments": arguments}).encode()
         with self._request("POST", "/api/v1/each", body, patience) as answer:
             if answer.status != 200:
@@ -115,7 +115,7 @@ class Client:
                 while block := answer.read1(BLOCK_BYTES):
                     yield block
             except (http.client.HTTPException, OSError) as error:
-                raise self._silent(error) from error
+                raise self._unreachable(error) from error
 
     def events(
         self, names: Sequence[str], kinds: Sequence[str], since: str | None, *, follow: bool
@@ -134,7 +134,7 @@ class Client:
             while line := answer.readline():
                 yield json.loads(line)
         except (http.client.HTTPException, OSError, ValueError) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
 
     def _request(
         self,
@@ -153,7 +153,7 @@ class Client:
             return connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
 
     def _connection(self) -> http.client.HTTPConnection:
         if self.url.startswith("unix://"):
@@ -174,7 +174,7 @@ class Client:
         try:
             content = json.loads(answer.read())
         except (OSError, http.client.HTTPException) as error:
-            raise self._silent(error) from error
+            raise self._unreachable(error) from error
         except (ValueError, RecursionError):
             content = None
         result = content.get("result") if isinstance(content, dict) else None
@@ -195,7 +195,7 @@ class Client:
             f"is another program, or Supervisor, listening there?"
         )
 
-    def _silent(self, error: Exception) -> Unreachable:
+    def _unreachable(self, error: Exception) -> Unreachable:
         """What a failed connection means, in Supervisor's words where it has them."""
         number = error.errno if isinstance(error, OSError) else None
         if number == errno.ENOENT:

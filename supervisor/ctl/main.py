@@ -11,7 +11,7 @@ from typing import NoReturn
 from supervisor.ctl.actions import table
 from supervisor.ctl.client import Client
 from supervisor.ctl.settings import Options, Settings, SettingsError, settings
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 PIPE_CLOSED = 141  # 128 + SIGPIPE
@@ -79,14 +79,14 @@ def _options(options: argparse.Namespace) -> Options:
 
 def _bad_options(text: str) -> int:
     print(f"Error: {text}\nFor help, use {_name()} -h", file=sys.stderr)
-    return int(Status.NO_NAME)
+    return int(ExitStatus.NO_NAME)
 
 
 def _name() -> str:
     return Path(sys.argv[0]).name or "supervisorctl"
 
 
-class _Parser(argparse.ArgumentParser):
+class _CtlParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Supervisor's words, where it has them."""
         sys.exit(_bad_options(re.sub(r"unrecognized arguments: (\S+).*", r"option \1 not recognized", message)))
@@ -95,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     """The options, and the actions in their help."""
     actions = "\n".join(f"  {usage:<40}{text}" for each in table.TABLE.values() for usage, text in each.usage)
-    options = _Parser(
+    options = _CtlParser(
         prog="supervisorctl",
         usage="supervisorctl [options] [ACTION [argument ...]]",
         description="Controls the programs and training jobs of supervisord. Without an action: an interactive shell.",

@@ -26,22 +26,22 @@ def group_of(name: str) -> str:
     return name.removesuffix("*").removesuffix(":")
 
 
-def unknown(name: str) -> str:
+def unknown_line(name: str) -> str:
     """The line for a name that nothing has."""
     if is_group(name):
         return f"{group_of(name)}: ERROR (no such group)"
     return f"{name}: ERROR (no such process)"
 
 
-def chosen(names: list[str], programs: list[Program]) -> tuple[list[Program], list[str]]:
+def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Program], list[str]]:
     """The programs that `names` mean, in that order (none or `all`: every one), and the names that nothing has."""
     if not names or ALL in names:
         return programs, []
-    meant = {name: _meant(name, programs) for name in names}
+    meant = {name: _match(name, programs) for name in names}
     return [each for name in names for each in meant[name]], [name for name in names if not meant[name]]
 
 
-def _meant(name: str, programs: list[Program]) -> list[Program]:
+def _match(name: str, programs: list[Program]) -> list[Program]:
     if is_group(name):
         return [each for each in programs if each["group"] == group_of(name)]
     return [each for each in programs if each["name"] == program_of(name)]

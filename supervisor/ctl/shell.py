@@ -12,7 +12,7 @@ from supervisor.ctl import naming
 from supervisor.ctl.actions import opening, table
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.settings import Settings, is_url
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 HISTORY_LINES = 1000
 OPEN = "open"
@@ -26,7 +26,7 @@ class Shell(cmd.Cmd):
     def __init__(self, terminal: Terminal, settings: Settings) -> None:
         super().__init__(stdout=terminal.out)
         self.prompt = f"{settings.prompt}> "
-        self._terminal = replace(terminal, asks=True)
+        self._terminal = replace(terminal, can_prompt=True)
 
     def onecmd(self, line: str) -> bool:
         """Runs one line; True if it was the last."""
@@ -44,10 +44,10 @@ class Shell(cmd.Cmd):
             print(file=self._terminal.out)
         return False
 
-    def act(self, name: str, arguments: list[str]) -> Status:
+    def act(self, name: str, arguments: list[str]) -> ExitStatus:
         """Runs one action, and asks what has to be asked: whether it is meant, and who one is."""
         if not self._confirmed(name):
-            return Status.FINE
+            return ExitStatus.OK
         if name == OPEN and len(arguments) == 1 and is_url(arguments[0]):
             self._terminal = opening.opened(self._terminal, arguments)
         while True:
@@ -55,7 +55,7 @@ class Shell(cmd.Cmd):
                 return table.run(self._terminal, name, arguments)
             except LoginNeeded:
                 if not self._logged_in():
-                    return Status.WRONG
+                    return ExitStatus.ERROR
 
     def _logged_in(self) -> bool:
         """Asks for user name and password, as Supervisor's; False at the end of the input."""
@@ -135,11 +135,11 @@ def _history(file: Path | None, terminal: Terminal) -> Iterator[None]:
     except FileNotFoundError:
         pass  # the first time
     except OSError as error:
-        terminal.explain(f"cannot read the history in {file}: {error.strerror}; it begins empty")
+        terminal.print_detail(f"cannot read the history in {file}: {error.strerror}; it begins empty")
     try:
         yield
     finally:
         try:
             readline.write_history_file(file)
         except OSError as error:
-            terminal.explain(f"cannot keep the history in {file}: {error.strerror}; make the file writable")
+            terminal.print_detail(f"cannot keep the history in {file}: {error.strerror}; make the file writable")

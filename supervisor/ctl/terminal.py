@@ -11,11 +11,11 @@ SCHEMA = 1
 """Version of the JSON output; raised when a reader would have to change. New keys don't need that."""
 
 
-class Status(IntEnum):
+class ExitStatus(IntEnum):
     """Exit statuses, with the meanings Supervisor gives them. Of several results the highest is the outcome."""
 
-    FINE = 0
-    WRONG = 1  # no such program, a bad signal, a refused command
+    OK = 0
+    ERROR = 1  # no such program, a bad signal, a refused command
     NO_NAME = 2  # `start` without a name; bad options or configuration
     DOWN = 3  # `status`: a program listed is not up
     UNKNOWN = 4  # `status`: bad name or no answer; other actions: connection refused, not permitted
@@ -33,28 +33,28 @@ class Terminal:
     out: TextIO
     err: TextIO
     as_json: bool = False
-    asks: bool = False
-    said: list[str] = field(default_factory=list)
-    shown: list[dict[str, Any]] = field(default_factory=list)
+    can_prompt: bool = False
+    lines: list[str] = field(default_factory=list)
+    objects: list[dict[str, Any]] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """One line of the result. Control characters, which may come from a program, are made visible."""
         if self.as_json:
-            self.said.append(text)
+            self.lines.append(text)
             return
-        print(plain(text), file=self.out, flush=True)
+        print(printable(text), file=self.out, flush=True)
 
-    def explain(self, text: str) -> None:
+    def print_detail(self, text: str) -> None:
         """Reasons, indented under the line they belong to, beside the result."""
         for line in text.splitlines():
-            print(f"    {plain(line)}", file=self.err, flush=True)
+            print(f"    {printable(line)}", file=self.err, flush=True)
 
-    def show(self, result: dict[str, Any]) -> None:
+    def print_json(self, result: dict[str, Any]) -> None:
         """The result as one JSON object."""
-        self.shown.append(result)
+        self.objects.append(result)
         print(json.dumps({"schema": SCHEMA, **result}, indent=2), file=self.out, flush=True)
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """`text` without what a terminal would obey: control characters become `?`, tabs and line breaks stay."""
     return "".join(each if each.isprintable() or each in "\t\n" else "?" for each in text)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from supervisor.ctl import naming, render
 from supervisor.ctl.client import Refusal, Unreachable
-from supervisor.ctl.terminal import Status, Terminal, plain
+from supervisor.ctl.terminal import ExitStatus, Terminal, printable
 
 PERIOD_S = 2.0  # long enough for a percentage that means something
 HEAD = ("PROGRAM", "STATE", "PID", "PROCS", "CPU%", "MEMORY", "GPU MEM", "STEPS/S")
@@ -19,20 +19,20 @@ HEAD = ("PROGRAM", "STATE", "PID", "PROCS", "CPU%", "MEMORY", "GPU MEM", "STEPS/
 Answer = dict[str, Any]
 
 
-def once(terminal: Terminal, names: list[str], period_s: float = PERIOD_S) -> Status:
+def print_once(terminal: Terminal, names: list[str], period_s: float = PERIOD_S) -> ExitStatus:
     """One picture, as lines or JSON, of what was used within `period_s`."""
     before = terminal.client.call("top")
     time.sleep(period_s)
-    programs, unknown = naming.chosen(names, measured(before, terminal.client.call("top")))
+    programs, unknown = naming.select_programs(names, with_cpu_percent(before, terminal.client.call("top")))
     if terminal.as_json:
-        terminal.show({"programs": programs, "unknown": unknown})
+        terminal.print_json({"programs": programs, "unknown": unknown})
     else:
-        for line in [*map(naming.unknown, unknown), *render.table(HEAD, map(cells, programs))]:
-            terminal.say(line)
-    return Status.UNKNOWN if unknown else Status.FINE
+        for line in [*map(naming.unknown_line, unknown), *render.table(HEAD, map(cells, programs))]:
+            terminal.print_line(line)
+    return ExitStatus.UNKNOWN if unknown else ExitStatus.OK
 
 
-def live(terminal: Terminal, names: list[str]) -> Status:
+def show_live(terminal: Terminal, names: list[str]) -> ExitStatus:
     """Pictures until Ctrl-C. Raises Unreachable if nobody answers at first; later the daemon may come back."""
     before = terminal.client.call("top")
     try:
@@ -42,15 +42,15 @@ def live(terminal: Terminal, names: list[str]) -> Status:
                 try:
                     after = terminal.client.call("top")
                 except (Unreachable, Refusal) as error:
-                    screen.update(Text(plain(f"{error}; trying again"), "red"), refresh=True)
+                    screen.update(Text(printable(f"{error}; trying again"), "red"), refresh=True)
                     continue
-                screen.update(frame(*naming.chosen(names, measured(before, after))), refresh=True)
+                screen.update(frame(*naming.select_programs(names, with_cpu_percent(before, after))), refresh=True)
                 before = after
     except KeyboardInterrupt:
-        return Status.FINE  # it is how one leaves
+        return ExitStatus.OK  # it is how one leaves
 
 
-def measured(before: Answer, after: Answer) -> list[dict[str, Any]]:
+def with_cpu_percent(before: Answer, after: Answer) -> list[dict[str, Any]]:
     """The later answer's programs with `cpu_percent` (100: one processor), the hungriest first; None: not known."""
     passed_s = after["at_s"] - before["at_s"]
     earlier = {(each["name"], each["pid"]): each["cpu_s"] for each in before["programs"]}
@@ -90,7 +90,7 @@ def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str]) -> Rendera
     for number, head in enumerate(HEAD):
         grid.add_column(head, no_wrap=True, header_style="dim", justify="left" if number < 2 else "right")
     for program in programs:
-        grid.add_row(*(Text(plain(cell)) for cell in cells(program)))
+        grid.add_row(*(Text(printable(cell)) for cell in cells(program)))
     for name in unknown:
-        grid.add_row(Text(plain(naming.unknown(name)), "red"))
+        grid.add_row(Text(printable(naming.unknown_line(name)), "red"))
     return grid

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from supervisor.ctl import naming, render
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
-from supervisor.ctl.terminal import Status, Terminal, plain
+from supervisor.ctl.terminal import ExitStatus, Terminal, printable
 
 Shown = TypeVar("Shown")
 
@@ -21,7 +21,7 @@ BAR_COLUMNS = 24
 COLOURS = {"RUNNING": "green", "STARTING": "yellow", "BACKOFF": "yellow", "STOPPING": "yellow", "FATAL": "red"}
 
 
-def watch(terminal: Terminal, names: list[str]) -> Status:
+def watch(terminal: Terminal, names: list[str]) -> ExitStatus:
     """Shows the programs until Ctrl-C; where there is no terminal, as plain status lines whenever they change."""
     try:
         if terminal.out.isatty():
@@ -29,8 +29,8 @@ def watch(terminal: Terminal, names: list[str]) -> Status:
         else:
             _lines(terminal, names)
     except KeyboardInterrupt:
-        return Status.FINE  # it is how one leaves
-    return Status.FINE
+        return ExitStatus.OK  # it is how one leaves
+    return ExitStatus.OK
 
 
 def _live(terminal: Terminal, names: list[str]) -> None:
@@ -49,8 +49,8 @@ def _lines(terminal: Terminal, names: list[str]) -> None:
         )
         if lines != last:
             for line in lines:
-                terminal.say(line)
-            terminal.say("")
+                terminal.print_line(line)
+            terminal.print_line("")
         last = lines
         time.sleep(PERIOD_S)
 
@@ -60,7 +60,7 @@ def _frame(terminal: Terminal, names: list[str]) -> RenderableType:
         terminal,
         names,
         lambda found, unknown: frame(found, unknown, time.time()),
-        lambda why: Text(plain(f"{why}; trying again"), "red"),
+        lambda why: Text(printable(f"{why}; trying again"), "red"),
     )
 
 
@@ -77,8 +77,8 @@ def _answer(
         raise
     except (Unreachable, Refusal) as error:
         return silent(str(error))
-    found, unknown = naming.chosen(names, programs)
-    return shown(found, [naming.unknown(name) for name in unknown])
+    found, unknown = naming.select_programs(names, programs)
+    return shown(found, [naming.unknown_line(name) for name in unknown])
 
 
 def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: float) -> RenderableType:
@@ -90,9 +90,9 @@ def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: 
         state = Text(program["state"], COLOURS.get(program["wire_state"], "default"))
         job = program["job"]
         cells = _job_cells(program, job, now_wall) if job else ("", "", "", "", "")
-        grid.add_row(Text(plain(program["name"])), state, *cells, Text(plain(_remark(program, job))))
+        grid.add_row(Text(printable(program["name"])), state, *cells, Text(printable(_remark(program, job))))
     for line in unknown:
-        grid.add_row(Text(plain(line), "red"))
+        grid.add_row(Text(printable(line), "red"))
     return grid
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from supervisor.control.commands.many import COMMANDS as FOR_MANY
+from supervisor.control.commands.bulk import COMMANDS as FOR_MANY
 from supervisor.control.commands.table import TABLE
 from supervisor.control.openapi.shapes import OUTCOME
 from tests.fuzzing import cases

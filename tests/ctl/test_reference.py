@@ -5,7 +5,7 @@ import re
 from supervisor.ctl.actions.table import TABLE
 from supervisor.ctl.completion import SHELLS
 from supervisor.ctl.main import parser
-from supervisor.ctl.terminal import SCHEMA, Status
+from supervisor.ctl.terminal import SCHEMA, ExitStatus
 from tests.places import ROOT
 from tests.system.test_conformance import OF_OUR_CLIENT
 
@@ -43,7 +43,7 @@ def test_the_help_keeps_every_way_to_call_an_action_apart_from_its_meaning():
 def test_the_page_has_every_exit_status():
     statuses = PAGE[PAGE.index("## Exit status") : PAGE.index("## Interactive shell")]
 
-    assert {int(each) for each in re.findall(r"^\| (\d+) ", statuses, re.MULTILINE)} == {*map(int, Status), 130}
+    assert {int(each) for each in re.findall(r"^\| (\d+) ", statuses, re.MULTILINE)} == {*map(int, ExitStatus), 130}
 
 
 def test_the_page_says_what_every_action_gives_as_json():

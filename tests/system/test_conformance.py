@@ -21,7 +21,7 @@ import pytest
 
 from bench import peer
 from supervisor import __version__
-from tests.control.test_doors import free_port
+from tests.control.test_endpoints import free_port
 from tests.system.both import LOGIN, Script, Side, differing, our_ctl, our_daemon, stock_daemon
 
 pytestmark = pytest.mark.slow  # two daemons for each script, and Supervisor looks at its programs once a second

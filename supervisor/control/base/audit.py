@@ -41,7 +41,7 @@ class Caller:
     user: str | None = None
     refusal: str | None = None
 
-    def require(self) -> None:
+    def require_change_rights(self) -> None:
         """Raises CommandError if it may not change things."""
         if self.refusal is not None:
             raise CommandError(Code.FORBIDDEN, self.refusal)
@@ -59,14 +59,14 @@ class Change:
     caller: Caller
     command: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    is_told: bool = False
+    has_line_per_program: bool = False
 
-    def ended(self, result: str, reason: str | None = None, program: str | None = None) -> None:
+    def record(self, result: str, reason: str | None = None, program: str | None = None) -> None:
         """Writes the line. `result`: OK or the name of what went wrong; `program`: one of several."""
         facts: dict[str, Any] = {"command": self.command, "result": result, **_bounded(self.arguments)}
         if program is not None:
             facts["program"] = _text(program)
-            self.is_told = True
+            self.has_line_per_program = True
         if reason:
             facts["reason"] = _text(reason)
         tell = log.warning if result == Code.FORBIDDEN.name else log.info
@@ -76,15 +76,15 @@ class Change:
 _present: ContextVar[Change | None] = ContextVar("change", default=None)
 
 
-def ended(result: str, reason: str | None, program: str) -> None:
+def record_outcome(result: str, reason: str | None, program: str) -> None:
     """Writes the line for one program of the change that is being made, if one is."""
     change = _present.get()
     if change is not None:
-        change.ended(result, reason, program)
+        change.record(result, reason, program)
 
 
 @contextmanager
-def written(change: Change) -> Iterator[None]:
+def audited(change: Change) -> Iterator[None]:
     """Writes the line when what is done inside ends, however it ends, unless its programs had theirs."""
     token = _present.set(change)
     result, reason = UNFINISHED, None
@@ -102,8 +102,8 @@ def written(change: Change) -> Iterator[None]:
         raise
     finally:
         _present.reset(token)
-        if not change.is_told:
-            change.ended(result, reason)
+        if not change.has_line_per_program:
+            change.record(result, reason)
 
 
 def _bounded(arguments: Mapping[str, Any]) -> dict[str, Any]:

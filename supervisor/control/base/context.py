@@ -22,7 +22,7 @@ Result = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
+class CommandContext:
     """What commands act on. `shut_down` and `reload` return at once; the work follows."""
 
     programs: Programs
@@ -40,10 +40,10 @@ class Daemon:
     disks: DiskThreads = field(default_factory=DiskThreads)
 
 
-def program_in(daemon: Daemon, arguments: Arguments) -> Runner:
+def program_in(context: CommandContext, arguments: Arguments) -> Runner:
     """The program that `name` means. Raises CommandError."""
     name = text_in(arguments, "name")
-    runner = daemon.programs.runners.get(name)
+    runner = context.programs.runners.get(name)
     if runner is None:
         raise CommandError(Code.BAD_NAME, name)
     return runner

@@ -2,7 +2,7 @@
 
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     text_in,
 )
@@ -10,9 +10,9 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import groups
 
 
-async def add(daemon: Daemon, arguments: Arguments) -> Result:
+async def add(context: CommandContext, arguments: Arguments) -> Result:
     """Takes a program, or a group, of the configuration last read into use."""
-    name, programs = text_in(arguments, "name"), daemon.programs
+    name, programs = text_in(arguments, "name"), context.programs
     meant = [name] if name in programs.configured else groups.configured(programs.configured, groups.group_of(name))
     if not meant and not (name in programs.runners or groups.members(programs, groups.group_of(name))):
         raise CommandError(Code.BAD_NAME, name)
@@ -23,9 +23,9 @@ async def add(daemon: Daemon, arguments: Arguments) -> Result:
     return {"name": name}
 
 
-async def remove(daemon: Daemon, arguments: Arguments) -> Result:
+async def remove(context: CommandContext, arguments: Arguments) -> Result:
     """Takes a program, or a group, of which nothing runs out of use, until it is added again."""
-    name, programs = text_in(arguments, "name"), daemon.programs
+    name, programs = text_in(arguments, "name"), context.programs
     meant = (
         [name] if name in programs.runners else [each.name for each in groups.members(programs, groups.group_of(name))]
     )

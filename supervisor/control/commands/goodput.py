@@ -6,7 +6,7 @@ from typing import Any
 
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     program_in,
 )
@@ -20,14 +20,14 @@ UNINTERRUPTED = frozenset({Cause.DONE, Cause.STOPPED})
 ALL = 1_000_000  # more attempts than the ledger keeps of a program
 
 
-async def report(daemon: Daemon, arguments: Arguments) -> Result:
+async def report(context: CommandContext, arguments: Arguments) -> Result:
     """Where a job's time went, over all attempts that the ledger keeps, and what interrupted it."""
-    runner = program_in(daemon, arguments)
+    runner = program_in(context, arguments)
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so nothing is known of its steps")
     going_on = runner.acts.books.keep()
     try:
-        spent_s, records = await asyncio.to_thread(_read, daemon.ledger, runner.name)
+        spent_s, records = await asyncio.to_thread(_read, context.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     sums = {spent: sum(each.get(spent, 0.0) for each in spent_s.values()) for spent in Spent}

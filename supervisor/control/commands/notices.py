@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     flag_in,
     program_in,
@@ -27,16 +27,16 @@ MAX_DRILL_S = 7 * 86400.0  # the longest warning any provider gives is a week
 Word = TypeVar("Word", bound=StrEnum)
 
 
-async def notices(daemon: Daemon, arguments: Arguments) -> Result:
+async def notices(context: CommandContext, arguments: Arguments) -> Result:
     """What holds, the gravest first, and how each source does."""
     now = asyncio.get_running_loop().time()
     return {
-        "notices": [_shown(each, now) for each in daemon.notices.by_severity],
+        "notices": [_shown(each, now) for each in context.notices.by_severity],
         "sources": [
             {"name": each.name, "shortest_s": each.shortest_s, "trouble": each.error}
-            for each in daemon.notices.source_health
+            for each in context.notices.source_health
         ],
-        "shortest_s": daemon.notices.shortest_s,
+        "shortest_s": context.notices.shortest_s,
     }
 
 
@@ -55,12 +55,12 @@ def _shown(posted: ActiveNotice, now: float) -> dict[str, Any]:
     }
 
 
-async def drill(daemon: Daemon, arguments: Arguments) -> Result:
+async def drill(context: CommandContext, arguments: Arguments) -> Result:
     """Gives a program, or with the name `all` every one, a notice; or withdraws those that were given so."""
     name = text_in(arguments, "name")
-    program = None if name == ALL else program_in(daemon, arguments).name
+    program = None if name == ALL else program_in(context, arguments).name
     if flag_in(arguments, "withdraw", False):
-        count = daemon.drills.withdraw(program)
+        count = context.drills.withdraw(program)
         if not count:
             raise CommandError(Code.NOT_RUNNING, f"there is no drill for {name}")
         return {"name": name, "withdrawn": count}
@@ -69,7 +69,7 @@ async def drill(daemon: Daemon, arguments: Arguments) -> Result:
     certainty = _word(arguments, "certainty", Certainty, usual)
     if kind is NoticeKind.FREEZE and certainty is Certainty.CERTAIN:
         raise CommandError(Code.BAD_ARGUMENTS, "a freeze is nothing to stop for; certainty can only be possible")
-    given = daemon.drills.start(program, _seconds(arguments), kind, certainty)
+    given = context.drills.start(program, _seconds(arguments), kind, certainty)
     return {"name": name, "id": given.id, "kind": str(kind), "certainty": str(certainty)}
 
 
@@ -93,7 +93,7 @@ def _word(arguments: Arguments, key: str, words: type[Word], default: Word) -> W
 # --- in `status` ------------------------------------------------------------------------------------------------------
 
 
-def standing(runner: Runner, now: float) -> dict[str, Any] | None:
+def notice_status(runner: Runner, now: float) -> dict[str, Any] | None:
     """What a notice does with a program, as `status` gives it; None: no notice holds for it. `now`: monotonic."""
     notice = runner.facts.notice
     if notice is None:
@@ -106,11 +106,11 @@ def standing(runner: Runner, now: float) -> dict[str, Any] | None:
         "deadline_wall_at": deadline_wall_at(notice, now),
         "last_flush_s": None if last_at is None else round(last_at - now, 3),
         "waits": runner.facts.waits_for_host,
-        "doing": next(iter(words(runner, now)), None),
+        "doing": next(iter(notice_description(runner, now)), None),
     }
 
 
-def words(runner: Runner, now: float) -> list[str]:
+def notice_description(runner: Runner, now: float) -> list[str]:
     """What happens to a program because of a notice, for people; empty if nothing does. `now`: monotonic seconds."""
     facts, notice = runner.facts, runner.facts.notice
     if notice is None or not facts.policy.is_job or runner.state not in (State.RUNNING, State.FLUSHING, State.STARTING):
@@ -142,7 +142,7 @@ def _doing(runner: Runner, now: float) -> str:
     return flushing
 
 
-def too_slow(durable_s: float | None, shortest_s: float | None) -> str | None:
+def slow_flush_warning(durable_s: float | None, shortest_s: float | None) -> str | None:
     """What to say of a job whose flush can't be done within the shortest warning of this host; None: all is well."""
     if durable_s is None or shortest_s is None or durable_s <= shortest_s:
         return None

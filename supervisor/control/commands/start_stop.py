@@ -2,7 +2,7 @@
 
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     flag_in,
     program_in,
@@ -14,22 +14,22 @@ from supervisor.runner.fleet.ordering import Turn
 from supervisor.runner.program.runner import Runner
 
 
-async def start(daemon: Daemon, arguments: Arguments) -> Result:
+async def start(context: CommandContext, arguments: Arguments) -> Result:
     """Starts a program; with `wait` (the default) returns when it runs, a job: when it trains."""
-    return await start_in_turn(daemon, arguments, None)
+    return await start_in_turn(context, arguments, None)
 
 
-async def start_in_turn(daemon: Daemon, arguments: Arguments, turn: Turn | None) -> Result:
+async def start_in_turn(context: CommandContext, arguments: Arguments, turn: Turn | None) -> Result:
     """The same for one of many that start in an order: it starts when its turn comes."""
     try:
-        return await _start(daemon, arguments, turn)
+        return await _start(context, arguments, turn)
     finally:
         if turn is not None:
             turn.give_up()
 
 
-async def _start(daemon: Daemon, arguments: Arguments, turn: Turn | None) -> Result:
-    runner = program_in(daemon, arguments)
+async def _start(context: CommandContext, arguments: Arguments, turn: Turn | None) -> Result:
+    runner = program_in(context, arguments)
     wait = flag_in(arguments, "wait", True)
     if turn is not None and not runner.taken_up.is_set():
         turn.give_up()  # what an earlier daemon left has to end first
@@ -39,44 +39,44 @@ async def _start(daemon: Daemon, arguments: Arguments, turn: Turn | None) -> Res
     await runner.learn_attempts(0)
     if turn is not None:
         await turn.comes()
-    await _start_needed(daemon, runner)
-    if daemon.programs.runners.get(runner.name) is not runner:
+    await _start_needed(context, runner)
+    if context.programs.runners.get(runner.name) is not runner:
         raise CommandError(Code.ABNORMAL_TERMINATION, f"{runner.name} was changed by an update meanwhile; try again")
-    _may_start(daemon)
-    daemon.programs.gates.start(runner)
+    _may_start(context)
+    context.programs.gates.start(runner)
     if wait:
-        state = await runner.until(lambda: _settled(daemon, runner))
+        state = await runner.until(lambda: _settled(context, runner))
         if state not in (State.RUNNING, State.FLUSHING, State.SUCCEEDED):
-            raise _start_error(daemon, runner)
+            raise _start_error(context, runner)
     elif runner.acts.spawn_error is not None:
-        raise _start_error(daemon, runner)
+        raise _start_error(context, runner)
     return {"name": runner.name}
 
 
-async def _start_needed(daemon: Daemon, runner: Runner) -> None:
+async def _start_needed(context: CommandContext, runner: Runner) -> None:
     """Starts what it depends on and nothing else would start."""
-    for needed in daemon.programs.gates.needed_and_down(runner):
+    for needed in context.programs.gates.needed_and_down(runner):
         await needed.taken_up.wait()
         await needed.learn_attempts(0)
-        _may_start(daemon)
-        if daemon.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
-            daemon.programs.gates.start(needed)
+        _may_start(context)
+        if context.programs.runners.get(needed.name) is needed and needed.state not in ALIVE:
+            context.programs.gates.start(needed)
 
 
-def _may_start(daemon: Daemon) -> None:
+def _may_start(context: CommandContext) -> None:
     """A start that waited for its turn or its disk while the daemon began to leave is none: it would be remembered."""
-    if daemon.programs.closing:
+    if context.programs.closing:
         raise CommandError(Code.SHUTDOWN_STATE, "supervisord is shutting down")
 
 
-def _settled(daemon: Daemon, runner: Runner) -> State | None:
+def _settled(context: CommandContext, runner: Runner) -> State | None:
     if runner.waits_for is not None:
-        return runner.state if daemon.programs.gates.is_hopeless(runner) else None
+        return runner.state if context.programs.gates.is_hopeless(runner) else None
     return None if runner.state in (State.STARTING, State.ADOPTING) or runner.is_stopping else runner.state
 
 
-def _start_error(daemon: Daemon, runner: Runner) -> CommandError:
-    waits_for = daemon.programs.gates.words(runner) if runner.waits_for is not None else None  # as it is now
+def _start_error(context: CommandContext, runner: Runner) -> CommandError:
+    waits_for = context.programs.gates.words(runner) if runner.waits_for is not None else None  # as it is now
     reason = waits_for or runner.reason or f"ended as {runner.state}"
     if runner.acts.spawn_error is not None:
         code = {"no-file": Code.NO_FILE, "not-executable": Code.NOT_EXECUTABLE}.get(runner.acts.spawn_error.kind)
@@ -84,9 +84,9 @@ def _start_error(daemon: Daemon, runner: Runner) -> CommandError:
     return CommandError(Code.ABNORMAL_TERMINATION, reason)
 
 
-async def stop(daemon: Daemon, arguments: Arguments) -> Result:
+async def stop(context: CommandContext, arguments: Arguments) -> Result:
     """Flushes and stops a program; with `wait` (the default) returns when its process is gone."""
-    runner = program_in(daemon, arguments)
+    runner = program_in(context, arguments)
     wait = flag_in(arguments, "wait", True)
     await runner.looked_back.wait()
     attempt = runner.attempt

@@ -4,7 +4,7 @@ import base64
 
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     program_in,
     text_in,
@@ -13,13 +13,13 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.host.pipes.stdin import StdinClosed, StdinFull
 
 
-async def send_stdin(daemon: Daemon, arguments: Arguments) -> Result:
+async def send_stdin(context: CommandContext, arguments: Arguments) -> Result:
     """Writes `chars`, as UTF-8, or the bytes in `base64` to a program's standard input; returns when it has them.
 
     A program that does not read is waited for 5 s.
     """
     data = _data(arguments)
-    runner = program_in(daemon, arguments)
+    runner = program_in(context, arguments)
     if runner.acts.pid is None or runner.is_stopping:
         raise CommandError(Code.NOT_RUNNING, runner.name)
     stdin = runner.acts.stdin

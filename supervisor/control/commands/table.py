@@ -12,7 +12,7 @@ from supervisor import __version__
 from supervisor.config import ConfigError
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     flag_in,
     program_in,
@@ -20,12 +20,12 @@ from supervisor.control.base.context import (
 )
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import (
-    answers,
     fleet,
     goodput,
     groups,
     notices,
     start_stop,
+    status,
     stdin,
     timeline,
     usage,
@@ -41,27 +41,13 @@ from supervisor.protocol.messages import Committed, SaveFailed
 class Command:
     """One entry of the table. `changes`: needs the right to change things, and is refused while leaving."""
 
-    act: Callable[[Daemon, Arguments], Awaitable[Result]]
+    act: Callable[[CommandContext, Arguments], Awaitable[Result]]
     changes: bool
 
 
-async def status(daemon: Daemon, arguments: Arguments) -> Result:
-    """Every program, by group and name."""
-    troubles, durable_s = daemon.logs.failures, daemon.notices.flush_times_s()
-    warnings = {name: notices.too_slow(takes_s, daemon.notices.shortest_s) for name, takes_s in durable_s.items()}
-    return {
-        "programs": [
-            {**answers.standing(each, troubles, warnings.get(each.name)), "durable_s": durable_s.get(each.name)}
-            for each in groups.in_order(daemon.programs.runners.values())
-        ],
-        "ledger_error": daemon.ledger.last_error,
-        "hooks_error": daemon.hooks.trouble,
-    }
-
-
-async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
+async def send_signal(context: CommandContext, arguments: Arguments) -> Result:
     """Sends a signal, by name or number, to a program's worker."""
-    runner, text = program_in(daemon, arguments), text_in(arguments, "signal")
+    runner, text = program_in(context, arguments), text_in(arguments, "signal")
     name = f"SIG{text.upper().removeprefix('SIG')}"
     try:
         number = signal.Signals(int(text)) if text.isdecimal() else signal.Signals[name]
@@ -72,9 +58,9 @@ async def send_signal(daemon: Daemon, arguments: Arguments) -> Result:
     return {"name": runner.name}
 
 
-async def checkpoint(daemon: Daemon, arguments: Arguments) -> Result:
+async def checkpoint(context: CommandContext, arguments: Arguments) -> Result:
     """Has a job write a checkpoint now and train on; returns when it is on the disk."""
-    runner = program_in(daemon, arguments)
+    runner = program_in(context, arguments)
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
     runner.post(fact.FlushRequested("operator"))
@@ -92,9 +78,9 @@ async def checkpoint(daemon: Daemon, arguments: Arguments) -> Result:
     }
 
 
-async def export(daemon: Daemon, arguments: Arguments) -> Result:
+async def export(context: CommandContext, arguments: Arguments) -> Result:
     """Has a job export its model, as it is now, to export_dir and train on; returns when it is there."""
-    runner = program_in(daemon, arguments)
+    runner = program_in(context, arguments)
     if runner.config.job is None or runner.config.job.export_dir is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no export_dir, so there is nowhere to export to; set it")
     answer = await runner.acts.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
@@ -105,28 +91,28 @@ async def export(daemon: Daemon, arguments: Arguments) -> Result:
     return {"path": answer.path, "step": answer.step}
 
 
-async def checkpoints(daemon: Daemon, arguments: Arguments) -> Result:
+async def checkpoints(context: CommandContext, arguments: Arguments) -> Result:
     """A job's checkpoints, newest first, each proven whole or not (`verify`, the default); then those set aside."""
-    runner = program_in(daemon, arguments)
+    runner = program_in(context, arguments)
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
     directory = runner.config.job.checkpoint_dir
     try:
-        listed = await daemon.checkpoints.listing(directory, verify=flag_in(arguments, "verify", True))
+        listed = await context.checkpoints.listing(directory, verify=flag_in(arguments, "verify", True))
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot list {directory}: {error.strerror}") from error
     return {"checkpoints": [asdict(each) for each in listed]}
 
 
-async def history(daemon: Daemon, arguments: Arguments) -> Result:
+async def history(context: CommandContext, arguments: Arguments) -> Result:
     """A program's last attempts, oldest first."""
-    runner, limit = program_in(daemon, arguments), arguments.get("limit", 20)
+    runner, limit = program_in(context, arguments), arguments.get("limit", 20)
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
     try:
         runner.acts.books.keep()
-        records = await asyncio.to_thread(daemon.ledger.history, runner.name, limit)
-        spent_s = await asyncio.to_thread(goodput.of_attempts, daemon.ledger, runner.name)
+        records = await asyncio.to_thread(context.ledger.history, runner.name, limit)
+        spent_s = await asyncio.to_thread(goodput.of_attempts, context.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     return {"attempts": [_attempt(asdict(record), spent_s.get(record.attempt, {})) for record in records]}
@@ -141,11 +127,11 @@ def _attempt(record: dict[str, Any], spent_s: dict[str, float]) -> Result:
     }
 
 
-async def clear(daemon: Daemon, arguments: Arguments) -> Result:
+async def clear(context: CommandContext, arguments: Arguments) -> Result:
     """Empties a program's log files and deletes their backups."""
-    config = program_in(daemon, arguments).config
+    config = program_in(context, arguments).config
     try:
-        await _clear(daemon.logs, {config.stdout_logfile, config.stderr_logfile})
+        await _clear(context.logs, {config.stdout_logfile, config.stderr_logfile})
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot clear the logs of {config.name}: {error.strerror}") from error
     return {"name": config.name}
@@ -156,19 +142,19 @@ async def _clear(logs: LogCapture, paths: set[Path | None]) -> None:
         await logs.clear(path)
 
 
-async def pid(daemon: Daemon, arguments: Arguments) -> Result:
+async def pid(context: CommandContext, arguments: Arguments) -> Result:
     """The daemon's pid."""
     return {"pid": os.getpid()}
 
 
-async def version(daemon: Daemon, arguments: Arguments) -> Result:
+async def version(context: CommandContext, arguments: Arguments) -> Result:
     """The daemon's version."""
     return {"version": __version__}
 
 
-async def avail(daemon: Daemon, arguments: Arguments) -> Result:
+async def avail(context: CommandContext, arguments: Arguments) -> Result:
     """Every configured program, in use or not."""
-    used, programs = daemon.programs.runners, daemon.programs.configured.values()
+    used, programs = context.programs.runners, context.programs.configured.values()
     configured = sorted(programs, key=lambda each: (each.process, each.group))  # Supervisor's order
     return {
         "programs": [
@@ -185,31 +171,31 @@ async def avail(daemon: Daemon, arguments: Arguments) -> Result:
     }
 
 
-async def reread(daemon: Daemon, arguments: Arguments) -> Result:
+async def reread(context: CommandContext, arguments: Arguments) -> Result:
     """Reads the configuration and says what `update` would change."""
     try:
-        return {key: list(names) for key, names in asdict(await daemon.programs.reread()).items()}
+        return {key: list(names) for key, names in asdict(await context.programs.reread()).items()}
     except ConfigError as error:
         raise CommandError(Code.CANT_REREAD, str(error)) from error
 
 
-async def update(daemon: Daemon, arguments: Arguments) -> Result:
+async def update(context: CommandContext, arguments: Arguments) -> Result:
     """Reads the configuration and makes the programs what it says, touching only what differs."""
     names = arguments.get("names")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise CommandError(Code.BAD_ARGUMENTS, "names is not a list of program names")
-    await reread(daemon, arguments)
-    named = None if names is None else _programs_of(daemon, names)
+    await reread(context, arguments)
+    named = None if names is None else _programs_of(context, names)
     try:
-        actions = await daemon.programs.update(named)
+        actions = await context.programs.update(named)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
     return {"actions": [{"name": name, "action": action} for name, action in actions]}
 
 
-def _programs_of(daemon: Daemon, names: list[str]) -> list[str]:
+def _programs_of(context: CommandContext, names: list[str]) -> list[str]:
     """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
-    programs = daemon.programs
+    programs = context.programs
     known = {**{name: each.config for name, each in programs.runners.items()}, **programs.configured}
     found = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
     unknown = sorted(name for name, meant in found.items() if not meant)
@@ -218,16 +204,16 @@ def _programs_of(daemon: Daemon, names: list[str]) -> list[str]:
     return [each for meant in found.values() for each in meant]
 
 
-async def reload(daemon: Daemon, arguments: Arguments) -> Result:
+async def reload(context: CommandContext, arguments: Arguments) -> Result:
     """Starts the daemon anew, with its configuration read again; what is configured as before runs on."""
-    await reread(daemon, arguments)  # an unusable file must not end what runs
-    daemon.reload()
+    await reread(context, arguments)  # an unusable file must not end what runs
+    context.reload()
     return {}
 
 
-async def shutdown(daemon: Daemon, arguments: Arguments) -> Result:
+async def shutdown(context: CommandContext, arguments: Arguments) -> Result:
     """Flushes and stops everything, then leaves."""
-    daemon.shut_down()
+    context.shut_down()
     return {}
 
 
@@ -250,7 +236,7 @@ TABLE: Mapping[str, Command] = {
     "shutdown": Command(shutdown, changes=True),
     "signal": Command(send_signal, changes=True),
     "start": Command(start_stop.start, changes=True),
-    "status": Command(status, changes=False),
+    "status": Command(status.status, changes=False),
     "stop": Command(start_stop.stop, changes=True),
     "story": Command(timeline.story, changes=False),
     "top": Command(usage.top, changes=False),

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     program_in,
 )
@@ -12,9 +12,9 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.runner.records.timeline import KEPT
 
 
-async def story(daemon: Daemon, arguments: Arguments) -> Result:
+async def story(context: CommandContext, arguments: Arguments) -> Result:
     """The last events that changed a program's state or had an effect, oldest first, since the daemon took it up."""
-    runner, limit = program_in(daemon, arguments), arguments.get("limit", 20)
+    runner, limit = program_in(context, arguments), arguments.get("limit", 20)
     if not isinstance(limit, int) or not 1 <= limit <= KEPT:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to {KEPT}")
     return {"scenes": [asdict(each) for each in runner.story.last(limit)]}

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import psutil
 
-from supervisor.control.base.context import Arguments, Daemon, Result
-from supervisor.control.commands import answers, groups
+from supervisor.control.base.context import Arguments, CommandContext, Result
+from supervisor.control.commands import groups, status
 from supervisor.core.program.facts import State
 from supervisor.host.resources import usage
 from supervisor.host.resources.gpu_memory import GpuMemory
@@ -22,13 +22,13 @@ GPUS_WITHIN_S = 2.0  # how often `top` draws; a driver answers in milliseconds, 
 _gpu_memory = GpuMemory()
 
 
-async def top(daemon: Daemon, arguments: Arguments) -> Result:
+async def top(context: CommandContext, arguments: Arguments) -> Result:
     """What every program and all it started use. Processor time is a total: ask twice and take the difference."""
-    runners = groups.in_order(daemon.programs.runners.values())
+    runners = groups.in_order(context.programs.runners.values())
     leaders = {runner.acts.pid for runner in runners if runner.acts.pid is not None}
     found = await asyncio.to_thread(usage.of_trees, leaders)
     at_s = time.monotonic()
-    gpu = await _gpu_memory_by_pid(daemon.disks)
+    gpu = await _gpu_memory_by_pid(context.disks)
     return {
         "at_s": at_s,
         "cpus": os.cpu_count() or 1,
@@ -52,7 +52,7 @@ def _row(runner: Runner, found: Mapping[int, Usage], gpu: Mapping[int, int] | No
     return {
         "name": runner.name,
         "group": runner.config.group,
-        "wire_state": answers.wire_state(runner)[0],
+        "wire_state": status.wire_state(runner)[0],
         "pid": pid,
         "processes": its.processes if its else 0,
         "cpu_s": its.cpu_s if its else None,

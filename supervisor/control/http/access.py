@@ -34,7 +34,7 @@ def may_change(peer: Peer, socket_owner: int) -> bool:
     return peer.uid in (0, os.geteuid(), socket_owner)
 
 
-class Malformed(Exception):
+class MalformedCredentials(Exception):
     """An Authorization header that is none."""
 
 
@@ -49,7 +49,7 @@ class Login:
     """What was proven right before, so that a slow hash is computed once and not for every request."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def admits(self, header: str | None) -> bool:
+    async def is_valid(self, header: str | None) -> bool:
         """Whether an Authorization header (RFC 7617) has them. Raises Malformed."""
         if header is None:
             return False
@@ -73,12 +73,12 @@ class Login:
 def _credentials(header: str) -> tuple[str, str]:
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
-        raise Malformed("only Basic authentication is known here")
+        raise MalformedCredentials("only Basic authentication is known here")
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise Malformed("what follows Basic is not base64 of UTF-8") from error
+        raise MalformedCredentials("what follows Basic is not base64 of UTF-8") from error
     username, colon, password = text.partition(":")
     if not colon:
-        raise Malformed("there is no colon between user name and password")
+        raise MalformedCredentials("there is no colon between user name and password")
     return username, password

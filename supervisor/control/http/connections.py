@@ -35,7 +35,7 @@ _TOO_MANY = "supervisord has as many connections as it takes; end clients that i
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ClientTimeouts:
     """What clients may take. `head_s`: seconds until a request's headers are there; `body_s`: for the rest of it.
 
     `answer_s`: for taking each 64 KiB of an answer that is held in memory; who reads it with a pager is no miscreant.
@@ -48,32 +48,32 @@ class Patience:
     connections: int = MOST_CONNECTIONS
 
 
-USUAL = Patience()
+DEFAULT_TIMEOUTS = ClientTimeouts()
 
 
 class Application(Protocol):
     """Who answers. Neither method raises, but for what ends the connection."""
 
-    async def admit(self, request: web.Request) -> web.Answer | None:
+    async def admit(self, request: web.Request) -> web.Response | None:
         """Before the request's body is read: None, or why it will not be."""
 
-    async def answer(self, request: web.Request) -> web.Answer:
+    async def answer(self, request: web.Request) -> web.Response:
         """To the whole of a request."""
 
 
-class Clients:
+class Connections:
     """All that are connected, at whichever door."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, timeouts: ClientTimeouts) -> None:
+        self._timeouts = timeouts
         self._connected: dict[asyncio.Task[None], _Connection] = {}
         self._told_at = float("-inf")
 
     async def listen(self, listener: socket.socket, application: Application) -> asyncio.Server:
         """Serves who comes, one too many excepted."""
-        return await asyncio.start_server(partial(self._came, application), sock=listener, backlog=128)
+        return await asyncio.start_server(partial(self._on_connect, application), sock=listener, backlog=128)
 
-    async def leave(self, within_s: float) -> None:
+    async def close(self, within_s: float) -> None:
         """Hangs up on all; answers on their way may take so long."""
         answering = [task for task, each in self._connected.items() if each.is_answering]
         for each in self._connected.values():
@@ -84,24 +84,24 @@ class Clients:
             task.cancel()
         await asyncio.gather(*self._connected, return_exceptions=True)
 
-    def _came(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = _Connection(reader, writer, application, self._patience)
-        is_one_too_many = len(self._connected) >= self._patience.connections
+    def _on_connect(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(reader, writer, application, self._timeouts)
+        is_one_too_many = len(self._connected) >= self._timeouts.connections
         if is_one_too_many:
-            self._tell()
+            self._log_turned_away()
         task = asyncio.create_task(connection.turn_away() if is_one_too_many else connection.serve())
         self._connected[task] = connection
         task.add_done_callback(self._connected.pop)
 
-    def _tell(self) -> None:
+    def _log_turned_away(self) -> None:
         """Writes into the log that somebody was turned away, but not each time."""
         now = time.monotonic()
         if now - self._told_at >= REPORTED_EVERY_S:
             self._told_at = now
-            log.warning("client.refused", reason=f"there are {self._patience.connections} connections")
+            log.warning("client.refused", reason=f"there are {self._timeouts.connections} connections")
 
 
-class _Gone(Exception):
+class _ClientGone(Exception):
     """The client is, or is as good as that."""
 
 
@@ -113,7 +113,7 @@ class _Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         application: Application,
-        patience: Patience,
+        timeouts: ClientTimeouts,
     ) -> None:
         self.is_answering = False
         self.is_wanted = True
@@ -121,7 +121,7 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._application = application
-        self._patience = patience
+        self._timeouts = timeouts
         self._http = h11.Connection(h11.SERVER)
         self._socket: socket.socket = writer.get_extra_info("socket")
         peer = writer.get_extra_info("peername")  # from when it was accepted: after a reset the kernel knows it no more
@@ -131,16 +131,16 @@ class _Connection:
 
     async def turn_away(self) -> None:
         """Hangs up on one too many, and says so."""
-        await self._answer_and_close(web.error(HTTPStatus.SERVICE_UNAVAILABLE, Code.FAILED.name, _TOO_MANY))
+        await self._write_last_response(web.error_response(HTTPStatus.SERVICE_UNAVAILABLE, Code.FAILED.name, _TOO_MANY))
         self._writer.close()
 
     async def serve(self) -> None:
         """Answers one request after the other, until one side has enough."""
         try:
-            while await self._converse():
+            while await self._serve_one_request():
                 self._http.start_next_cycle()
             await self._linger()
-        except (_Gone, OSError):
+        except (_ClientGone, OSError):
             self._writer.transport.abort()
         except Exception:
             log.exception("internal.failed", on="an answer")
@@ -148,39 +148,39 @@ class _Connection:
         finally:
             self._writer.close()
 
-    async def _converse(self) -> bool:
+    async def _serve_one_request(self) -> bool:
         """One request and its answer; whether there may be another."""
         self.is_answering = False
         try:
-            async with asyncio.timeout(self._patience.head_s):
-                head = await self._event()
+            async with asyncio.timeout(self._timeouts.head_s):
+                head = await self._next_event()
             if not isinstance(head, h11.Request):
                 return False
             request = web.request_of(head.method, head.target, head.headers, self._socket, self._remote)
         except TimeoutError:
             return False
         except (h11.RemoteProtocolError, ValueError) as error:
-            await self._answer_and_close(_not_understood(error))
+            await self._write_last_response(_malformed_request(error))
             return False
         self.is_answering = True
-        body = await self._application.admit(request) or await self._body(request)
-        if isinstance(body, web.Answer):
-            await self._answer_and_close(body, request.method)
+        body = await self._application.admit(request) or await self._read_body(request)
+        if isinstance(body, web.Response):
+            await self._write_last_response(body, request.method)
             return False
-        await self._while_it_listens(self._answer_to(replace(request, body=body)))
-        async with asyncio.timeout(self._patience.answer_s):
+        await self._respond_unless_gone(self._respond(replace(request, body=body)))
+        async with asyncio.timeout(self._timeouts.answer_s):
             await self._writer.drain()  # who takes no answers gets no more of them: they would pile up in memory
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and self.is_wanted
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
-    async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+    async def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """The next part of a request. Raises RemoteProtocolError if what comes is none."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             self._http.receive_data(await self._reader.read(BLOCK_BYTES))
         return event
 
-    async def _body(self, request: web.Request) -> bytes | web.Answer:
+    async def _read_body(self, request: web.Request) -> bytes | web.Response:
         """The whole body, or what is to be said instead of waiting for more of it."""
         try:
             if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
@@ -188,8 +188,8 @@ class _Connection:
             if self._http.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
             body = bytearray()
-            async with asyncio.timeout(self._patience.body_s):
-                while isinstance(event := await self._event(), h11.Data):
+            async with asyncio.timeout(self._timeouts.body_s):
+                while isinstance(event := await self._next_event(), h11.Data):
                     body += event.data
                     if len(body) > MAX_BODY_BYTES:
                         return _too_large()
@@ -197,24 +197,24 @@ class _Connection:
             return bytes(body)
         except TimeoutError:
             text = "the request did not come to its end in time"
-            return web.error(HTTPStatus.REQUEST_TIMEOUT, Code.BAD_ARGUMENTS.name, text)
+            return web.error_response(HTTPStatus.REQUEST_TIMEOUT, Code.BAD_ARGUMENTS.name, text)
         except h11.RemoteProtocolError as error:
-            return _not_understood(error)
+            return _malformed_request(error)
 
-    async def _while_it_listens(self, answering: Coroutine[object, object, None]) -> None:
+    async def _respond_unless_gone(self, answering: Coroutine[object, object, None]) -> None:
         """Answers, unless the client hangs up first. Raises _Gone then."""
-        tasks = asyncio.create_task(answering), asyncio.create_task(self._until_gone())
+        tasks = asyncio.create_task(answering), asyncio.create_task(self._wait_until_gone())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if not tasks[0].done():
-                raise _Gone
+                raise _ClientGone
             tasks[0].result()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _until_gone(self) -> None:
+    async def _wait_until_gone(self) -> None:
         """Returns when the client has hung up, or sends on and on. What it sends is kept for the next cycle."""
         while data := await self._reader.read(BLOCK_BYTES):
             self._http.receive_data(data)
@@ -231,26 +231,26 @@ class _Connection:
                     while await self._reader.read(BLOCK_BYTES):
                         pass
         self._writer.close()
-        async with asyncio.timeout(self._patience.answer_s):
+        async with asyncio.timeout(self._timeouts.answer_s):
             await self._writer.wait_closed()
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
-    async def _answer_to(self, request: web.Request) -> None:
-        await self._answer(await self._application.answer(request), request.method)
+    async def _respond(self, request: web.Request) -> None:
+        await self._write_response(await self._application.answer(request), request.method)
 
-    async def _answer_and_close(self, answer: web.Answer, method: str = "") -> None:
+    async def _write_last_response(self, answer: web.Response, method: str = "") -> None:
         """What is left of the request will not be looked at."""
-        await self._answer(replace(answer, headers={**answer.headers, "Connection": "close"}), method)
+        await self._write_response(replace(answer, headers={**answer.headers, "Connection": "close"}), method)
 
-    async def _answer(self, answer: web.Answer, method: str) -> None:
+    async def _write_response(self, answer: web.Response, method: str) -> None:
         """Writes it. Raises TimeoutError if a part of one that has an end is not taken in time."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            raise _Gone
+            raise _ClientGone
         if method == "HEAD":
             self._send(_head(answer))
         elif isinstance(answer.body, bytes):
-            await self._whole(_head(answer), answer.body)
+            await self._write_body(_head(answer), answer.body)
         else:
             self._send(_head(answer))
             async with aclosing(answer.body) as pieces:
@@ -259,10 +259,10 @@ class _Connection:
                     await self._writer.drain()
         self._send(h11.EndOfMessage())
 
-    async def _whole(self, head: h11.Response, body: bytes) -> None:
+    async def _write_body(self, head: h11.Response, body: bytes) -> None:
         self._send(head, h11.Data(data=body[:BLOCK_BYTES]))
         for start in range(BLOCK_BYTES, len(body), BLOCK_BYTES):
-            async with asyncio.timeout(self._patience.answer_s):
+            async with asyncio.timeout(self._timeouts.answer_s):
                 await self._writer.drain()
             self._send(h11.Data(data=body[start : start + BLOCK_BYTES]))
 
@@ -270,10 +270,10 @@ class _Connection:
         self._writer.write(b"".join(self._http.send(each) or b"" for each in events))
 
 
-def _head(answer: web.Answer) -> h11.Response:
+def _head(answer: web.Response) -> h11.Response:
     headers = [
         ("Server", "stepkeeper"),
-        ("Date", web.date(time.time())),
+        ("Date", web.http_date(time.time())),
         ("Content-Type", answer.content_type),
         *answer.headers.items(),
     ]
@@ -284,11 +284,11 @@ def _head(answer: web.Answer) -> h11.Response:
     return h11.Response(status_code=answer.status, headers=headers, reason=reason.encode("ascii", "replace"))
 
 
-def _not_understood(error: Exception) -> web.Answer:
+def _malformed_request(error: Exception) -> web.Response:
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else HTTPStatus.BAD_REQUEST
-    return web.error(status, Code.BAD_ARGUMENTS.name, f"the request is not HTTP as it should be: {error}")
+    return web.error_response(status, Code.BAD_ARGUMENTS.name, f"the request is not HTTP as it should be: {error}")
 
 
-def _too_large() -> web.Answer:
+def _too_large() -> web.Response:
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    return web.error(status, status.phrase, f"the request is longer than {MAX_BODY_BYTES} bytes")
+    return web.error_response(status, status.phrase, f"the request is longer than {MAX_BODY_BYTES} bytes")

@@ -12,7 +12,7 @@ class ListenError(Exception):
     """A socket can't be opened; the text says why and what to do."""
 
 
-def on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:
+def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:
     """Binds beside the final name, sets mode and owner, then renames: nobody can connect under a looser mode.
 
     Raises ListenError.
@@ -40,7 +40,7 @@ def on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.sock
     return listener
 
 
-def on_address(host: str | None, port: int) -> socket.socket:
+def listen_on_address(host: str | None, port: int) -> socket.socket:
     """A TCP socket; `host` None: every interface, by IPv4 and IPv6 where the system has both. Raises ListenError."""
     try:
         if host is None and socket.has_dualstack_ipv6():

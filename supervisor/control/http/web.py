@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What it gets. `body`: bytes, or pieces as they come, until the client goes away.
 
     `reason`: words beside the status, instead of HTTP's own.
@@ -44,7 +44,7 @@ class Answer:
     reason: str | None = None
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that HTTP has a status for."""
 
     def __init__(self, status: HTTPStatus, headers: Mapping[str, str] | None = None) -> None:
@@ -53,21 +53,21 @@ class Refused(Exception):
         self.headers = headers or {}
 
 
-Handler = Callable[[Request], Awaitable[Answer]]
+Handler = Callable[[Request], Awaitable[Response]]
 """Answers requests. May raise Refused."""
 
 
-def in_json(content: object, status: int = HTTPStatus.OK) -> Answer:
+def json_response(content: object, status: int = HTTPStatus.OK) -> Response:
     """An answer of JSON."""
-    return Answer(json.dumps(content).encode(), status)
+    return Response(json.dumps(content).encode(), status)
 
 
-def error(status: int, code: str, message: str) -> Answer:
+def error_response(status: int, code: str, message: str) -> Response:
     """Says what went wrong, in the one shape that all errors have."""
-    return in_json({"error": {"code": code, "message": message}}, status)
+    return json_response({"error": {"code": code, "message": message}}, status)
 
 
-def date(at: float) -> str:
+def http_date(at: float) -> str:
     """A time, in seconds since 1970, as headers have it (RFC 9110, 5.6.7)."""
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))  # English: nobody here sets another LC_TIME
 
@@ -111,7 +111,7 @@ class Routes:
         """`method`: None for any. What is added first is asked first."""
         self._known.append((method, pattern, handler))
 
-    async def answer(self, asked: Request) -> Answer:
+    async def dispatch(self, asked: Request) -> Response:
         """Raises Refused with 404 or 405 where there is nobody to answer."""
         others = set[str]()
         for method, pattern, handler in self._known:
@@ -122,8 +122,8 @@ class Routes:
                 return await handler(replace(asked, parameters=parameters))
             others.add(str(method))
         if others:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(sorted(others))})
-        raise Refused(HTTPStatus.NOT_FOUND)
+            raise RequestRefused(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ", ".join(sorted(others))})
+        raise RequestRefused(HTTPStatus.NOT_FOUND)
 
 
 def _matched(pattern: str, path: str) -> dict[str, str] | None:

@@ -17,13 +17,13 @@ from prometheus_client.registry import Collector
 from supervisor import __version__
 from supervisor.control.metrics.sampling import NoticesSample, Sample
 from supervisor.control.metrics.table import (
-    DIVIDED,
     JOBS,
+    LABELLED,
     PROGRAMS,
-    Divided,
-    Kind,
-    OfJob,
-    OfProgram,
+    JobMetric,
+    LabelledMetric,
+    MetricType,
+    ProgramMetric,
     Value,
 )
 from supervisor.core.program.facts import State
@@ -33,7 +33,7 @@ from supervisor.runner.listeners.dispatch import PoolCounts
 def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:
     """The sample as text and its content type, in the format that the client's Accept header asks for."""
     registry = CollectorRegistry()
-    registry.register(_Taken(taken))
+    registry.register(_SampleCollector(taken))
     ProcessCollector(namespace="stepkeeper", registry=registry)  # bare names would clash in a textfile collector
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
@@ -46,7 +46,7 @@ def families(taken: Sample) -> Iterator[Family]:
     yield from _of_pools(taken.pools)
     for metric in PROGRAMS:
         yield _family(metric, ("program",), (((each.name,), metric.value(each)) for each in taken.programs))
-    for divided in DIVIDED:
+    for divided in LABELLED:
         values = (((each.name, word), value) for each in taken.programs for word, value in divided.values(each).items())
         yield _family(divided, ("program", divided.label), values)
     jobs = [(each.name, each.job) for each in taken.programs if each.job is not None]
@@ -54,7 +54,7 @@ def families(taken: Sample) -> Iterator[Family]:
         yield _family(of_job, ("program",), (((name,), of_job.value(job)) for name, job in jobs))
 
 
-class _Taken(Collector):
+class _SampleCollector(Collector):
     """What the library asks for; it exists for one answer."""
 
     def __init__(self, taken: Sample) -> None:
@@ -128,9 +128,11 @@ def _of_pools(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
 
 
 def _family(
-    metric: OfProgram | OfJob | Divided, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], Value]]
+    metric: ProgramMetric | JobMetric | LabelledMetric,
+    labels: tuple[str, ...],
+    values: Iterable[tuple[tuple[str, ...], Value]],
 ) -> Family:
-    if metric.kind is Kind.SUMMARY:
+    if metric.kind is MetricType.SUMMARY:
         summary = SummaryMetricFamily(metric.name, metric.text, labels=labels)
         for words, value in values:
             if isinstance(value, tuple):
@@ -143,7 +145,7 @@ def _family(
     return family
 
 
-_FAMILIES: Mapping[Kind, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {
-    Kind.GAUGE: GaugeMetricFamily,
-    Kind.COUNTER: CounterMetricFamily,
+_FAMILIES: Mapping[MetricType, type[GaugeMetricFamily] | type[CounterMetricFamily]] = {
+    MetricType.GAUGE: GaugeMetricFamily,
+    MetricType.COUNTER: CounterMetricFamily,
 }

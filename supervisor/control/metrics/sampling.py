@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass, field
 
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
@@ -95,16 +95,16 @@ class Sample:
     pools: dict[str, PoolCounts] = field(default_factory=dict)
 
 
-def sample(daemon: Daemon) -> Sample:
+def sample(context: CommandContext) -> Sample:
     """What there is to say now. For the event loop's thread; takes some microseconds a program."""
-    runners, expected_s = daemon.programs.runners, daemon.notices.flush_times_s()
+    runners, expected_s = context.programs.runners, context.notices.flush_times_s()
     return Sample(
         tuple(_program(runners[name], expected_s.get(name)) for name in sorted(runners)),
-        _notices(daemon.notices, time.monotonic()),
-        daemon.programs.closing,
-        daemon.ledger.last_error is not None,
-        len(daemon.logs.failures),
-        daemon.listening.counts(),
+        _notices(context.notices, time.monotonic()),
+        context.programs.closing,
+        context.ledger.last_error is not None,
+        len(context.logs.failures),
+        context.listening.counts(),
     )
 
 

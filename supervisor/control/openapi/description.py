@@ -10,7 +10,7 @@ import sys
 from functools import cache
 
 from supervisor.control.base.errors import Code
-from supervisor.control.commands import many
+from supervisor.control.commands import bulk
 from supervisor.control.commands.table import TABLE, Command
 from supervisor.control.openapi.schema import (
     TEXT,
@@ -121,7 +121,7 @@ _EACH = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "command": {"type": "string", "enum": list(many.COMMANDS)},
+                        "command": {"type": "string", "enum": list(bulk.COMMANDS)},
                         "names": list_of(TEXT),
                         "arguments": {"type": "object", "description": "What the command takes besides a name."},
                     },

@@ -8,7 +8,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
 from supervisor.core.listeners.occurrences import (
@@ -31,7 +31,7 @@ KINDS = frozenset({*TYPES, *OURS, *OURS.values()})
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class EventFilter:
     """Which events a watcher wants; nothing in a list: all of them."""
 
     programs: tuple[str, ...]
@@ -49,26 +49,26 @@ class Filter:
         )
 
 
-async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
+async def respond(request: web.Request, context: CommandContext) -> web.Response:
     """Lines of JSON. `since`: a cursor, or `start`; without it what is to come. `follow=0`: ends at the present."""
-    stream, query = daemon.listening.stream, request.query
-    wanted = Filter(_listed(query.get("program", "")), _kinds(query.get("kind", "")))
-    begin = _place(stream, query.get("since"))
+    stream, query = context.listening.stream, request.query
+    wanted = EventFilter(_listed(query.get("program", "")), _kinds(query.get("kind", "")))
+    begin = _start_position(stream, query.get("since"))
     headers = {"X-Accel-Buffering": "no", CURSOR: f"{stream.id}-{max(begin, stream.first_serial)}"}
     lines = _lines(stream, begin, wanted, follow=query.get("follow") != "0")
-    return web.Answer(lines, content_type="application/x-ndjson", headers=headers)
+    return web.Response(lines, content_type="application/x-ndjson", headers=headers)
 
 
-async def _lines(stream: Stream, begin: int, wanted: Filter, *, follow: bool) -> AsyncGenerator[bytes, None]:
+async def _lines(stream: Stream, begin: int, wanted: EventFilter, *, follow: bool) -> AsyncGenerator[bytes, None]:
     """What is next, each time the watcher has room; nobody waits for that but this."""
     place, end = begin, None if follow else stream.next_serial
     if begin < 0:  # of another daemon's stream: how many that missed, nobody knows
         place = stream.first_serial
-        yield _line(missed(stream, place, None))
+        yield _line(missed_json(stream, place, None))
     while end is None or place < end:
         if place < stream.first_serial:
             lost, place = stream.first_serial - place, stream.first_serial
-            yield _line(missed(stream, place, lost))
+            yield _line(missed_json(stream, place, lost))
         entries = stream.after(place, AT_ONCE)
         if not entries and (end is not None or stream.is_over):
             return
@@ -76,10 +76,10 @@ async def _lines(stream: Stream, begin: int, wanted: Filter, *, follow: bool) ->
             await stream.more()
             continue
         place = entries[-1].serial + 1
-        yield b"".join(_line(described(stream, each)) for each in entries if wanted.passes(each))
+        yield b"".join(_line(event_json(stream, each)) for each in entries if wanted.passes(each))
 
 
-def described(stream: Stream, entry: Entry) -> Mapping[str, Fact]:
+def event_json(stream: Stream, entry: Entry) -> Mapping[str, Fact]:
     """One event as JSON has it; keys beyond these four depend on its type."""
     return {
         "cursor": f"{stream.id}-{entry.serial + 1}",
@@ -90,7 +90,7 @@ def described(stream: Stream, entry: Entry) -> Mapping[str, Fact]:
     }
 
 
-def missed(stream: Stream, place: int, count: int | None) -> Mapping[str, Fact]:
+def missed_json(stream: Stream, place: int, count: int | None) -> Mapping[str, Fact]:
     """Says that there is a gap. `count`: None where nobody knows."""
     return {"cursor": f"{stream.id}-{place}", "serial": None, "wall_at": None, "event": MISSED, "count": count}
 
@@ -99,7 +99,7 @@ def _line(content: Mapping[str, Fact]) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
-def _place(stream: Stream, since: str | None) -> int:
+def _start_position(stream: Stream, since: str | None) -> int:
     """Where to begin; -1: with a remark, as the cursor is another daemon's. Raises CommandError."""
     if since is None:
         return stream.next_serial

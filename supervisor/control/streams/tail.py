@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import BinaryIO
 
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
 from supervisor.host.storage.disk_threads import DiskThreads
@@ -19,25 +19,25 @@ BLOCK_BYTES = 64 * 1024
 LOOK_S = 0.2  # how often a followed file is looked at; only while somebody follows
 
 
-async def respond(request: web.Request, daemon: Daemon) -> web.Answer:
+async def respond(request: web.Request, context: CommandContext) -> web.Response:
     """The last bytes of a program's log, or of the daemon's own (name `supervisord`); with `follow=1` never ends."""
     query = request.query
-    path = _path(daemon, query.get("name", ""), query.get("channel", "stdout"))
+    path = _path(context, query.get("name", ""), query.get("channel", "stdout"))
     count = query.get("bytes", str(DEFAULT_BYTES))
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
         raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
     follows = query.get("follow") == "1"
     try:
-        file, first = await daemon.disks.run(path, _begun, path, int(count))
+        file, first = await context.disks.run(path, _open_and_read, path, int(count))
     except FileNotFoundError as error:
         raise CommandError(Code.NO_FILE, f"{path} does not exist yet") from error
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot read {path}: {error.strerror}") from error
-    pieces = _pieces(daemon.disks, path, file, first, int(count), follows)
-    return web.Answer(pieces, content_type="text/plain; charset=utf-8")
+    pieces = _stream(context.disks, path, file, first, int(count), follows)
+    return web.Response(pieces, content_type="text/plain; charset=utf-8")
 
 
-async def _pieces(
+async def _stream(
     disks: DiskThreads, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
 ) -> AsyncGenerator[bytes, None]:
     """`count` bytes of what is open already, `piece` first, so that no rotation takes them away; then what is added."""
@@ -46,11 +46,11 @@ async def _pieces(
             count -= len(piece)
             yield piece
             piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
-        position = await disks.run(path, _place, file)
+        position = await disks.run(path, _position, file)
     finally:
         disks.submit(path, file.close)  # there: it waits for a read that a client left behind, on a disk that may hang
     if follows:
-        async for added in additions(disks, path, position):
+        async for added in follow(disks, path, position):
             yield added
 
 
@@ -61,18 +61,18 @@ def _open_at_end(path: Path, count: int) -> BinaryIO:
     return file
 
 
-def _begun(path: Path, count: int) -> tuple[BinaryIO, bytes]:
+def _open_and_read(path: Path, count: int) -> tuple[BinaryIO, bytes]:
     """As `_open_at_end`, and the first piece, so that what can't be read is known before the answer begins."""
     file = _open_at_end(path, count)
     return file, file.read(min(count, BLOCK_BYTES))
 
 
-def _path(daemon: Daemon, name: str, channel: str) -> Path:
+def _path(context: CommandContext, name: str, channel: str) -> Path:
     if channel not in ("stdout", "stderr"):
         raise CommandError(Code.BAD_ARGUMENTS, f"channel is {channel!r:.40}, not stdout or stderr")
     if name == "supervisord":
-        path = daemon.settings.logfile
-    elif (runner := daemon.programs.runners.get(name)) is not None:
+        path = context.settings.logfile
+    elif (runner := context.programs.runners.get(name)) is not None:
         config = runner.config
         path = config.stdout_logfile if channel == "stdout" or config.redirect_stderr else config.stderr_logfile
     else:
@@ -91,18 +91,18 @@ def open_log(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def last(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
+def read_end(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
     """The last `count` bytes, and where reading goes on: inode and offset."""
     with _open_at_end(path, count) as file:
-        return file.read(count), _place(file)
+        return file.read(count), _position(file)
 
 
-def _place(file: BinaryIO) -> tuple[int, int]:
+def _position(file: BinaryIO) -> tuple[int, int]:
     """Where reading goes on."""
     return os.fstat(file.fileno()).st_ino, file.tell()
 
 
-async def additions(
+async def follow(
     disks: DiskThreads, path: Path, position: tuple[int, int], on_truncation: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
     """What is added to the file behind `position`, over rotations and truncations, without end.
@@ -110,7 +110,7 @@ async def additions(
     `on_truncation` is given first when the file has become shorter.
     """
     while True:
-        content, moved, is_shorter = await disks.run(path, _added, path, position)
+        content, moved, is_shorter = await disks.run(path, _read_added, path, position)
         position = moved
         if is_shorter and on_truncation:
             yield on_truncation
@@ -120,7 +120,7 @@ async def additions(
             await asyncio.sleep(LOOK_S)
 
 
-def _added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int], bool]:
+def _read_added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int], bool]:
     """A piece of what is behind `position`; where reading goes on; whether the file was truncated."""
     inode, offset = position
     try:

@@ -4,8 +4,8 @@ from typing import Any
 
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, one_name
-from supervisor.ctl.actions.listing import of_program
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.actions.listing import call_for_program
+from supervisor.ctl.terminal import ExitStatus, Terminal
 from supervisor.protocol.wording import counted
 
 MEANS = {
@@ -22,17 +22,17 @@ MEANS = {
 """What a category is; `stopped` is shown below the others, as it counts for nothing."""
 
 
-def goodput(terminal: Terminal, arguments: Arguments) -> Status:
+def goodput(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Where a job's time went."""
-    answer = of_program(terminal, "goodput", one_name("goodput", arguments))
+    answer = call_for_program(terminal, "goodput", one_name("goodput", arguments))
     if answer is None:
-        return Status.WRONG
+        return ExitStatus.ERROR
     if terminal.as_json:
-        terminal.show(answer)
-        return Status.FINE
+        terminal.print_json(answer)
+        return ExitStatus.OK
     for line in _lines(answer):
-        terminal.say(line)
-    return Status.FINE
+        terminal.print_line(line)
+    return ExitStatus.OK
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:

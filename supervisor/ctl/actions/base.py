@@ -4,15 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.ctl.naming import ALL, is_group
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 Arguments = list[str]
 
 
-class Usage(Exception):
+class UsageError(Exception):
     """The arguments are wrong; the text says how, and the help of the action follows it."""
 
-    def __init__(self, text: str, status: Status = Status.WRONG) -> None:
+    def __init__(self, text: str, status: ExitStatus = ExitStatus.ERROR) -> None:
         super().__init__(text)
         self.status = status
 
@@ -21,7 +21,7 @@ class Usage(Exception):
 class Action:
     """One entry of the table. `usage`: each way to call it, and what that does. `names`: its arguments are programs."""
 
-    run: Callable[[Terminal, Arguments], Status]
+    run: Callable[[Terminal, Arguments], ExitStatus]
     usage: tuple[tuple[str, str], ...]
     names: bool = False
     question: str | None = None
@@ -31,11 +31,11 @@ class Action:
 def no_arguments(action: str, arguments: Arguments) -> None:
     """Raises Usage if there are any."""
     if arguments:
-        raise Usage(f"Error: {action} accepts no arguments")
+        raise UsageError(f"Error: {action} accepts no arguments")
 
 
 def one_name(action: str, arguments: Arguments) -> str:
     """The only argument, one program's name. Raises Usage."""
     if len(arguments) != 1 or arguments[0] == ALL or is_group(arguments[0]):
-        raise Usage(f"Error: {action} requires one process name")
+        raise UsageError(f"Error: {action} requires one process name")
     return arguments[0]

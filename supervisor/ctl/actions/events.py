@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.ctl import render
-from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
-from supervisor.ctl.naming import chosen
-from supervisor.ctl.terminal import SCHEMA, Status, Terminal
+from supervisor.ctl.naming import select_programs
+from supervisor.ctl.terminal import SCHEMA, ExitStatus, Terminal
 from supervisor.protocol.wording import counted
 
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Which events, from where on."""
 
     names: tuple[str, ...] = ()
@@ -32,34 +32,34 @@ class Wanted:
     follow: bool = True
 
 
-def events(terminal: Terminal, arguments: Arguments) -> Status:
+def events(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """What happens, as it happens; over restarts of the daemon, and without a gap where it remembers."""
     wanted = _wanted(arguments)
-    _remark_unknown(terminal, wanted.names)
+    _warn_unknown(terminal, wanted.names)
     try:
-        for event in _watched(terminal, wanted):
+        for event in _stream(terminal, wanted):
             if terminal.as_json:
                 print(json.dumps({"schema": SCHEMA, **event}), file=terminal.out, flush=True)
             else:
-                terminal.say(line(event))
+                terminal.print_line(line(event))
     except KeyboardInterrupt:
         if not wanted.follow:
             raise
-    return Status.FINE  # Ctrl-C is how one leaves
+    return ExitStatus.OK  # Ctrl-C is how one leaves
 
 
-def _remark_unknown(terminal: Terminal, names: tuple[str, ...]) -> None:
+def _warn_unknown(terminal: Terminal, names: tuple[str, ...]) -> None:
     """They are no error: what was removed may be remembered, and what is added later is watched from then on."""
     if not names:
         return
     programs = terminal.client.call("status")["programs"]
-    for name in chosen(list(names), programs)[1]:
+    for name in select_programs(list(names), programs)[1]:
         if all(each["group"] != name for each in programs):
             meant = f"; for events of a type write --kind {name}" if name.isupper() else ""
-            terminal.explain(f"there is no program and no group called {name} at the moment{meant}")
+            terminal.print_detail(f"there is no program and no group called {name} at the moment{meant}")
 
 
-def _watched(terminal: Terminal, wanted: Wanted) -> Iterator[Event]:
+def _stream(terminal: Terminal, wanted: EventFilter) -> Iterator[Event]:
     cursor, was_there = wanted.since, False
     while True:
         try:
@@ -76,11 +76,11 @@ def _watched(terminal: Terminal, wanted: Wanted) -> Iterator[Event]:
             why = str(error)
         if not wanted.follow:
             return
-        terminal.explain(f"{why}; trying again")
-        cursor = _until_there(terminal, cursor)
+        terminal.print_detail(f"{why}; trying again")
+        cursor = _wait_for_daemon(terminal, cursor)
 
 
-def _until_there(terminal: Terminal, cursor: str | None) -> str | None:
+def _wait_for_daemon(terminal: Terminal, cursor: str | None) -> str | None:
     """Waits for a daemon that answers."""
     while True:
         time.sleep(TRY_AGAIN_S)
@@ -109,20 +109,20 @@ def line(event: Event) -> str:
     return " ".join(filter(None, told)) + reason
 
 
-def _wanted(arguments: Arguments) -> Wanted:
-    wanted, names, left = Wanted(), [], list(arguments)
+def _wanted(arguments: Arguments) -> EventFilter:
+    wanted, names, left = EventFilter(), [], list(arguments)
     while left:
         match left.pop(0):
             case "--no-follow":
                 wanted = replace(wanted, follow=False)
             case ("--kind" | "--since") as option if not left:
-                raise Usage(f"Error: {option} requires a value")
+                raise UsageError(f"Error: {option} requires a value")
             case "--kind":
                 wanted = replace(wanted, kinds=(*wanted.kinds, *left.pop(0).split(",")))
             case "--since":
                 wanted = replace(wanted, since=left.pop(0))
             case option if option.startswith("-"):
-                raise Usage(f"Error: bad argument {option}")
+                raise UsageError(f"Error: bad argument {option}")
             case name:
                 names.append(name)
     since = START if wanted.since is None and not wanted.follow else wanted.since

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 
-from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.actions.logs import CHANNELS, decoded
 from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.naming import Program, program_of
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 FIRST_BYTES = 1024  # of each log: what Supervisor's begins with
 LOOK_S = 0.5  # how often the program is looked at while nothing is typed
@@ -21,40 +21,40 @@ ANSWER_S = 5.0  # for its answer to begin, where the lines came from a pipe and 
 RUNNING = 20
 
 
-class _Gone(Exception):
+class _ProgramEnded(Exception):
     """The program does not run any more."""
 
 
-def fg(terminal: Terminal, arguments: Arguments) -> Status:
+def fg(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Until Ctrl-C or the end of the input; the program runs on."""
     if terminal.as_json:
-        raise Usage("Error: fg has no JSON form; take --json out")
+        raise UsageError("Error: fg has no JSON form; take --json out")
     if not arguments:
-        terminal.say("ERROR: no process name supplied")
-        terminal.say("fg <process>\tConnect to a process in foreground mode\n\t\tCtrl-C to exit")
-        return Status.WRONG
+        terminal.print_line("ERROR: no process name supplied")
+        terminal.print_line("fg <process>\tConnect to a process in foreground mode\n\t\tCtrl-C to exit")
+        return ExitStatus.ERROR
     if len(arguments) > 1:
-        terminal.say("ERROR: too many process names supplied")
-        return Status.WRONG
+        terminal.print_line("ERROR: too many process names supplied")
+        return ExitStatus.ERROR
     name = program_of(arguments[0])
     program = _standing(terminal, name)
     if program is None:
-        terminal.say("ERROR: bad process name supplied")
-        return Status.WRONG
+        terminal.print_line("ERROR: bad process name supplied")
+        return ExitStatus.ERROR
     if program["wire_code"] != RUNNING:
-        terminal.say("ERROR: process not running")
-        return Status.WRONG
-    terminal.say("==> Press Ctrl-C to exit <==")
+        terminal.print_line("ERROR: process not running")
+        return ExitStatus.ERROR
+    terminal.print_line("==> Press Ctrl-C to exit <==")
     streams = [_Stream(terminal, name, channel) for channel in CHANNELS if program[f"{channel}_logfile"]]
     if not streams:
-        terminal.explain("it keeps no log of what it prints, so that can't be shown; what is typed is sent")
+        terminal.print_detail("it keeps no log of what it prints, so that can't be shown; what is typed is sent")
     try:
-        _converse(terminal, name, program["pid"], streams)
+        _send_lines(terminal, name, program["pid"], streams)
     finally:
         for each in streams:
             each.close()
-    terminal.say("Exiting foreground")
-    return Status.FINE
+    terminal.print_line("Exiting foreground")
+    return ExitStatus.OK
 
 
 def _standing(terminal: Terminal, name: str) -> Program | None:
@@ -62,55 +62,55 @@ def _standing(terminal: Terminal, name: str) -> Program | None:
     return next((each for each in programs if each["name"] == name), None)
 
 
-def _converse(terminal: Terminal, name: str, pid: int, streams: list["_Stream"]) -> None:
+def _send_lines(terminal: Terminal, name: str, pid: int, streams: list["_Stream"]) -> None:
     """Sends line after line until the input or the program ends, or Ctrl-C."""
     try:
-        with _watched(terminal, name, pid):
+        with _end_watch(terminal, name, pid):
             if not sys.stdin.isatty():
-                _begin(streams)
+                _wait_for_first_output(streams)
             sent_at = None
             while line := sys.stdin.readline():
                 sent_at = time.monotonic()
                 terminal.client.call("send_stdin", name=name, chars=line if line.endswith("\n") else f"{line}\n")
             if not sys.stdin.isatty():
-                _hear(streams, sent_at)
+                _wait_for_output(streams, sent_at)
     except KeyboardInterrupt:
         return
     except UnicodeDecodeError as error:
-        terminal.say(f"ERROR: what was typed is no text ({error.reason})")
+        terminal.print_line(f"ERROR: what was typed is no text ({error.reason})")
         return
-    except _Gone:
-        _tell_end(terminal, streams)
+    except _ProgramEnded:
+        _print_end(terminal, streams)
         return
     except Refusal as error:
         if error.code != "NOT_RUNNING":
-            terminal.say(f"ERROR: {error.code}: {error}")
+            terminal.print_line(f"ERROR: {error.code}: {error}")
             return
-        _tell_end(terminal, streams)
+        _print_end(terminal, streams)
         return
 
 
-def _tell_end(terminal: Terminal, streams: list["_Stream"]) -> None:
-    _finish(streams)
-    terminal.say("Process got killed")
+def _print_end(terminal: Terminal, streams: list["_Stream"]) -> None:
+    _wait_until_quiet(streams)
+    terminal.print_line("Process got killed")
 
 
-def _begin(streams: list["_Stream"]) -> None:
+def _wait_for_first_output(streams: list["_Stream"]) -> None:
     """Has the logs shown as they are, so that what comes next can be told from what was there."""
     for each in streams:
         each.has_begun.wait(LOOK_S)
 
 
-def _hear(streams: list["_Stream"], sent_at: float | None) -> None:
+def _wait_for_output(streams: list["_Stream"], sent_at: float | None) -> None:
     """Waits for the answer to what was sent last, if anything was, and then for the rest of it."""
     while sent_at is not None and streams and time.monotonic() < sent_at + ANSWER_S:
         if any(each.shown_at > sent_at for each in streams):
             break
         time.sleep(LOOK_S / 10)
-    _finish(streams)
+    _wait_until_quiet(streams)
 
 
-def _finish(streams: list["_Stream"]) -> None:
+def _wait_until_quiet(streams: list["_Stream"]) -> None:
     """Gives the last output a moment to arrive."""
     until = time.monotonic() + LAST_OUTPUT_S
     while time.monotonic() < until and any(each.is_busy for each in streams):
@@ -118,7 +118,7 @@ def _finish(streams: list["_Stream"]) -> None:
 
 
 @contextlib.contextmanager
-def _watched(terminal: Terminal, name: str, pid: int) -> Iterator[None]:
+def _end_watch(terminal: Terminal, name: str, pid: int) -> Iterator[None]:
     """Raises _Gone inside once the program is another process or none, also while nothing is typed."""
     main, over, gone = threading.main_thread(), threading.Event(), threading.Event()
 
@@ -140,7 +140,7 @@ def _watched(terminal: Terminal, name: str, pid: int) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if gone.is_set():
-            raise _Gone from None
+            raise _ProgramEnded from None
         raise
     finally:
         over.set()

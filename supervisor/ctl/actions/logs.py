@@ -4,10 +4,10 @@ import codecs
 import itertools
 from collections.abc import Iterator
 
-from supervisor.ctl.actions.base import Arguments, Usage
+from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.client import Refusal
 from supervisor.ctl.naming import program_of
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 DEFAULT_BYTES = 1600  # Supervisor's
 CHANNELS = ("stdout", "stderr")
@@ -17,24 +17,24 @@ DAEMON = "supervisord"
 _TEXTS = {"BAD_NAME": "no such process name", "NO_FILE": "no log file"}
 
 
-def tail(terminal: Terminal, arguments: Arguments) -> Status:
+def tail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """The end of a program's log."""
     count, names = _options(arguments)
     if not names:
-        raise Usage("Error: too few arguments")
+        raise UsageError("Error: too few arguments")
     if len(names) > 2:
-        raise Usage("Error: too many arguments")
+        raise UsageError("Error: too many arguments")
     name, channel = names[0], names[1] if len(names) == 2 else "stdout"
     if channel not in CHANNELS:
-        raise Usage(f"Error: bad channel {channel!r}")
+        raise UsageError(f"Error: bad channel {channel!r}")
     return _show(terminal, program_of(name), channel, count)
 
 
-def maintail(terminal: Terminal, arguments: Arguments) -> Status:
+def maintail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """The end of the daemon's log."""
     count, names = _options(arguments)
     if names:
-        raise Usage("Error: too many arguments")
+        raise UsageError("Error: too many arguments")
     return _show(terminal, DAEMON, "stdout", count)
 
 
@@ -47,21 +47,21 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
         elif option[1:].isascii() and option[1:].isdecimal():
             count = int(option[1:12])
         else:
-            raise Usage(f"Error: bad argument {option}")
+            raise UsageError(f"Error: bad argument {option}")
     return count, [each for each in arguments if not each.startswith("-")]
 
 
-def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Status:
+def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> ExitStatus:
     follow = count is None
     if follow and terminal.as_json:
-        raise Usage("Error: -f has no JSON form; take --json out")
+        raise UsageError("Error: -f has no JSON form; take --json out")
     try:
         blocks = terminal.client.tail(name, channel, DEFAULT_BYTES if count is None else count, follow=follow)
         first = next(blocks, b"")
         if terminal.as_json:
             text = "".join(decoded(itertools.chain([first], blocks)))
-            terminal.show({"name": name, "channel": channel, "text": text})
-            return Status.FINE
+            terminal.print_json({"name": name, "channel": channel, "text": text})
+            return ExitStatus.OK
         if follow:
             print("==> Press Ctrl-C to exit <==", file=terminal.out, flush=True)
         for text in decoded(itertools.chain([first], blocks)):
@@ -69,16 +69,16 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Sta
     except KeyboardInterrupt:
         if not follow:
             raise
-        return Status.FINE  # it was told how to leave
+        return ExitStatus.OK  # it was told how to leave
     except Refusal as error:
         if error.code not in (*_TEXTS, "FAILED"):
             raise
-        terminal.say(f"{name}: ERROR ({_TEXTS.get(error.code, 'unknown error reading log')})")
+        terminal.print_line(f"{name}: ERROR ({_TEXTS.get(error.code, 'unknown error reading log')})")
         if error.code != "BAD_NAME":
-            terminal.explain(str(error))
-        return Status.WRONG
+            terminal.print_detail(str(error))
+        return ExitStatus.ERROR
     print(file=terminal.out, flush=True)
-    return Status.FINE
+    return ExitStatus.OK
 
 
 def decoded(blocks: Iterator[bytes]) -> Iterator[str]:

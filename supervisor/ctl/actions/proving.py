@@ -5,27 +5,27 @@ from dataclasses import asdict
 from pathlib import Path
 
 from supervisor.ctl import render
-from supervisor.ctl.actions.base import Arguments, Usage
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.actions.base import Arguments, UsageError
+from supervisor.ctl.terminal import ExitStatus, Terminal
 from supervisor.protocol.checkpoints.proving import VerifiedCheckpoint, verify_all
 
 
-def checkpoints_at(terminal: Terminal, arguments: Arguments) -> Status:
+def checkpoints_at(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """All at a place, each read to its last byte; fine if there is one and every one is whole."""
     if len(arguments) != 1:
-        raise Usage("Error: checkpoints --verify requires one folder or checkpoint")
+        raise UsageError("Error: checkpoints --verify requires one folder or checkpoint")
     place = Path(arguments[0]).expanduser()
     try:
         proven = verify_all(place)
     except OSError as error:
-        terminal.say(f"{place}: ERROR ({error.strerror})")
-        return Status.WRONG
+        terminal.print_line(f"{place}: ERROR ({error.strerror})")
+        return ExitStatus.ERROR
     if terminal.as_json:
-        terminal.show({"checkpoints": [asdict(each) for each in proven]})
+        terminal.print_json({"checkpoints": [asdict(each) for each in proven]})
     else:
         _tell(terminal, place, proven)
     judged = [each.valid for each in proven if not each.quarantined]
-    return Status.FINE if judged and all(judged) else Status.WRONG
+    return ExitStatus.OK if judged and all(judged) else ExitStatus.ERROR
 
 
 def _tell(terminal: Terminal, place: Path, proven: list[VerifiedCheckpoint]) -> None:
@@ -42,7 +42,7 @@ def _tell(terminal: Terminal, place: Path, proven: list[VerifiedCheckpoint]) -> 
     ]
     head = ("STEP", "CHECKPOINT", "AGE", "SIZE", "STATE")
     for line in render.table(head, rows) if rows else [f"{place}: ERROR (no checkpoint there)"]:
-        terminal.say(line)
+        terminal.print_line(line)
 
 
 def _verdict(each: VerifiedCheckpoint) -> str:

@@ -3,30 +3,30 @@
 from typing import Any
 
 from supervisor.ctl import render
-from supervisor.ctl.actions.base import Arguments, Usage, one_name
-from supervisor.ctl.actions.listing import of_program
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.actions.base import Arguments, UsageError, one_name
+from supervisor.ctl.actions.listing import call_for_program
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 MOST = 200  # as many as the daemon remembers
 
 
-def story(terminal: Terminal, arguments: Arguments) -> Status:
+def story(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """What happened to a program last, and what followed."""
     limit, name = 20, one_name("story", [each for each in arguments if not each.startswith("-")])
     for option in arguments:
         if option.startswith("-"):
             limit = _count(option)
-    answer = of_program(terminal, "story", name, limit=limit)
+    answer = call_for_program(terminal, "story", name, limit=limit)
     if answer is None:
-        return Status.WRONG
+        return ExitStatus.ERROR
     if terminal.as_json:
-        terminal.show(answer)
-        return Status.FINE
+        terminal.print_json(answer)
+        return ExitStatus.OK
     rows = [_row(each) for each in answer["scenes"]]
     head = ("WHEN", "ATTEMPT", "STATE", "EVENT AND WHAT FOLLOWED")
     for line in render.table(head, rows) if rows else ["nothing happened since the daemon took it up"]:
-        terminal.say(line)
-    return Status.FINE
+        terminal.print_line(line)
+    return ExitStatus.OK
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
@@ -38,5 +38,5 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
 
 def _count(option: str) -> int:
     if not (option[1:].isascii() and option[1:].isdecimal() and 1 <= int(option[1:7]) <= MOST):
-        raise Usage(f"Error: bad argument {option}")
+        raise UsageError(f"Error: bad argument {option}")
     return int(option[1:])

@@ -10,36 +10,36 @@ from supervisor.ctl.actions import (
     foreground,
     listing,
     logs,
-    noticed,
+    notices,
     opening,
-    running,
+    start_stop,
     story,
     using,
 )
-from supervisor.ctl.actions.base import Action, Arguments, Usage
+from supervisor.ctl.actions.base import Action, Arguments, UsageError
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 JSON = "--json"
 HELP = ("-h", "-?", "--help")
 
 
-def show_help(terminal: Terminal, arguments: Arguments) -> Status:
+def show_help(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """The list of actions, or how one is used."""
     if len(arguments) > 1:
-        raise Usage("Error: help accepts one action at most")
+        raise UsageError("Error: help accepts one action at most")
     if not arguments:
-        terminal.say("default commands (type help <topic>):\n=====================================")
+        terminal.print_line("default commands (type help <topic>):\n=====================================")
         names = sorted(TABLE)
         for row in range(0, len(names), 6):
-            terminal.say("".join(f"{name:<13}" for name in names[row : row + 6]).rstrip())
-        return Status.FINE
+            terminal.print_line("".join(f"{name:<13}" for name in names[row : row + 6]).rstrip())
+        return ExitStatus.OK
     action = TABLE.get(arguments[0])
     if action is None:
-        terminal.say(f"*** No help on {arguments[0]}")
-        return Status.WRONG
-    _tell_usage(terminal, action)
-    return Status.FINE
+        terminal.print_line(f"*** No help on {arguments[0]}")
+        return ExitStatus.ERROR
+    _print_usage(terminal, action)
+    return ExitStatus.OK
 
 
 TABLE: Mapping[str, Action] = {
@@ -49,7 +49,7 @@ TABLE: Mapping[str, Action] = {
     ),
     "avail": Action(listing.avail, (("avail", "List all configured programs: in use or not, automatic or manual."),)),
     "checkpoint": Action(
-        running.checkpoint,
+        start_stop.checkpoint,
         (
             ("checkpoint NAME ...", "Have jobs write a checkpoint now and train on; returns when it is on the disk."),
             ("checkpoint all", "The same for all jobs that train."),
@@ -66,12 +66,12 @@ TABLE: Mapping[str, Action] = {
         names=True,
     ),
     "clear": Action(
-        running.clear,
+        start_stop.clear,
         (("clear NAME ...", "Empty the log files of programs."), ("clear all", "Empty the log files of all programs.")),
         names=True,
     ),
     "drill": Action(
-        noticed.drill,
+        notices.drill,
         (
             (
                 "drill NAME ... --in TIME",
@@ -95,7 +95,7 @@ TABLE: Mapping[str, Action] = {
         names=True,
     ),
     "export": Action(
-        running.export,
+        start_stop.export,
         (
             ("export NAME ...", "Have jobs write their models, as they are now, to export_dir as SavedModels."),
             ("export all", "The same for all jobs that train."),
@@ -137,7 +137,7 @@ TABLE: Mapping[str, Action] = {
         ),
     ),
     "notices": Action(
-        noticed.notices,
+        notices.notices,
         (("notices", "List what says that this host goes away, and how the sources of such notices do."),),
     ),
     "open": Action(
@@ -172,7 +172,7 @@ TABLE: Mapping[str, Action] = {
         daemon.reread, (("reread", "Read the configuration and say what `update` would change; change nothing."),)
     ),
     "restart": Action(
-        running.restart,
+        start_stop.restart,
         (
             ("restart NAME ...", "Stop programs, then start them; the configuration is not read again (see update)."),
             ("restart all", "Stop all programs, then start them all."),
@@ -190,7 +190,7 @@ TABLE: Mapping[str, Action] = {
         question="Really shut the remote supervisord process down y/N? ",
     ),
     "signal": Action(
-        running.send_signal,
+        start_stop.send_signal,
         (
             ("signal SIGNAL NAME ...", "Send a signal, by name or number, to the processes of programs."),
             ("signal SIGNAL all", "Send it to all processes."),
@@ -198,7 +198,7 @@ TABLE: Mapping[str, Action] = {
         names=True,
     ),
     "start": Action(
-        running.start,
+        start_stop.start,
         (
             ("start NAME ...", "Start programs; returns when they run (jobs: when they train) or says why they don't."),
             ("start all", "Start all programs that are down."),
@@ -215,7 +215,7 @@ TABLE: Mapping[str, Action] = {
         names=True,
     ),
     "stop": Action(
-        running.stop,
+        start_stop.stop,
         (
             ("stop NAME ...", "Stop programs, jobs after a flush; returns when their processes are gone."),
             ("stop all", "Stop all programs, side by side."),
@@ -261,56 +261,56 @@ TABLE: Mapping[str, Action] = {
 """What there is. Names from outside are looked up here and nowhere else."""
 
 
-def run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
+def run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
     """Runs one action and tells what went wrong with it, if anything did. With --json there is always one object.
 
     Raises LoginNeeded if the terminal can ask for one.
     """
     if not terminal.as_json and JSON not in arguments:
         return _run(terminal, name, arguments)
-    terminal = replace(terminal, as_json=True, said=[], shown=[])
+    terminal = replace(terminal, as_json=True, lines=[], objects=[])
     status = _run(terminal, name, [each for each in arguments if each != JSON])
-    if not terminal.shown:
-        text = "\n".join(terminal.said)
-        terminal.show({"text": text} if status is Status.FINE else {"error": text})
+    if not terminal.objects:
+        text = "\n".join(terminal.lines)
+        terminal.print_json({"text": text} if status is ExitStatus.OK else {"error": text})
     return status
 
 
-def _run(terminal: Terminal, name: str, arguments: Arguments) -> Status:
+def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
     action = TABLE.get(name)
     if action is None:
-        terminal.say(f"*** Unknown syntax: {' '.join([name, *arguments])}")
-        return Status.WRONG
+        terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
+        return ExitStatus.ERROR
     if any(each in HELP for each in arguments):
-        _tell_usage(terminal, action)
-        return Status.FINE
+        _print_usage(terminal, action)
+        return ExitStatus.OK
     try:
         return action.run(terminal, arguments)
-    except Usage as error:
-        terminal.say(str(error))
-        _tell_usage(terminal, action)
+    except UsageError as error:
+        terminal.print_line(str(error))
+        _print_usage(terminal, action)
         return error.status
     except Unreachable as error:
-        if terminal.asks and isinstance(error, LoginNeeded):
+        if terminal.can_prompt and isinstance(error, LoginNeeded):
             raise
-        terminal.say(str(error))
-        return Status.NOT_RUNNING if error.missing else Status.UNKNOWN if error.refused else Status.WRONG
+        terminal.print_line(str(error))
+        return ExitStatus.NOT_RUNNING if error.missing else ExitStatus.UNKNOWN if error.refused else ExitStatus.ERROR
     except Refusal as error:
-        return _refused(terminal, error)
+        return _print_refusal(terminal, error)
 
 
-def _refused(terminal: Terminal, error: Refusal) -> Status:
+def _print_refusal(terminal: Terminal, error: Refusal) -> ExitStatus:
     if error.code == "SHUTDOWN_STATE":
-        terminal.say("ERROR: supervisor shutting down")
+        terminal.print_line("ERROR: supervisor shutting down")
     elif error.code == "FORBIDDEN":
-        terminal.say(f"ERROR: {error}")
-        return Status.UNKNOWN
+        terminal.print_line(f"ERROR: {error}")
+        return ExitStatus.UNKNOWN
     else:
-        terminal.say(f"ERROR: {error.code}: {error}")
-    return Status.WRONG
+        terminal.print_line(f"ERROR: {error.code}: {error}")
+    return ExitStatus.ERROR
 
 
-def _tell_usage(terminal: Terminal, action: Action) -> None:
+def _print_usage(terminal: Terminal, action: Action) -> None:
     width = max(len(usage) for usage, _ in action.usage)
     for usage, meaning in action.usage:
-        terminal.say(f"{usage:<{width}}  {meaning}")
+        terminal.print_line(f"{usage:<{width}}  {meaning}")

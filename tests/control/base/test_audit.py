@@ -24,7 +24,7 @@ from supervisor.control.base.audit import (
 from tests import reading
 from tests.control.http.test_access import NOBODY, ask_as, needs_root
 from tests.control.http.test_access import folder as folder
-from tests.control.test_doors import ask, basic, free_port
+from tests.control.test_endpoints import ask, basic, free_port
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, Refused
 
@@ -237,6 +237,6 @@ def test_a_line_is_bounded_whatever_was_sent(capsys: pytest.CaptureFixture[str])
     hostile = {f"key{number}" * 50: "x" * 10_000 for number in range(500)}
     change = Change(Caller(uid=1), "update", {"names": ["n" * 10_000] * 1000, **hostile})
 
-    change.ended("FAILED", "r" * 100_000)
+    change.record("FAILED", "r" * 100_000)
 
     assert len(capsys.readouterr().out) < 3 * MAX_NAMES * (MAX_TEXT + 10)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from supervisor.config import load_config
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.faults import FaultCode, RpcFault
 from supervisor.control.commands import start_stop
-from supervisor.control.rpc import actions
+from supervisor.control.supervisor_api import actions
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.storage.checkpoint_store import CheckpointStore
@@ -35,7 +35,7 @@ async def ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
 
 
 @pytest.fixture
-async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[Daemon]:
+async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext]:
     """What the commands need of a daemon, with programs of its own that are taken up."""
     logs = LogCapture(tmp_path / "state")
     logs.start()
@@ -52,7 +52,7 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[Daemon]:
 
 
 async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_not_remembered(
-    daemon: Daemon, ledger: Ledger
+    daemon: CommandContext, ledger: Ledger
 ):
     _, turn = Turns(2)
     starting = asyncio.create_task(start_stop.start_in_turn(daemon, {"name": "second"}, turn))
@@ -68,7 +68,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
     assert ledger.wanted() == {}
 
 
-async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: Daemon):
+async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: CommandContext):
     turns = Turns(2)
     first, second = turns
 
@@ -81,7 +81,7 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
     assert first.is_ready and not second.is_ready
 
 
-async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: Daemon):
+async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
     first.taken_up = Once()
     starting = asyncio.create_task(start_stop.start(daemon, {"name": "needy", "wait": False}))

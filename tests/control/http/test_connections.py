@@ -23,10 +23,10 @@ from supervisor.control.http.access import Login
 from supervisor.control.http.connections import (
     BLOCK_BYTES,
     MAX_BODY_BYTES,
-    Clients,
-    Patience,
+    ClientTimeouts,
+    Connections,
 )
-from supervisor.control.server import Door, serve
+from supervisor.control.server import Endpoint, serve
 from tests.fuzzing import cases
 
 DOCUMENT = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"  # needs no daemon
@@ -35,11 +35,11 @@ TIME_S = 10.0
 
 @asynccontextmanager
 async def serving(*paths: Path, login: Login | None = None, **limits: Any) -> AsyncIterator[None]:
-    doors = [Door(socket.socket(socket.AF_UNIX), os.geteuid(), login) for _ in paths]
+    doors = [Endpoint(socket.socket(socket.AF_UNIX), os.geteuid(), login) for _ in paths]
     for door, path in zip(doors, paths, strict=True):
         door.listener.bind(str(path))
     no_daemon = cast(Any, None)
-    async with serve(doors, no_daemon, Patience(**limits)):
+    async with serve(doors, no_daemon, ClientTimeouts(**limits)):
         yield
 
 
@@ -127,31 +127,33 @@ async def test_clients_of_all_doors_are_counted_together(tmp_path: Path):
 class Told:
     """Answers with what was asked, unless a test has it do something else."""
 
-    def __init__(self, answer: Callable[[web.Request], Awaitable[web.Answer]] | None = None) -> None:
+    def __init__(self, answer: Callable[[web.Request], Awaitable[web.Response]] | None = None) -> None:
         self.asked: list[web.Request] = []
         self._answer = answer
 
-    async def admit(self, request: web.Request) -> web.Answer | None:
-        return web.error(403, "FORBIDDEN", "no") if "x-stranger" in request.headers else None
+    async def admit(self, request: web.Request) -> web.Response | None:
+        return web.error_response(403, "FORBIDDEN", "no") if "x-stranger" in request.headers else None
 
-    async def answer(self, request: web.Request) -> web.Answer:
+    async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(request)
         if self._answer is not None:
             return await self._answer(request)
-        return web.in_json([request.method, request.path, dict(request.query), request.body.decode(errors="replace")])
+        return web.json_response(
+            [request.method, request.path, dict(request.query), request.body.decode(errors="replace")]
+        )
 
 
 @asynccontextmanager
-async def answering(path: Path, application: Told, **limits: Any) -> AsyncIterator[Clients]:
+async def answering(path: Path, application: Told, **limits: Any) -> AsyncIterator[Connections]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        clients = Clients(Patience(**limits))
+        clients = Connections(ClientTimeouts(**limits))
         server = await clients.listen(listener, application)
         try:
             yield clients
         finally:
             server.close()
-            await clients.leave(0.1)
+            await clients.close(0.1)
 
 
 def asking(target: str = "/", method: str = "GET", body: bytes = b"", *headers: str) -> bytes:
@@ -258,9 +260,9 @@ async def test_what_cant_be_answered_is_told_why_and_done_with(tmp_path: Path, r
 
 
 async def test_a_client_that_has_no_more_to_say_still_gets_its_answer(tmp_path: Path):
-    async def soon(_: web.Request) -> web.Answer:
+    async def soon(_: web.Request) -> web.Response:
         await asyncio.sleep(0.2)
-        return web.in_json("done")
+        return web.json_response("done")
 
     async with answering(tmp_path / "s", Told(soon)):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
@@ -294,8 +296,8 @@ async def endless(ended: asyncio.Event) -> AsyncGenerator[bytes, None]:
 async def test_a_client_that_hangs_up_ends_what_is_done_for_it(tmp_path: Path):
     ended = asyncio.Event()
 
-    async def answer(_: web.Request) -> web.Answer:
-        return web.Answer(endless(ended))
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(endless(ended))
 
     async with answering(tmp_path / "s", Told(answer)):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
@@ -311,8 +313,8 @@ async def test_an_answer_that_breaks_off_cant_be_taken_for_whole(tmp_path: Path)
         yield b"half"
         raise RuntimeError("a defect")
 
-    async def answer(_: web.Request) -> web.Answer:
-        return web.Answer(half())
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(half())
 
     async with answering(tmp_path / "s", Told(answer)):
         content = await until_closed(tmp_path / "s", asking())
@@ -322,9 +324,9 @@ async def test_an_answer_that_breaks_off_cant_be_taken_for_whole(tmp_path: Path)
 
 @pytest.mark.parametrize("bytes_", [BLOCK_BYTES, 40 * BLOCK_BYTES], ids=["as-it-hangs-up", "in-the-middle"])
 async def test_who_does_not_take_an_answer_is_dropped(tmp_path: Path, bytes_: int):
-    async def answer(request: web.Request) -> web.Answer:
+    async def answer(request: web.Request) -> web.Response:
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        return web.Answer(b"x" * bytes_)
+        return web.Response(b"x" * bytes_)
 
     async with answering(tmp_path / "s", Told(answer), answer_s=0.3, connections=1):
         with socket.socket(socket.AF_UNIX) as slow:
@@ -339,9 +341,9 @@ async def test_who_does_not_take_an_answer_is_dropped(tmp_path: Path, bytes_: in
 
 
 async def test_who_asks_on_and_on_and_takes_no_answer_gets_no_further(tmp_path: Path):
-    async def answer(request: web.Request) -> web.Answer:
+    async def answer(request: web.Request) -> web.Response:
         request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        return web.Answer(b"x" * BLOCK_BYTES)
+        return web.Response(b"x" * BLOCK_BYTES)
 
     told = Told(answer)
     async with answering(tmp_path / "s", told, answer_s=0.3):
@@ -358,16 +360,16 @@ async def test_who_asks_on_and_on_and_takes_no_answer_gets_no_further(tmp_path: 
 async def test_an_answer_on_its_way_is_finished_when_the_daemon_leaves(tmp_path: Path):
     begun = asyncio.Event()
 
-    async def answer(_: web.Request) -> web.Answer:
+    async def answer(_: web.Request) -> web.Response:
         begun.set()
         await asyncio.sleep(0.2)
-        return web.in_json("bye")
+        return web.json_response("bye")
 
     async with answering(tmp_path / "s", Told(answer)) as clients:
         asked = asyncio.create_task(until_closed(tmp_path / "s", asking()))
         idle, writer = await asyncio.open_unix_connection(tmp_path / "s")
         await begun.wait()
-        await asyncio.wait_for(clients.leave(1000 * TIME_S), TIME_S)
+        await asyncio.wait_for(clients.close(1000 * TIME_S), TIME_S)
         assert bodies(await asked) == [b'"bye"']
         assert await asyncio.wait_for(idle.read(), TIME_S) == b""
         writer.close()
@@ -409,7 +411,7 @@ async def test_who_hung_up_before_it_was_known_is_refused_without_ado(tmp_path: 
     came, may_go_on = asyncio.Event(), asyncio.Event()
 
     class Slow(Login):
-        async def admits(self, header: str | None) -> bool:
+        async def is_valid(self, header: str | None) -> bool:
             if header is not None:
                 came.set()
                 await may_go_on.wait()
@@ -436,8 +438,8 @@ async def test_routes_lead_by_path_and_method(tmp_path: Path):
     routes = web.Routes()
 
     def leads_to(name: str) -> web.Handler:
-        async def handler(request: web.Request) -> web.Answer:
-            return web.in_json([name, dict(request.parameters)])
+        async def handler(request: web.Request) -> web.Response:
+            return web.json_response([name, dict(request.parameters)])
 
         return handler
 
@@ -446,7 +448,7 @@ async def test_routes_lead_by_path_and_method(tmp_path: Path):
 
     async def led(method: str, target: str) -> Any:
         asked = web.request_of(method.encode(), target.encode(), [], cast(Any, None), None)
-        answer = await routes.answer(asked)
+        answer = await routes.dispatch(asked)
         assert isinstance(answer.body, bytes)
         return json.loads(answer.body)
 
@@ -463,6 +465,6 @@ async def test_routes_lead_by_path_and_method(tmp_path: Path):
         ("GET", "/", 404, None),
         ("OPTIONS", "*", 404, None),
     ):
-        with pytest.raises(web.Refused) as refused:
+        with pytest.raises(web.RequestRefused) as refused:
             await led(method, target)
         assert (refused.value.status, refused.value.headers.get("Allow")) == (status, allowed)

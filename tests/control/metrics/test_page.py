@@ -21,7 +21,7 @@ from supervisor.control.metrics.sampling import (
     ProgramSample,
     Sample,
 )
-from supervisor.control.metrics.table import DIVIDED, JOBS, PROGRAMS
+from supervisor.control.metrics.table import JOBS, LABELLED, PROGRAMS
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import effects as order
 from supervisor.core.program.accounting import Spent
@@ -201,7 +201,7 @@ def test_every_metric_is_documented_with_its_labels():
     page = DOCUMENTATION.read_text()
     described = {family.name: family for family in families(whole_sample(1))}
 
-    for metric in (*PROGRAMS, *DIVIDED, *JOBS):
+    for metric in (*PROGRAMS, *LABELLED, *JOBS):
         assert f"`{metric.name}`" in page
         assert metric.text.rstrip(".") in page
     for family in described.values():

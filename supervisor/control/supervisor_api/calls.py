@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Iterable
 from typing import Any
 
 from supervisor.control.base import audit
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import CommandError
 from supervisor.control.base.faults import FaultCode, RpcFault, fault_of
 from supervisor.control.commands import groups
@@ -15,20 +15,20 @@ from supervisor.runner.program.runner import Runner
 Struct = dict[str, Any]
 
 
-def runner_of(daemon: Daemon, name: str) -> Runner:
+def runner_of(context: CommandContext, name: str) -> Runner:
     """The program of that name. Raises RpcFault."""
-    runner = groups.find(daemon.programs, name)
+    runner = groups.find(context.programs, name)
     if runner is None:
         raise RpcFault(FaultCode.BAD_NAME, name)
     return runner
 
 
-async def do(daemon: Daemon, command: str, **arguments: object) -> Struct:
+async def run_command(context: CommandContext, command: str, **arguments: object) -> Struct:
     """The command of our own table. Raises RpcFault."""
-    return await as_rpc(TABLE[command].act(daemon, arguments))
+    return await faults_from_errors(TABLE[command].act(context, arguments))
 
 
-async def as_rpc(work: Awaitable[Struct]) -> Struct:
+async def faults_from_errors(work: Awaitable[Struct]) -> Struct:
     """What a command gives. Raises RpcFault where it raises CommandError."""
     try:
         return await work
@@ -36,7 +36,7 @@ async def as_rpc(work: Awaitable[Struct]) -> Struct:
         raise fault_of(error) from error
 
 
-async def results(works: Iterable[tuple[Runner, Awaitable[object]]]) -> list[Struct]:
+async def run_side_by_side(works: Iterable[tuple[Runner, Awaitable[object]]]) -> list[Struct]:
     """Does all of it side by side; how each ended, in the order they ended."""
     ended: list[Struct] = []
 
@@ -47,7 +47,7 @@ async def results(works: Iterable[tuple[Runner, Awaitable[object]]]) -> list[Str
         except RpcFault as fault:
             status, text = fault.code, str(fault)
         good = status is FaultCode.SUCCESS
-        audit.ended(audit.OK if good else status.name, None if good else text, runner.name)
+        audit.record_outcome(audit.OK if good else status.name, None if good else text, runner.name)
         config = runner.config
         ended.append({"name": config.process, "group": config.group, "status": int(status), "description": text})
 

@@ -4,32 +4,32 @@ import re
 from typing import Any
 
 from supervisor.ctl import render
-from supervisor.ctl.actions.base import Arguments, Usage, no_arguments
-from supervisor.ctl.actions.fleet import Order, give
-from supervisor.ctl.actions.running import expanded
+from supervisor.ctl.actions.base import Arguments, UsageError, no_arguments
+from supervisor.ctl.actions.bulk import BulkCommand, run_bulk
+from supervisor.ctl.actions.start_stop import expand_names
 from supervisor.ctl.naming import ALL
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) *([a-z]*)")
 _VALUES = ("--in", "--kind")
 _FLAGS = ("--withdraw", "--possible")
 
 
-def notices(terminal: Terminal, arguments: Arguments) -> Status:
+def notices(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """What says that this host goes away, and how the sources of such notices do."""
     no_arguments("notices", arguments)
     answer = terminal.client.call("notices")
     if terminal.as_json:
-        terminal.show(answer)
-        return Status.FINE
+        terminal.print_json(answer)
+        return ExitStatus.OK
     rows = [_row(each) for each in answer["notices"]]
     head = ("SOURCE", "KIND", "CERTAINTY", "IN", "AT", "FOR", "TEXT")
     for line in render.table(head, rows) if rows else ["no notices: this host stays"]:
-        terminal.say(line)
-    terminal.say("")
+        terminal.print_line(line)
+    terminal.print_line("")
     for line in _sources(answer):
-        terminal.say(line)
-    return Status.FINE
+        terminal.print_line(line)
+    return ExitStatus.OK
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
@@ -55,29 +55,31 @@ def _sources(answer: dict[str, Any]) -> list[str]:
     return render.table(("LISTENS TO", "WARNS BEFORE", "STATE"), rows)
 
 
-def drill(terminal: Terminal, arguments: Arguments) -> Status:
+def drill(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     """Gives programs a notice on purpose, or takes it back."""
     names, values, flags = _parse(arguments)
     if not names:
-        raise Usage("Error: drill requires a process name")
+        raise UsageError("Error: drill requires a process name")
     if "--withdraw" in flags:
         if values or "--possible" in flags:
-            raise Usage("Error: --withdraw goes with names only")
-        return give(terminal, Order("drill", lambda _: "drill withdrawn"), _members(terminal, names), withdraw=True)
+            raise UsageError("Error: --withdraw goes with names only")
+        return run_bulk(
+            terminal, BulkCommand("drill", lambda _: "drill withdrawn"), _members(terminal, names), withdraw=True
+        )
     if "--in" not in values:
-        raise Usage("Error: drill requires --in and a length of time, such as --in 30s")
+        raise UsageError("Error: drill requires --in and a length of time, such as --in 30s")
     asked: dict[str, object] = {"in_s": _seconds(values["--in"])}
     if "--kind" in values:
         asked["kind"] = values["--kind"]
     if "--possible" in flags:
         asked["certainty"] = "possible"
-    order = Order("drill", lambda _: f"told that the host goes away in {values['--in']}")
-    return give(terminal, order, _members(terminal, names), **asked)
+    order = BulkCommand("drill", lambda _: f"told that the host goes away in {values['--in']}")
+    return run_bulk(terminal, order, _members(terminal, names), **asked)
 
 
 def _members(terminal: Terminal, names: Arguments) -> Arguments:
     """The names, with those of its programs for a group; `all` is a drill of its own."""
-    return names if ALL in names else expanded(terminal, names, lambda _: True)
+    return names if ALL in names else expand_names(terminal, names, lambda _: True)
 
 
 def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
@@ -91,7 +93,7 @@ def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
         elif each in _FLAGS:
             flags.add(each)
         elif each.startswith("-"):
-            raise Usage(f"Error: bad argument {each}")
+            raise UsageError(f"Error: bad argument {each}")
         else:
             names.append(each)
     return names, values, flags
@@ -103,5 +105,5 @@ def _seconds(text: str) -> float:
 
     factor = (UNITS.get(match[2]) if match[2] else 1.0) if match else None
     if match is None or factor is None:
-        raise Usage(f"Error: --in is {text!r:.40}, not a length of time; write for example 30s or 2min")
+        raise UsageError(f"Error: --in is {text!r:.40}, not a length of time; write for example 30s or 2min")
     return float(match[1]) * factor

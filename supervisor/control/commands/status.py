@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.config import ProgramConfig
-from supervisor.control.commands import notices
+from supervisor.control.base.context import Arguments, CommandContext, Result
+from supervisor.control.commands import groups, notices
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
 from supervisor.core.program.standby import Stage
@@ -19,7 +20,23 @@ from supervisor.host.logs import journal, syslog
 from supervisor.runner.program.runner import Runner
 
 
-def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None = None) -> dict[str, Any]:
+async def status(context: CommandContext, arguments: Arguments) -> Result:
+    """Every program, by group and name."""
+    troubles, durable_s = context.logs.failures, context.notices.flush_times_s()
+    warnings = {
+        name: notices.slow_flush_warning(takes_s, context.notices.shortest_s) for name, takes_s in durable_s.items()
+    }
+    return {
+        "programs": [
+            {**status_of(each, troubles, warnings.get(each.name)), "durable_s": durable_s.get(each.name)}
+            for each in groups.in_order(context.programs.runners.values())
+        ],
+        "ledger_error": context.ledger.last_error,
+        "hooks_error": context.hooks.trouble,
+    }
+
+
+def status_of(runner: Runner, troubles: Mapping[Path, str], warning: str | None = None) -> dict[str, Any]:
     """All that `status` says of a program. `troubles`: what is wrong with log files, by path. `warning`: more words."""
     word, code = wire_state(runner)
     exited = runner.acts.last_exit
@@ -34,7 +51,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "state": str(runner.state),
         "wire_state": word,
         "wire_code": code,
-        "description": described(runner, log_error, warning),
+        "description": full_description(runner, log_error, warning),
         "pid": runner.acts.pid,
         "started_wall_at": runner.acts.started_wall_at,
         "ended_wall_at": runner.acts.ended_wall_at,
@@ -43,7 +60,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
         "reason": runner.reason,
         "says": runner.acts.says,
         "warning": warning,
-        "notice": notices.standing(runner, time.monotonic()),
+        "notice": notices.notice_status(runner, time.monotonic()),
         "wanted": runner.wanted,
         "listener": asdict(listener) if listener is not None else None,
         "stdout_logfile": _text(runner.config.stdout_logfile),
@@ -52,7 +69,7 @@ def standing(runner: Runner, troubles: Mapping[Path, str], warning: str | None =
     }
 
 
-def described(runner: Runner, *more: str | None) -> str:
+def full_description(runner: Runner, *more: str | None) -> str:
     """Where it stands in a line, with `more` that is to be known."""
     return ", ".join(filter(None, [describe(runner), str(runner.listener_standing or ""), *more]))
 
@@ -133,7 +150,7 @@ def _where(runner: Runner) -> list[str]:
 
 
 def _notice(runner: Runner) -> list[str]:
-    return notices.words(runner, time.monotonic())
+    return notices.notice_description(runner, time.monotonic())
 
 
 def _says(runner: Runner) -> list[str]:

@@ -15,7 +15,7 @@ import structlog
 from supervisor.control.base import audit
 from supervisor.control.base.context import (
     Arguments,
-    Daemon,
+    CommandContext,
     Result,
     text_in,
 )
@@ -34,7 +34,7 @@ _under_way: set[asyncio.Task[None]] = set()  # the loop keeps weak references on
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BulkRequest:
     """What is asked of whom."""
 
     command: str
@@ -42,7 +42,7 @@ class Order:
     arguments: Mapping[str, Any]
 
 
-def parse(asked: Arguments) -> Order:
+def parse(asked: Arguments) -> BulkRequest:
     """Raises CommandError."""
     command, names, arguments = text_in(asked, "command"), asked.get("names"), asked.get("arguments", {})
     if command not in COMMANDS:
@@ -51,12 +51,12 @@ def parse(asked: Arguments) -> Order:
         raise CommandError(Code.BAD_ARGUMENTS, "names is not a list of names of programs")
     if not isinstance(arguments, dict) or "name" in arguments:
         raise CommandError(Code.BAD_ARGUMENTS, "arguments is not an object with what the command takes besides a name")
-    return Order(command, tuple(dict.fromkeys(names)), arguments)
+    return BulkRequest(command, tuple(dict.fromkeys(names)), arguments)
 
 
-def respond(daemon: Daemon, order: Order, change: audit.Change) -> web.Answer:
+def respond(context: CommandContext, order: BulkRequest, change: audit.Change) -> web.Response:
     """Begins all of it; the answer tells how each ended."""
-    return web.Answer(_lines(begin(daemon, order, change)), content_type="application/x-ndjson")
+    return web.Response(_lines(run_each(context, order, change)), content_type="application/x-ndjson")
 
 
 async def _lines(outcomes: AsyncGenerator[Result, None]) -> AsyncGenerator[bytes, None]:
@@ -64,32 +64,37 @@ async def _lines(outcomes: AsyncGenerator[Result, None]) -> AsyncGenerator[bytes
         yield json.dumps(outcome).encode() + b"\n"
 
 
-def begin(daemon: Daemon, order: Order, change: audit.Change) -> AsyncGenerator[Result, None]:
+def run_each(context: CommandContext, order: BulkRequest, change: audit.Change) -> AsyncGenerator[Result, None]:
     """Begins all of it at once; outcomes in the order they come: `name`, and `result` or `error`, the other null."""
     came: asyncio.Queue[Result] = asyncio.Queue()
     turns = Turns(len(order.names))
     for name, turn in zip(order.names, turns, strict=True):
-        _keep(asyncio.create_task(_do(daemon, order, name, turn, change, came)))
-    _keep(asyncio.create_task(turns.call()))
-    return _drain(came, len(order.names))
+        _keep_running(asyncio.create_task(_run_one(context, order, name, turn, change, came)))
+    _keep_running(asyncio.create_task(turns.call()))
+    return _outcomes(came, len(order.names))
 
 
-async def _drain(came: "asyncio.Queue[Result]", count: int) -> AsyncGenerator[Result, None]:
+async def _outcomes(came: "asyncio.Queue[Result]", count: int) -> AsyncGenerator[Result, None]:
     for _ in range(count):
         yield await came.get()
 
 
-async def _do(
-    daemon: Daemon, order: Order, name: str, turn: Turn, change: audit.Change, came: "asyncio.Queue[Result]"
+async def _run_one(
+    context: CommandContext,
+    order: BulkRequest,
+    name: str,
+    turn: Turn,
+    change: audit.Change,
+    came: "asyncio.Queue[Result]",
 ) -> None:
     arguments = {**order.arguments, "name": name}
     result, code, text = None, audit.UNFINISHED, None
     try:
         if order.command == "start":
-            result = await start_stop.start_in_turn(daemon, arguments, turn)
+            result = await start_stop.start_in_turn(context, arguments, turn)
         else:
             turn.give_up()
-            result = await TABLE[order.command].act(daemon, arguments)
+            result = await TABLE[order.command].act(context, arguments)
         code = audit.OK
     except CommandError as error:
         code, text = error.code.name, str(error)
@@ -98,12 +103,12 @@ async def _do(
         code = Code.FAILED.name
         text = f"supervisord met an error of its own ({error!r}); its log has the story"
     finally:
-        change.ended(code, text, name)
+        change.record(code, text, name)
     came.put_nowait(
         {"name": name, "result": result, "error": None if code == audit.OK else {"code": code, "message": text}}
     )
 
 
-def _keep(task: asyncio.Task[None]) -> None:
+def _keep_running(task: asyncio.Task[None]) -> None:
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)

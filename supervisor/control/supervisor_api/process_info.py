@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from supervisor.config import ProgramConfig
-from supervisor.control.commands import answers
+from supervisor.control.commands import status
 from supervisor.core.program.facts import State
 from supervisor.host.processes.exit_status import Exit
 from supervisor.host.processes.process import SpawnError, credentials
@@ -17,7 +17,7 @@ NONE = "none"  # how a value that is not set is written
 
 def process_info(runner: Runner) -> dict[str, Any]:
     """Where the program stands. Times are whole seconds of Unix time, 0: never."""
-    config, acts, (word, code) = runner.config, runner.acts, answers.wire_state(runner)
+    config, acts, (word, code) = runner.config, runner.acts, status.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
     return {
@@ -34,7 +34,7 @@ def process_info(runner: Runner) -> dict[str, Any]:
         "stdout_logfile": stdout,
         "stderr_logfile": stderr,
         "pid": acts.pid or 0,
-        "description": answers.described(runner),
+        "description": status.full_description(runner),
     }
 
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from supervisor.control.rpc.methods import METHODS, MULTICALL
-from supervisor.control.rpc.xmlrpc import (
+from supervisor.control.supervisor_api.methods import METHODS, MULTICALL
+from supervisor.control.supervisor_api.xmlrpc import (
     MAX_DEPTH,
-    Malformed,
+    MalformedXml,
     fault_response,
     parse_call,
     response,
@@ -143,7 +143,7 @@ def test_bytes_are_no_list_of_numbers() -> None:
     ],
 )
 def test_what_is_no_call_is_refused(body: bytes):
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedXml):
         parse_call(body)
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_call_is_refused(body: bytes):
 def test_any_body_is_a_call_or_refused(body: bytes):
     try:
         parse_call(body)
-    except Malformed as error:
+    except MalformedXml as error:
         assert str(error)
 
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import structlog
 
 from supervisor.control.base.audit import Caller
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import CommandError
 from supervisor.control.base.faults import FaultCode, RpcFault
 from supervisor.control.commands import groups
 from supervisor.control.http import web
-from supervisor.control.rpc import logs, methods
-from supervisor.control.rpc.xmlrpc import (
-    Malformed,
+from supervisor.control.streams import tail
+from supervisor.control.supervisor_api import logs, methods
+from supervisor.control.supervisor_api.xmlrpc import (
+    MalformedXml,
     fault_response,
     parse_call,
     response,
-    weight,
+    text_size,
 )
-from supervisor.control.streams import tail
 
 FIRST_BYTES = 1024  # of a stream: what Supervisor's begins with
 SMALL_BYTES = 16 * 1024  # to read or write more than that takes milliseconds, which supervision need not wait for
@@ -37,65 +37,71 @@ WhoAsks = Callable[[web.Request], Caller]
 log = structlog.get_logger()
 
 
-def add_routes(routes: web.Routes, daemon: Daemon, who: WhoAsks) -> None:
+def add_routes(routes: web.Routes, context: CommandContext, who: WhoAsks) -> None:
     """Serves Supervisor's addresses beside our own."""
-    routes.add(None, "/RPC2*", partial(_rpc, daemon, who))
+    routes.add(None, "/RPC2*", partial(_rpc, context, who))
     for path in ("/mainlogtail", "/logtail/{name}", "/logtail/{name}/{channel}"):
-        routes.add(None, path, partial(_logtail, daemon))
+        routes.add(None, path, partial(_logtail, context))
 
 
-async def _rpc(daemon: Daemon, who: WhoAsks, request: web.Request) -> web.Answer:
+async def _rpc(context: CommandContext, who: WhoAsks, request: web.Request) -> web.Response:
     if request.method != "POST":
-        raise web.Refused(HTTPStatus.BAD_REQUEST)
+        raise web.RequestRefused(HTTPStatus.BAD_REQUEST)
     if not request.headers.keys() & {"content-length", "transfer-encoding"}:
-        raise web.Refused(HTTPStatus.LENGTH_REQUIRED)
+        raise web.RequestRefused(HTTPStatus.LENGTH_REQUIRED)
     body = request.body
     try:
         is_quick = len(body) < SMALL_BYTES and XML in sys.modules
         name, parameters = parse_call(body) if is_quick else await asyncio.to_thread(parse_call, body)
-    except Malformed as error:
+    except MalformedXml as error:
         log.warning("rpc.not_understood", error=str(error))
-        raise web.Refused(HTTPStatus.BAD_REQUEST) from error
+        raise web.RequestRefused(HTTPStatus.BAD_REQUEST) from error
     try:
         # shielded: a client that goes away must not leave a command half done
-        result = await asyncio.shield(methods.call(daemon, who(request), name, parameters))
-        answer = response(result) if weight(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
+        result = await asyncio.shield(methods.call(context, who(request), name, parameters))
+        answer = response(result) if text_size(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))
     except CommandError as error:  # not allowed: no fault of Supervisor's says so, and its client shows the reason
-        return web.Answer(f"{error}\n".encode(), error.code.http_status, "text/plain; charset=utf-8", reason=str(error))
+        return web.Response(
+            f"{error}\n".encode(), error.code.http_status, "text/plain; charset=utf-8", reason=str(error)
+        )
     except Exception as error:
         log.exception("internal.failed", method=name)
         text = f"supervisord met an error of its own ({error!r}); its log has the story"
         answer = fault_response(int(FaultCode.FAILED), text)
-    return web.Answer(answer, content_type="text/xml")
+    return web.Response(answer, content_type="text/xml")
 
 
-async def _logtail(daemon: Daemon, request: web.Request) -> web.Answer:
+async def _logtail(context: CommandContext, request: web.Request) -> web.Response:
     """Streams a log: its end, then what is added, until the client goes away."""
     if request.method != "GET":
-        raise web.Refused(HTTPStatus.BAD_REQUEST)
-    path = _logfile(daemon, request.parameters.get("name"), request.parameters.get("channel", "stdout"))
+        raise web.RequestRefused(HTTPStatus.BAD_REQUEST)
+    path = _logfile(context, request.parameters.get("name"), request.parameters.get("channel", "stdout"))
     if path is None:
-        raise web.Refused(HTTPStatus.NOT_FOUND)
+        raise web.RequestRefused(HTTPStatus.NOT_FOUND)
     try:
-        end, position = await daemon.disks.run(path, tail.last, path, FIRST_BYTES)
-        modified_at = (await daemon.disks.run(path, path.stat)).st_mtime
+        end, position = await context.disks.run(path, tail.read_end, path, FIRST_BYTES)
+        modified_at = (await context.disks.run(path, path.stat)).st_mtime
     except OSError as error:
-        raise web.Refused(HTTPStatus.NOT_FOUND) from error
-    headers = {"Last-Modified": web.date(modified_at), "X-Accel-Buffering": "no"}
-    return web.Answer(_followed(daemon, path, end, position), content_type="text/plain;charset=utf-8", headers=headers)
+        raise web.RequestRefused(HTTPStatus.NOT_FOUND) from error
+    headers = {"Last-Modified": web.http_date(modified_at), "X-Accel-Buffering": "no"}
+    return web.Response(
+        _followed(context, path, end, position), content_type="text/plain;charset=utf-8", headers=headers
+    )
 
 
-async def _followed(daemon: Daemon, path: Path, end: bytes, position: tuple[int, int]) -> AsyncGenerator[bytes, None]:
+async def _followed(
+    context: CommandContext, path: Path, end: bytes, position: tuple[int, int]
+) -> AsyncGenerator[bytes, None]:
     whole = codecs.getincrementaldecoder("utf-8")(errors="replace")  # a character may be cut between two pieces
     yield whole.decode(end).encode()
-    async for added in tail.additions(daemon.disks, path, position, TRUNCATED):
+    async for added in tail.follow(context.disks, path, position, TRUNCATED):
         yield whole.decode(added).encode()
 
 
-def _logfile(daemon: Daemon, name: str | None, channel: str) -> Path | None:
+def _logfile(context: CommandContext, name: str | None, channel: str) -> Path | None:
     if name is None:
-        return daemon.settings.logfile
-    runner = groups.find(daemon.programs, name)
+        return context.settings.logfile
+    runner = groups.find(context.programs, name)
     return logs.logfile(runner, channel) if runner is not None and channel in ("stdout", "stderr") else None

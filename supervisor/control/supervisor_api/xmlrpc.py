@@ -23,7 +23,7 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
-class Malformed(Exception):
+class MalformedXml(Exception):
     """The text is no XML-RPC call; says what is wrong with it."""
 
 
@@ -34,26 +34,26 @@ def parse_call(body: bytes) -> tuple[str, list[Value]]:
     try:
         root = ElementTree.fromstring(body, forbid_dtd=True)
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # not XML, forbidden XML, an unknown encoding
-        raise Malformed(f"the body is not acceptable XML: {error}") from error
+        raise MalformedXml(f"the body is not acceptable XML: {error}") from error
     if root.tag != "methodCall":
-        raise Malformed(f"the body is a {root.tag:.40}, not a methodCall")
+        raise MalformedXml(f"the body is a {root.tag:.40}, not a methodCall")
     name = (root.findtext("methodName") or "").strip()
     if not name:
-        raise Malformed("there is no methodName")
+        raise MalformedXml("there is no methodName")
     return name, [_value(_only_child(param, "param"), 0) for param in root.iterfind("params/param")]
 
 
 def _only_child(element: "Element", what: str) -> "Element":
     if len(element) != 1:
-        raise Malformed(f"a {what} holds {len(element)} elements instead of one")
+        raise MalformedXml(f"a {what} holds {len(element)} elements instead of one")
     return element[0]
 
 
 def _value(element: "Element", depth: int) -> Value:
     if element.tag != "value":
-        raise Malformed(f"{element.tag:.40} stands where a value should")
+        raise MalformedXml(f"{element.tag:.40} stands where a value should")
     if depth > MAX_DEPTH:
-        raise Malformed(f"values are nested more than {MAX_DEPTH} deep")
+        raise MalformedXml(f"values are nested more than {MAX_DEPTH} deep")
     if not len(element):
         return element.text or ""
     typed = _only_child(element, "value")
@@ -63,17 +63,17 @@ def _value(element: "Element", depth: int) -> Value:
         return dict(_member(each, depth + 1) for each in typed.iterfind("member"))
     parse = _SCALARS.get(typed.tag)
     if parse is None:
-        raise Malformed(f"no method takes a value of type {typed.tag:.40}")
+        raise MalformedXml(f"no method takes a value of type {typed.tag:.40}")
     try:
         return parse(typed.text or "")
     except ValueError as error:
-        raise Malformed(f"{typed.text!r:.40} is not of type {typed.tag}") from error
+        raise MalformedXml(f"{typed.text!r:.40} is not of type {typed.tag}") from error
 
 
 def _member(element: "Element", depth: int) -> tuple[str, Value]:
     name, value = element.findtext("name"), element.find("value")
     if name is None or value is None:
-        raise Malformed("a member of a struct lacks its name or its value")
+        raise MalformedXml("a member of a struct lacks its name or its value")
     return name, _value(value, depth)
 
 
@@ -105,32 +105,32 @@ _SCALARS: Mapping[str, Callable[[str], Value]] = {
 }
 
 
-def weight(value: Value) -> int:
+def text_size(value: Value) -> int:
     """About how many characters its text has."""
     if isinstance(value, str | bytes):
         return len(value) + SCALAR_CHARACTERS
     if isinstance(value, Mapping):
-        return sum(map(weight, value.values())) + SCALAR_CHARACTERS * len(value)
+        return sum(map(text_size, value.values())) + SCALAR_CHARACTERS * len(value)
     if isinstance(value, Sequence):
-        return sum(map(weight, value))
+        return sum(map(text_size, value))
     return SCALAR_CHARACTERS
 
 
 def response(value: Value) -> bytes:
     """The text that answers a call with `value`."""
-    return _document(f"<params>\n<param>\n{_encoded(value)}</param>\n</params>\n")
+    return _document(f"<params>\n<param>\n{_encode(value)}</param>\n</params>\n")
 
 
 def fault_response(code: int, text: str) -> bytes:
     """The text that answers a call with a fault."""
-    return _document(f"<fault>\n{_encoded({'faultCode': code, 'faultString': text})}</fault>\n")
+    return _document(f"<fault>\n{_encode({'faultCode': code, 'faultString': text})}</fault>\n")
 
 
 def _document(content: str) -> bytes:
     return f"<?xml version='1.0'?>\n<methodResponse>\n{content}</methodResponse>\n".encode()
 
 
-def _encoded(value: Value) -> str:
+def _encode(value: Value) -> str:
     match value:
         case str():  # the most frequent first: lists of a thousand programs are made here
             inner = f"<string>{_text(value)}</string>"
@@ -143,19 +143,19 @@ def _encoded(value: Value) -> str:
             inner = f"<double>{value!r}</double>"
         case dict() | Mapping():
             members = [
-                f"<member>\n<name>{_text(key)}</name>\n{_encoded(each)}</member>\n" for key, each in value.items()
+                f"<member>\n<name>{_text(key)}</name>\n{_encode(each)}</member>\n" for key, each in value.items()
             ]
             inner = f"<struct>\n{''.join(members)}</struct>"
         case list() | Sequence() if not isinstance(value, bytes):
-            inner = f"<array><data>\n{''.join(map(_encoded, value))}</data></array>"
+            inner = f"<array><data>\n{''.join(map(_encode, value))}</data></array>"
         case _:
             raise TypeError(f"XML-RPC has no type for {value!r:.60}")
     return f"<value>{inner}</value>\n"
 
 
 def _text(text: str) -> str:
-    return text if text.isascii() and text.isalnum() else _NOT_PLAIN.sub(_written, text)
+    return text if text.isascii() and text.isalnum() else _NOT_PLAIN.sub(_escape, text)
 
 
-def _written(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     return _ESCAPED.get(found[0], REPLACEMENT)

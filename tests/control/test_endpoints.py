@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench import peer
 from supervisor.config.schema.secret import Secret, hash_password
-from supervisor.control.http.access import Malformed, _credentials
+from supervisor.control.http.access import MalformedCredentials, _credentials
 from tests.fuzzing import cases
 from tests.system.both import PEER_ENVIRONMENT
 from tests.system.harness import Daemon, Refused
@@ -194,7 +194,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path):
 @cases(100)
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: "Basic " + base64.b64encode(raw).decode()))
 def test_any_header_is_a_login_or_malformed(header):
-    with contextlib.suppress(Malformed):
+    with contextlib.suppress(MalformedCredentials):
         assert len(_credentials(header)) == 2
 
 

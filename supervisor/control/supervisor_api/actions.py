@@ -5,17 +5,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor import __version__
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.faults import FaultCode, RpcFault
-from supervisor.control.commands import answers, groups, start_stop
-from supervisor.control.rpc.calls import (
+from supervisor.control.commands import groups, start_stop, status
+from supervisor.control.supervisor_api.calls import (
     Struct,
-    as_rpc,
-    do,
-    results,
+    faults_from_errors,
+    run_command,
+    run_side_by_side,
     runner_of,
 )
-from supervisor.control.rpc.info import config_info, process_info, uids
+from supervisor.control.supervisor_api.process_info import config_info, process_info, uids
 from supervisor.core.program.facts import State
 from supervisor.runner.fleet.ordering import (
     Turn,
@@ -36,200 +36,202 @@ USERS = Path("/etc/passwd")  # who asks for users shares a thread, as who asks f
 # --- the daemon -----------------------------------------------------------------------------------------------------
 
 
-async def api_version(daemon: Daemon) -> str:
+async def api_version(context: CommandContext) -> str:
     """The interface's version."""
     return API_VERSION
 
 
-async def daemon_version(daemon: Daemon) -> str:
+async def daemon_version(context: CommandContext) -> str:
     """The daemon's own version."""
     return __version__
 
 
-async def identification(daemon: Daemon) -> str:
+async def identification(context: CommandContext) -> str:
     """The daemon's name: `identifier` in [supervisord]."""
-    return daemon.settings.identifier
+    return context.settings.identifier
 
 
-async def state(daemon: Daemon) -> Struct:
+async def state(context: CommandContext) -> Struct:
     """Whether the daemon runs (1), shuts down (-1) or is about to begin anew (0)."""
-    if not daemon.programs.closing:
+    if not context.programs.closing:
         return {"statecode": 1, "statename": "RUNNING"}
-    if daemon.is_reloading():
+    if context.is_reloading():
         return {"statecode": 0, "statename": "RESTARTING"}
     return {"statecode": -1, "statename": "SHUTDOWN"}
 
 
-async def daemon_pid(daemon: Daemon) -> int:
+async def daemon_pid(context: CommandContext) -> int:
     """The daemon's process id."""
     return os.getpid()
 
 
-async def shut_down(daemon: Daemon) -> bool:
+async def shut_down(context: CommandContext) -> bool:
     """Flushes and stops everything, then ends the daemon; true at once."""
-    await do(daemon, "shutdown")
+    await run_command(context, "shutdown")
     return True
 
 
-async def restart(daemon: Daemon) -> bool:
+async def restart(context: CommandContext) -> bool:
     """Stops everything and begins anew with the configuration read again; true at once."""
-    await do(daemon, "reload")
+    await run_command(context, "reload")
     return True
 
 
 # --- the configuration ----------------------------------------------------------------------------------------------
 
 
-async def reload_config(daemon: Daemon) -> list[list[list[str]]]:
+async def reload_config(context: CommandContext) -> list[list[list[str]]]:
     """Reads the configuration, changes nothing; names of groups that are added, changed, removed."""
-    await do(daemon, "reread")
-    return [list(groups.changed(daemon.programs, daemon.programs.changes()))]
+    await run_command(context, "reread")
+    return [list(groups.changed(context.programs, context.programs.changes()))]
 
 
-async def add_group(daemon: Daemon, name: str) -> bool:
+async def add_group(context: CommandContext, name: str) -> bool:
     """Takes a group of the configuration last read into use."""
-    if groups.members(daemon.programs, name):
+    if groups.members(context.programs, name):
         raise RpcFault(FaultCode.ALREADY_ADDED, name)
-    names = groups.configured(daemon.programs.configured, name)
+    names = groups.configured(context.programs.configured, name)
     if not names:
         raise RpcFault(FaultCode.BAD_NAME, name)
-    await daemon.programs.update(names)
+    await context.programs.update(names)
     return True
 
 
-async def remove_group(daemon: Daemon, name: str) -> bool:
+async def remove_group(context: CommandContext, name: str) -> bool:
     """Takes a group of which nothing runs out of use."""
-    runners = _group(daemon, name)
+    runners = _group(context, name)
     if any(_word(each) in (*UP, "STOPPING") for each in runners):
         raise RpcFault(FaultCode.STILL_RUNNING, name)
     for runner in runners:
-        await do(daemon, "remove", name=runner.name)
+        await run_command(context, "remove", name=runner.name)
     return True
 
 
-async def all_config_info(daemon: Daemon) -> list[Struct]:
+async def all_config_info(context: CommandContext) -> list[Struct]:
     """Every configured program, in use or not."""
-    programs = daemon.programs
+    programs = context.programs
     configured = sorted(programs.configured.values(), key=lambda each: (each.process, each.group))
-    known = await daemon.disks.run(USERS, uids, {each.user for each in configured})
+    known = await context.disks.run(USERS, uids, {each.user for each in configured})
     return [config_info(each, each.name in programs.runners, known[each.user]) for each in configured]
 
 
 # --- programs -------------------------------------------------------------------------------------------------------
 
 
-async def info(daemon: Daemon, name: str) -> Struct:
+async def info(context: CommandContext, name: str) -> Struct:
     """Where a program stands."""
-    return process_info(runner_of(daemon, name))
+    return process_info(runner_of(context, name))
 
 
-async def all_info(daemon: Daemon) -> list[Struct]:
+async def all_info(context: CommandContext) -> list[Struct]:
     """Where every program stands, by group and name."""
-    return [process_info(runner) for runner in groups.in_order(daemon.programs.runners.values())]
+    return [process_info(runner) for runner in groups.in_order(context.programs.runners.values())]
 
 
-async def start(daemon: Daemon, name: str, wait: bool = True) -> bool | list[Struct]:
+async def start(context: CommandContext, name: str, wait: bool = True) -> bool | list[Struct]:
     """Starts a program; with `wait`, returns when it has started."""
     if groups.is_group(name):
-        return await start_group(daemon, name, wait)
-    await _start(daemon, runner_of(daemon, name).name, wait)
+        return await start_group(context, name, wait)
+    await _start(context, runner_of(context, name).name, wait)
     return True
 
 
-async def start_group(daemon: Daemon, name: str, wait: bool = True) -> list[Struct]:
+async def start_group(context: CommandContext, name: str, wait: bool = True) -> list[Struct]:
     """Starts what does not run of a group."""
-    return await _start_each(daemon, _group(daemon, name), wait)
+    return await _start_each(context, _group(context, name), wait)
 
 
-async def start_all(daemon: Daemon, wait: bool = True) -> list[Struct]:
+async def start_all(context: CommandContext, wait: bool = True) -> list[Struct]:
     """Starts every program that does not run, in the order of their priority."""
-    return await _start_each(daemon, by_priority(daemon.programs.runners.values()), wait)
+    return await _start_each(context, by_priority(context.programs.runners.values()), wait)
 
 
-async def _start_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> list[Struct]:
+async def _start_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
     down = [each for each in runners if _word(each) not in UP]
     turns = Turns(len(down))
-    starts = [(each, _start(daemon, each.name, wait, turn)) for each, turn in zip(down, turns, strict=True)]
-    (started,) = await turns.during([results(starts)])
+    starts = [(each, _start(context, each.name, wait, turn)) for each, turn in zip(down, turns, strict=True)]
+    (started,) = await turns.during([run_side_by_side(starts)])
     return started
 
 
-async def _start(daemon: Daemon, name: str, wait: bool, turn: Turn | None = None) -> None:
+async def _start(context: CommandContext, name: str, wait: bool, turn: Turn | None = None) -> None:
     try:
-        await _start_in_turn(daemon, name, wait, turn)
+        await _start_in_turn(context, name, wait, turn)
     finally:
         if turn is not None:
             turn.give_up()
 
 
-async def _start_in_turn(daemon: Daemon, name: str, wait: bool, turn: Turn | None) -> None:
-    runner = daemon.programs.runners.get(name)
+async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: Turn | None) -> None:
+    runner = context.programs.runners.get(name)
     if runner is None:
         raise RpcFault(FaultCode.BAD_NAME, name)
     if runner.state is State.BACKOFF:
         raise RpcFault(FaultCode.ALREADY_STARTED, name)
     try:
-        await as_rpc(start_stop.start_in_turn(daemon, {"name": name, "wait": wait}, turn))
+        await faults_from_errors(start_stop.start_in_turn(context, {"name": name, "wait": wait}, turn))
     except RpcFault as fault:
         if fault.code is FaultCode.ABNORMAL_TERMINATION and runner.state in (State.BACKOFF, State.FAILED):
             raise RpcFault(FaultCode.SPAWN_ERROR, f"{name}: {runner.reason}") from fault
         raise
 
 
-async def stop(daemon: Daemon, name: str, wait: bool = True) -> bool | list[Struct]:
+async def stop(context: CommandContext, name: str, wait: bool = True) -> bool | list[Struct]:
     """Flushes and stops a program; with `wait`, returns when its process is gone."""
     if groups.is_group(name):
-        return await stop_group(daemon, name, wait)
-    runner = runner_of(daemon, name)
+        return await stop_group(context, name, wait)
+    runner = runner_of(context, name)
     if _word(runner) == "STOPPING" and not _starts_again(runner):
         raise RpcFault(FaultCode.NOT_RUNNING, name)
-    await do(daemon, "stop", name=runner.name, wait=wait)
+    await run_command(context, "stop", name=runner.name, wait=wait)
     return True
 
 
-async def stop_group(daemon: Daemon, name: str, wait: bool = True) -> list[Struct]:
+async def stop_group(context: CommandContext, name: str, wait: bool = True) -> list[Struct]:
     """Stops what runs of a group."""
-    return await _stop_each(daemon, _group(daemon, name), wait)
+    return await _stop_each(context, _group(context, name), wait)
 
 
-async def stop_all(daemon: Daemon, wait: bool = True) -> list[Struct]:
+async def stop_all(context: CommandContext, wait: bool = True) -> list[Struct]:
     """Stops every program that runs, side by side; they are told in the reverse order of their start."""
-    return await _stop_each(daemon, daemon.programs.runners.values(), wait)
+    return await _stop_each(context, context.programs.runners.values(), wait)
 
 
-async def _stop_each(daemon: Daemon, runners: Iterable[Runner], wait: bool) -> list[Struct]:
+async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
     in_order = list(last_first(runners))
     for each in in_order:
         await each.looked_back.wait()  # before that nobody knows whether it has a worker of an earlier daemon
     chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
-    return await results([(each, do(daemon, "stop", name=each.name, wait=wait)) for each in chosen])
+    return await run_side_by_side([(each, run_command(context, "stop", name=each.name, wait=wait)) for each in chosen])
 
 
-async def signal(daemon: Daemon, name: str, signal: str) -> bool | list[Struct]:
+async def signal(context: CommandContext, name: str, signal: str) -> bool | list[Struct]:
     """Sends a signal, by name or number, to a program's process."""
     if groups.is_group(name):
-        return await signal_group(daemon, name, signal)
-    await do(daemon, "signal", name=runner_of(daemon, name).name, signal=signal)
+        return await signal_group(context, name, signal)
+    await run_command(context, "signal", name=runner_of(context, name).name, signal=signal)
     return True
 
 
-async def signal_group(daemon: Daemon, name: str, signal: str) -> list[Struct]:
+async def signal_group(context: CommandContext, name: str, signal: str) -> list[Struct]:
     """Sends a signal to what runs of a group."""
-    return await _signal_each(daemon, _group(daemon, name), signal)
+    return await _signal_each(context, _group(context, name), signal)
 
 
-async def signal_all(daemon: Daemon, signal: str) -> list[Struct]:
+async def signal_all(context: CommandContext, signal: str) -> list[Struct]:
     """Sends a signal to every program that runs."""
-    return await _signal_each(daemon, by_priority(daemon.programs.runners.values()), signal)
+    return await _signal_each(context, by_priority(context.programs.runners.values()), signal)
 
 
-async def _signal_each(daemon: Daemon, runners: Iterable[Runner], signal: str) -> list[Struct]:
+async def _signal_each(context: CommandContext, runners: Iterable[Runner], signal: str) -> list[Struct]:
     chosen = [each for each in runners if _word(each) in SIGNALLABLE]
-    return await results([(each, do(daemon, "signal", name=each.name, signal=signal)) for each in chosen])
+    return await run_side_by_side(
+        [(each, run_command(context, "signal", name=each.name, signal=signal)) for each in chosen]
+    )
 
 
-def _group(daemon: Daemon, name: str) -> list[Runner]:
-    runners = groups.members(daemon.programs, groups.group_of(name))
+def _group(context: CommandContext, name: str) -> list[Runner]:
+    runners = groups.members(context.programs, groups.group_of(name))
     if not runners:
         raise RpcFault(FaultCode.BAD_NAME, name)
     return runners
@@ -241,4 +243,4 @@ def _starts_again(runner: Runner) -> bool:
 
 
 def _word(runner: Runner) -> str:
-    return answers.wire_state(runner)[0]
+    return status.wire_state(runner)[0]

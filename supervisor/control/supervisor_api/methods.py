@@ -9,13 +9,13 @@ import structlog
 
 from supervisor.control.base import audit
 from supervisor.control.base.audit import Caller
-from supervisor.control.base.context import Daemon
+from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import CommandError
 from supervisor.control.base.faults import FaultCode, RpcFault, fault_of
-from supervisor.control.rpc import actions as act
-from supervisor.control.rpc import logs as logs
-from supervisor.control.rpc.xmlrpc import Value, weight
-from supervisor.control.streams.log_reading import MAX_BYTES
+from supervisor.control.supervisor_api import actions as act
+from supervisor.control.supervisor_api import logs as logs
+from supervisor.control.supervisor_api.log_reading import MAX_BYTES
+from supervisor.control.supervisor_api.xmlrpc import Value, text_size
 
 log = structlog.get_logger()
 
@@ -109,22 +109,22 @@ _SUPERVISOR: Mapping[str, Method] = {
 }
 
 
-async def _list_methods(daemon: Daemon) -> list[str]:
+async def _list_methods(context: CommandContext) -> list[str]:
     """The names of all methods."""
     return sorted([*METHODS, MULTICALL])
 
 
-async def _method_help(daemon: Daemon, name: str) -> str:
+async def _method_help(context: CommandContext, name: str) -> str:
     """What a method does."""
-    return _known(name).act.__doc__ or ""
+    return _find(name).act.__doc__ or ""
 
 
-async def _method_signature(daemon: Daemon, name: str) -> list[str]:
+async def _method_signature(context: CommandContext, name: str) -> list[str]:
     """The types of a method's result and parameters."""
-    return _known(name).signature
+    return _find(name).signature
 
 
-def _known(name: str) -> Method:
+def _find(name: str) -> Method:
     method = _MULTICALL if name == MULTICALL else METHODS.get(name)
     if method is None:
         raise RpcFault(FaultCode.SIGNATURE_UNSUPPORTED)
@@ -140,44 +140,44 @@ METHODS: Mapping[str, Method] = {
 MULTICALL = "system.multicall"
 
 
-async def call(daemon: Daemon, caller: Caller, name: str, given: Sequence[Value]) -> Value:
+async def call(context: CommandContext, caller: Caller, name: str, given: Sequence[Value]) -> Value:
     """The result of a method. Raises RpcFault, and CommandError if the caller may not use one that changes things."""
     if name == MULTICALL:
         (calls,) = _MULTICALL.arguments(given)
         assert isinstance(calls, list)
-        return await _called_in_turn(daemon, caller, calls)
+        return await _multicall_results(context, caller, calls)
     method = METHODS.get(name)
     if method is None:
         raise RpcFault(FaultCode.UNKNOWN_METHOD)
     if not method.changes:
-        looked: Value = await method.act(daemon, *method.arguments(given))
+        looked: Value = await method.act(context, *method.arguments(given))
         return looked
-    with audit.written(audit.Change(caller, name, dict(zip(method.parameters, given, strict=False)))):
-        caller.require()
-        if daemon.programs.closing:
+    with audit.audited(audit.Change(caller, name, dict(zip(method.parameters, given, strict=False)))):
+        caller.require_change_rights()
+        if context.programs.closing:
             raise RpcFault(FaultCode.SHUTDOWN_STATE)
-        changed: Value = await method.act(daemon, *method.arguments(given))
+        changed: Value = await method.act(context, *method.arguments(given))
         return changed
 
 
-async def _called_in_turn(daemon: Daemon, caller: Caller, calls: Sequence[Value]) -> list[Value]:
+async def _multicall_results(context: CommandContext, caller: Caller, calls: Sequence[Value]) -> list[Value]:
     """The calls of a multicall. Supervision has its turn after each; what they give together is bounded."""
     given, results = 0, list[Value]()
     for each in calls:
         await asyncio.sleep(0)
         if given < MAX_BYTES:
-            results.append(await _called(daemon, caller, each))
-            given += weight(results[-1])
+            results.append(await _call_result(context, caller, each))
+            given += text_size(results[-1])
         else:
             results.append(_struct(RpcFault(FaultCode.FAILED, "the calls before gave 16 MiB; make another multicall")))
     return results
 
 
-async def _called(daemon: Daemon, caller: Caller, described: Value) -> Value:
+async def _call_result(context: CommandContext, caller: Caller, described: Value) -> Value:
     """One call of a multicall: its result, or its fault as a struct."""
     try:
-        name, parameters = _described(described)
-        return await call(daemon, caller, name, parameters)
+        name, parameters = _call_in(described)
+        return await call(context, caller, name, parameters)
     except RpcFault as fault:
         return _struct(fault)
     except CommandError as error:
@@ -188,7 +188,7 @@ def _struct(fault: RpcFault) -> dict[str, Value]:
     return {"faultCode": int(fault.code), "faultString": str(fault)}
 
 
-def _described(described: Value) -> tuple[str, Sequence[Value]]:
+def _call_in(described: Value) -> tuple[str, Sequence[Value]]:
     if not isinstance(described, dict):
         raise RpcFault(FaultCode.INCORRECT_PARAMETERS, "a call is a struct of methodName and params")
     name, parameters = described.get("methodName"), described.get("params", [])
@@ -201,7 +201,7 @@ def _described(described: Value) -> tuple[str, Sequence[Value]]:
     return name, parameters
 
 
-async def _multicall(daemon: Daemon, calls: list[Value]) -> list[Value]:
+async def _multicall(context: CommandContext, calls: list[Value]) -> list[Value]:
     """Several calls, an array of structs of methodName and params, one after another: an array of their results."""
     raise NotImplementedError  # `call` does it: it needs to know who asks
 

@@ -6,21 +6,21 @@ from typing import Any
 
 from supervisor.ctl import naming
 from supervisor.ctl.client import Client, Refusal
-from supervisor.ctl.terminal import Status, Terminal
+from supervisor.ctl.terminal import ExitStatus, Terminal
 
-FAULTS: dict[str, tuple[str, Status]] = {
-    "BAD_NAME": ("no such process", Status.WRONG),
-    "NO_FILE": ("no such file", Status.WRONG),
-    "NOT_EXECUTABLE": ("file is not executable", Status.WRONG),
-    "ALREADY_STARTED": ("already started", Status.FINE),
-    "SPAWN_ERROR": ("spawn error", Status.NOT_RUNNING),
-    "ABNORMAL_TERMINATION": ("abnormal termination", Status.NOT_RUNNING),
-    "NOT_RUNNING": ("not running", Status.NOT_RUNNING),
-    "BAD_SIGNAL": ("bad signal name", Status.WRONG),
-    "BAD_ARGUMENTS": ("bad arguments", Status.WRONG),
-    "FAILED": ("failed", Status.WRONG),
-    "NOT_A_JOB": ("not a job", Status.WRONG),
-    "SHUTDOWN_STATE": ("supervisor shutting down", Status.WRONG),
+FAULTS: dict[str, tuple[str, ExitStatus]] = {
+    "BAD_NAME": ("no such process", ExitStatus.ERROR),
+    "NO_FILE": ("no such file", ExitStatus.ERROR),
+    "NOT_EXECUTABLE": ("file is not executable", ExitStatus.ERROR),
+    "ALREADY_STARTED": ("already started", ExitStatus.OK),
+    "SPAWN_ERROR": ("spawn error", ExitStatus.NOT_RUNNING),
+    "ABNORMAL_TERMINATION": ("abnormal termination", ExitStatus.NOT_RUNNING),
+    "NOT_RUNNING": ("not running", ExitStatus.NOT_RUNNING),
+    "BAD_SIGNAL": ("bad signal name", ExitStatus.ERROR),
+    "BAD_ARGUMENTS": ("bad arguments", ExitStatus.ERROR),
+    "FAILED": ("failed", ExitStatus.ERROR),
+    "NOT_A_JOB": ("not a job", ExitStatus.ERROR),
+    "SHUTDOWN_STATE": ("supervisor shutting down", ExitStatus.ERROR),
 }
 """What a refusal is called on a program's line, and the exit status it makes."""
 
@@ -41,7 +41,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BulkCommand:
     """A command for programs, the line a good result makes, and refusals that do no harm here."""
 
     command: str
@@ -49,41 +49,43 @@ class Order:
     forgiven: frozenset[str] = frozenset()
 
 
-def give(terminal: Terminal, order: Order, names: list[str], **arguments: object) -> Status:
+def run_bulk(terminal: Terminal, order: BulkCommand, names: list[str], **arguments: object) -> ExitStatus:
     """Gives the order to every program at once, in the order of the names, and tells each outcome as it comes.
 
     The worst is the status. Raises Refusal if nobody was given it, and Unreachable.
     """
-    status, told = gather(terminal, order, names, **arguments)
+    status, told = collect_outcomes(terminal, order, names, **arguments)
     if terminal.as_json:
-        terminal.show({"programs": told})
+        terminal.print_json({"programs": told})
     return status
 
 
-def gather(
-    terminal: Terminal, order: Order, names: list[str], **arguments: object
-) -> tuple[Status, list[dict[str, Any]]]:
+def collect_outcomes(
+    terminal: Terminal, order: BulkCommand, names: list[str], **arguments: object
+) -> tuple[ExitStatus, list[dict[str, Any]]]:
     """The same, but what is to be shown as JSON is only collected."""
-    status, told = Status.FINE, list[dict[str, Any]]()
+    status, told = ExitStatus.OK, list[dict[str, Any]]()
     for outcome in _outcomes(terminal.client, order.command, names, arguments):
         refusal = outcome.refusal
-        text, cost = FAULTS.get(refusal.code, (refusal.code, Status.WRONG)) if refusal else ("", Status.FINE)
+        text, cost = FAULTS.get(refusal.code, (refusal.code, ExitStatus.ERROR)) if refusal else ("", ExitStatus.OK)
         if refusal and refusal.code in order.forgiven:
-            cost = Status.FINE
+            cost = ExitStatus.OK
         status = max(status, cost)
         if terminal.as_json:
             told.append(_as_json(outcome))
         elif refusal is None:
-            terminal.say(f"{outcome.name}: {order.line(outcome)}")
+            terminal.print_line(f"{outcome.name}: {order.line(outcome)}")
         else:
-            _tell(terminal, outcome.name, refusal, text)
+            _print_refusal(terminal, outcome.name, refusal, text)
     return status, told
 
 
-def _tell(terminal: Terminal, name: str, refusal: Refusal, text: str) -> None:
-    terminal.say(naming.unknown(name) if refusal.code == "BAD_NAME" else f"{naming.program_of(name)}: ERROR ({text})")
+def _print_refusal(terminal: Terminal, name: str, refusal: Refusal, text: str) -> None:
+    terminal.print_line(
+        naming.unknown_line(name) if refusal.code == "BAD_NAME" else f"{naming.program_of(name)}: ERROR ({text})"
+    )
     if refusal.code in _EXPLAINED and str(refusal) not in ("", naming.program_of(name)):
-        terminal.explain(str(refusal))
+        terminal.print_detail(str(refusal))
 
 
 def _as_json(outcome: Outcome) -> dict[str, Any]:
@@ -100,7 +102,7 @@ def _outcomes(client: Client, command: str, names: list[str], arguments: dict[st
     if not written:
         return
     try:
-        for answer in client.each(command, list(written), **arguments):
+        for answer in client.call_each(command, list(written), **arguments):
             name, error = str(answer["name"]), answer["error"]
             if error is None:
                 yield Outcome(name, answer["result"])

@@ -1,0 +1,146 @@
+"""Actions that make programs do something: start, stop, restart, signal, clear, checkpoint."""
+
+from collections.abc import Callable
+from typing import Any
+
+from supervisor.ctl import render
+from supervisor.ctl.actions.base import Arguments, UsageError
+from supervisor.ctl.actions.bulk import BulkCommand, Outcome, collect_outcomes, run_bulk
+from supervisor.ctl.naming import ALL, Program, by_priority, is_group, select_programs
+from supervisor.ctl.terminal import ExitStatus, Terminal
+
+DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
+UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until it is down
+ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
+
+ROLLING = "--rolling"
+
+_RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
+"""Not failures: what was to be stopped is down, or what was to be started is up."""
+
+_STOP = BulkCommand("stop", lambda _: "stopped", _RACE)
+
+
+def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Returns when each program runs, a job: when it trains; or says why it doesn't."""
+    if not arguments:
+        raise UsageError("Error: start requires a process name", ExitStatus.NO_NAME)
+    forgiven = _RACE if _is_many(arguments) else frozenset[str]()
+    return run_bulk(
+        terminal, BulkCommand("start", lambda _: "started", forgiven), _select(terminal, arguments, DOWN_CODES)
+    )
+
+
+def stop(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Returns when each program's process is gone; jobs flush before, all at once."""
+    if not arguments:
+        raise UsageError("Error: stop requires a process name")
+    return run_bulk(terminal, _STOP, _select(terminal, arguments, UP_CODES, last_first=True))
+
+
+def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Stops all that was named, then starts it; what was down is only started."""
+    names = [each for each in arguments if each != ROLLING]
+    if not names:
+        raise UsageError("Error: restart requires a process name")
+    if len(names) < len(arguments):
+        return _restart_rolling(terminal, names)
+    down, stopped = collect_outcomes(terminal, _STOP, _select(terminal, arguments, UP_CODES, last_first=True))
+    up, started = collect_outcomes(
+        terminal, BulkCommand("start", lambda _: "started", _RACE), _select(terminal, arguments, None)
+    )
+    if terminal.as_json:
+        terminal.print_json({"stopped": stopped, "started": started})
+    return max(down, up)
+
+
+def _restart_rolling(terminal: Terminal, names: Arguments) -> ExitStatus:
+    """Stops and starts one program after the other; the first that doesn't come up is the last that is touched."""
+    status, stopped, started = ExitStatus.OK, list[dict[str, Any]](), list[dict[str, Any]]()
+    left = list(dict.fromkeys(_select(terminal, names, UP_CODES)))
+    while left and status is ExitStatus.OK:
+        name = left.pop(0)
+        status, told = collect_outcomes(terminal, _STOP, [name])
+        stopped += told
+        if status is ExitStatus.OK:
+            status, told = collect_outcomes(terminal, BulkCommand("start", lambda _: "started", _RACE), [name])
+            started += told
+    if terminal.as_json:
+        terminal.print_json({"stopped": stopped, "started": started, "left": left})
+    else:
+        for name in left:
+            terminal.print_line(f"{name}: left as it is")
+    return status
+
+
+def send_signal(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Sends a signal to the process of each program."""
+    if len(arguments) < 2:
+        raise UsageError("Error: signal requires a signal name and a process name")
+    signal, *names = arguments
+    forgiven = _RACE if _is_many(names) else frozenset[str]()
+    chosen = _select(terminal, names, ALIVE_CODES)
+    return run_bulk(terminal, BulkCommand("signal", lambda _: "signalled", forgiven), chosen, signal=signal)
+
+
+def clear(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Empties the log files of each program, running or not."""
+    if not arguments:
+        raise UsageError("Error: clear requires a process name")
+    return run_bulk(terminal, BulkCommand("clear", lambda _: "cleared"), _select(terminal, arguments, None))
+
+
+def checkpoint(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Has each job write a checkpoint now and train on."""
+    if not arguments:
+        raise UsageError("Error: checkpoint requires a process name")
+    names = expand_names(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
+    return run_bulk(terminal, BulkCommand("checkpoint", _saved), names)
+
+
+def export(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Has each job export its model as it is now and train on."""
+    if not arguments:
+        raise UsageError("Error: export requires a process name")
+    names = expand_names(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
+    return run_bulk(terminal, BulkCommand("export", lambda outcome: f"exported to {outcome.result['path']}"), names)
+
+
+def _saved(outcome: Outcome) -> str:
+    done = outcome.result
+    return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s)"
+
+
+def _is_many(names: Arguments) -> bool:
+    """Whether one of the names stands for several programs."""
+    return ALL in names or any(map(is_group, names))
+
+
+def _select(
+    terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None, *, last_first: bool = False
+) -> Arguments:
+    """The names; for `all` and for groups those of the programs in one of these states (None: in any)."""
+
+    def is_meant(program: Program) -> bool:
+        return codes is None or program["wire_code"] in codes
+
+    return expand_names(terminal, names, is_meant, last_first=last_first)
+
+
+def expand_names(
+    terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool], *, last_first: bool = False
+) -> Arguments:
+    """The names, and in the place of `all` or a group those of its programs that are meant; unknown ones stay.
+
+    Programs of a group come in the order of their start, `last_first` in that of their stop.
+    """
+    if not _is_many(names):
+        return names
+    programs = by_priority(terminal.client.call("status")["programs"])
+    if last_first:
+        programs.reverse()
+    expanded: Arguments = []
+    for name in [ALL] if ALL in names else names:
+        found, unknown = select_programs([name], programs)
+        expanded += unknown or [each["name"] for each in found if is_meant(each) or not (name == ALL or is_group(name))]
+    return expanded
