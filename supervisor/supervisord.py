@@ -38,11 +38,11 @@ from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.fleet.summary import standing
-from supervisor.runner.fleet.suspend_watch import Pulse
-from supervisor.runner.fleet.watch import Watching
-from supervisor.runner.listeners.dispatch import Listening
-from supervisor.runner.listeners.output import Printing
+from supervisor.runner.fleet.summary import status_line
+from supervisor.runner.fleet.suspend_watch import SuspendWatch
+from supervisor.runner.fleet.watch import ResourceWatch
+from supervisor.runner.listeners.hub import ListenerHub
+from supervisor.runner.listeners.output import OutputPublisher
 
 EXIT_FATAL = 70  # EX_SOFTWARE: exit_on, and a program did not end as it should
 
@@ -89,11 +89,11 @@ class Supervisord:
         services = self._services(ledger)
         logs = services.logs
         programs = Programs(self._config, self._read, services)
-        self._printing.begin(programs.printed)
-        services.saves.learn(ledger)
+        self._printing.start(programs.on_output)
+        services.save_durations.load_history(ledger)
         memory = NoticeStore(settings.runtime_dir)
-        notices = NoticeDispatcher(services.saves, settings.notice_grace, lambda: programs.runners, memory)
-        programs.on_new = notices.post_current_notice
+        notices = NoticeDispatcher(services.save_durations, settings.notice_grace, lambda: programs.runners, memory)
+        programs.on_program_added = notices.post_current_notice
         self._trap_signals(programs, logs, notices)
         context = CommandContext(
             programs,
@@ -107,7 +107,7 @@ class Supervisord:
             notices=notices,
             hooks=services.hooks,
             drills=Drills(notices.received, notices.withdrawn),
-            listening=services.listening,
+            listening=services.listeners,
         )
         try:
             async with self._listening(context):
@@ -116,7 +116,7 @@ class Supervisord:
                 notices.watch_sources(notice_sources(settings))
                 with orphans.reaped(programs.has_worker):
                     await self._supervise(programs, services.environment)
-                services.listening.close()
+                services.listeners.close()
         finally:
             await notices.stop_watching()
             if self._reload:
@@ -132,8 +132,8 @@ class Supervisord:
         """What all programs share, the log capture among it begun."""
         settings = self._config.supervisord
         logs = LogCapture(settings.state_dir)
-        self._printing = Printing()
-        logs.subscribers.on_output, logs.subscribers.on_missed = self._printing.heard, self._printing.missed
+        self._printing = OutputPublisher()
+        logs.subscribers.on_output, logs.subscribers.on_missed = self._printing.on_output, self._printing.on_missed
         logs.start()
         return Services(
             ledger=ledger,
@@ -148,14 +148,14 @@ class Supervisord:
             gpus=Gpus(),
             hooks=Hooks(settings.hook_timeout),
             hook_commands=settings.hooks(),
-            listening=Listening(settings.identifier),
+            listeners=ListenerHub(settings.identifier),
         )
 
     async def _supervise(self, programs: Programs, environment: Mapping[str, str]) -> None:
         """Takes the programs up, waits for the word to leave, and leaves; also if taking them up fails."""
-        begin = asyncio.create_task(programs.begin())
+        begin = asyncio.create_task(programs.start_all())
         leave = asyncio.create_task(self._leave.wait())
-        watching, pulse = Watching(lambda: programs.runners, environment), Pulse(lambda: programs.runners)
+        watching, pulse = ResourceWatch(lambda: programs.runners, environment), SuspendWatch(lambda: programs.runners)
         watch = asyncio.create_task(watching.watch())
         programs.on_change = partial(self._programs_changed, programs, watching, pulse, begin.done)
         try:
@@ -165,14 +165,14 @@ class Supervisord:
             if begin.done():
                 begin.result()
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
-                self._systemd.ready(standing(programs.runners.values()))
+                self._systemd.ready(status_line(programs.runners.values()))
                 self._tell_standing(programs)
                 programs.on_change()
             await leave
         finally:
             leave.cancel()
             watch.cancel()
-            pulse.end()
+            pulse.stop()
             await self._end(programs)
             signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # after a reload the fresh daemon hears them
             begin.cancel()
@@ -182,17 +182,17 @@ class Supervisord:
                 await watch
 
     def _programs_changed(
-        self, programs: Programs, watching: Watching, pulse: Pulse, all_taken_up: Callable[[], bool]
+        self, programs: Programs, watching: ResourceWatch, pulse: SuspendWatch, all_taken_up: Callable[[], bool]
     ) -> None:
-        watching.changed()
-        pulse.changed()
+        watching.on_change()
+        pulse.on_change()
         if all_taken_up():
             self._leave_if_finished(programs)
 
     def _leave_if_finished(self, programs: Programs) -> None:
         """Leaves by itself if `exit_on` says that there is nothing left to live for."""
         exit_on = [ExitOn(each) for each in self._config.supervisord.exit_on]
-        if not exit_on or self._leave.is_set() or (how := finish(exit_on, programs.endings())) is None:
+        if not exit_on or self._leave.is_set() or (how := finish(exit_on, programs.exit_conditions())) is None:
             return
         self._status = 0 if how is Finish.DONE else EXIT_FATAL
         log.warning("daemon.finished", how=how.value, exit_status=self._status)
@@ -205,7 +205,7 @@ class Supervisord:
             programs.hand_over()
             return
         self._systemd.stopping("flushing and stopping all programs")
-        leaving = asyncio.create_task(programs.leave())
+        leaving = asyncio.create_task(programs.stop_all())
         while not leaving.done():
             self._systemd.extend(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
             await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S)
@@ -220,7 +220,7 @@ class Supervisord:
     def _tell_standing(self, programs: Programs) -> None:
         """Tells systemd where training stands, at a low rate, until the daemon leaves."""
         if self._systemd.listens and not self._leave.is_set():
-            self._systemd.status(standing(programs.runners.values()))
+            self._systemd.status(status_line(programs.runners.values()))
             asyncio.get_running_loop().call_later(STATUS_EVERY_S, self._tell_standing, programs)
 
     @contextlib.asynccontextmanager
@@ -279,7 +279,7 @@ class Supervisord:
             self._leave.set()
         if await asking:
             log.warning("daemon.host_shutdown", known="late" if late else "at once")
-            programs.host_leaves()
+            programs.on_host_shutdown()
         self._leave.set()
 
     def _power_fails(self, programs: Programs, notices: NoticeDispatcher) -> None:
@@ -365,4 +365,4 @@ async def _update(programs: Programs, systemd: Systemd) -> None:
     except ConfigError as error:
         log.error("configuration.refused", error=str(error), kept="the one before")
     finally:
-        systemd.ready(standing(programs.runners.values()))
+        systemd.ready(status_line(programs.runners.values()))

@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from supervisor.control.openapi.description import description
-from supervisor.runner.listeners.stream import KEPT
+from supervisor.runner.listeners.event_log import KEPT
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, job
 from tests.system.test_listeners import tell

@@ -14,7 +14,7 @@ from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.host.storage.disk_threads import DiskThreads
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.listeners.dispatch import Listening
+from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.program.runner import Runner
 
 Arguments = Mapping[str, Any]
@@ -36,7 +36,7 @@ class CommandContext:
     notices: NoticeDispatcher
     hooks: Hooks
     drills: Drills
-    listening: Listening
+    listening: ListenerHub
     disks: DiskThreads = field(default_factory=DiskThreads)
 
 

@@ -23,7 +23,7 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.commands import start_stop
 from supervisor.control.commands.table import TABLE
 from supervisor.control.http import web
-from supervisor.runner.fleet.ordering import Turn, Turns
+from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 
 COMMANDS = ("checkpoint", "clear", "drill", "export", "signal", "start", "stop")
 """Those that many programs may be asked at once."""
@@ -67,10 +67,10 @@ async def _lines(outcomes: AsyncGenerator[Result, None]) -> AsyncGenerator[bytes
 def run_each(context: CommandContext, order: BulkRequest, change: audit.Change) -> AsyncGenerator[Result, None]:
     """Begins all of it at once; outcomes in the order they come: `name`, and `result` or `error`, the other null."""
     came: asyncio.Queue[Result] = asyncio.Queue()
-    turns = Turns(len(order.names))
+    turns = StartTurns(len(order.names))
     for name, turn in zip(order.names, turns, strict=True):
         _keep_running(asyncio.create_task(_run_one(context, order, name, turn, change, came)))
-    _keep_running(asyncio.create_task(turns.call()))
+    _keep_running(asyncio.create_task(turns.release_in_order()))
     return _outcomes(came, len(order.names))
 
 
@@ -83,7 +83,7 @@ async def _run_one(
     context: CommandContext,
     order: BulkRequest,
     name: str,
-    turn: Turn,
+    turn: StartTurn,
     change: audit.Change,
     came: "asyncio.Queue[Result]",
 ) -> None:

@@ -25,7 +25,7 @@ async def report(context: CommandContext, arguments: Arguments) -> Result:
     runner = program_in(context, arguments)
     if runner.config.job is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so nothing is known of its steps")
-    going_on = runner.acts.books.keep()
+    going_on = runner.executor.goodput.save()
     try:
         spent_s, records = await asyncio.to_thread(_read, context.ledger, runner.name)
     except LedgerError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from supervisor.config import ProgramConfig
-from supervisor.runner.fleet.ordering import by_priority
+from supervisor.runner.fleet.ordering import in_start_order
 from supervisor.runner.fleet.programs import Changes, Programs
 from supervisor.runner.program.runner import Runner
 
@@ -31,7 +31,7 @@ def group_of(name: str) -> str:
 
 def members(programs: Programs, group: str) -> list[Runner]:
     """What is in use of a group, in the order of start; nothing if there is no such group."""
-    return by_priority(each for each in programs.runners.values() if each.config.group == group)
+    return in_start_order(each for each in programs.runners.values() if each.config.group == group)
 
 
 def configured(programs: Mapping[str, ProgramConfig], group: str) -> list[str]:

@@ -39,8 +39,8 @@ async def status(context: CommandContext, arguments: Arguments) -> Result:
 def status_of(runner: Runner, troubles: Mapping[Path, str], warning: str | None = None) -> dict[str, Any]:
     """All that `status` says of a program. `troubles`: what is wrong with log files, by path. `warning`: more words."""
     word, code = wire_state(runner)
-    exited = runner.acts.last_exit
-    listener = runner.listener_standing
+    exited = runner.executor.last_exit
+    listener = runner.listener_status
     log_error = next((troubles[path] for path in _logs(runner.config) if path in troubles), None)
     return {
         "name": runner.name,
@@ -52,13 +52,13 @@ def status_of(runner: Runner, troubles: Mapping[Path, str], warning: str | None 
         "wire_state": word,
         "wire_code": code,
         "description": full_description(runner, log_error, warning),
-        "pid": runner.acts.pid,
-        "started_wall_at": runner.acts.started_wall_at,
-        "ended_wall_at": runner.acts.ended_wall_at,
+        "pid": runner.executor.pid,
+        "started_wall_at": runner.executor.started_wall_at,
+        "ended_wall_at": runner.executor.ended_wall_at,
         "exit_code": exited.code if exited else None,
         "signal": exited.signal if exited else None,
         "reason": runner.reason,
-        "says": runner.acts.says,
+        "says": runner.executor.status_text,
         "warning": warning,
         "notice": notices.notice_status(runner, time.monotonic()),
         "wanted": runner.wanted,
@@ -71,7 +71,7 @@ def status_of(runner: Runner, troubles: Mapping[Path, str], warning: str | None 
 
 def full_description(runner: Runner, *more: str | None) -> str:
     """Where it stands in a line, with `more` that is to be known."""
-    return ", ".join(filter(None, [describe(runner), str(runner.listener_standing or ""), *more]))
+    return ", ".join(filter(None, [describe(runner), str(runner.listener_status or ""), *more]))
 
 
 def _logs(config: ProgramConfig) -> list[Path]:
@@ -87,18 +87,18 @@ def _logs(config: ProgramConfig) -> list[Path]:
 def _job(runner: Runner) -> dict[str, Any] | None:
     if runner.config.job is None:
         return None
-    training = asdict(runner.acts.training)
+    training = asdict(runner.executor.training)
     policy, detector = runner.facts.policy, runner.facts.hang_detector
     learned = policy.hang_timeout_min is not None
     return {
         "attempt": runner.attempt,
         "checkpoint_dir": str(runner.config.job.checkpoint_dir),
-        "section": str(detector.section) if runner.acts.pid is not None else None,
+        "section": str(detector.section) if runner.executor.pid is not None else None,
         "hang_limit_s": detector.limit(detector.section, policy.hang_timeout_min or 0.0)
         if learned
         else policy.hang_timeout,
         "suspects": sorted(runner.facts.suspects.avoid),
-        "standby": runner.acts.reserve.standing() if runner.acts.reserve is not None else None,
+        "standby": runner.executor.standby.status() if runner.executor.standby is not None else None,
         **training,
     }
 
@@ -118,26 +118,30 @@ def wire_state(runner: Runner) -> tuple[str, int]:
 
 def describe(runner: Runner) -> str:
     """The third column of `status`."""
-    if not runner.taken_up.is_set():
+    if not runner.startable.is_set():
         return "being taken up; what an earlier daemon left behind has to leave first"
     if runner.waits_for is not None:
         return runner.waits_for
     match runner.state:
         case State.RUNNING | State.FLUSHING:
-            since = f"uptime {_span(runner.acts.ran_s or 0.0)}"
-            return ", ".join([f"pid {runner.acts.pid}", since, *_training(runner), *_notice(runner), *_says(runner)])
+            since = f"uptime {_span(runner.executor.run_time_s or 0.0)}"
+            return ", ".join(
+                [f"pid {runner.executor.pid}", since, *_training(runner), *_notice(runner), *_says(runner)]
+            )
         case State.STARTING if runner.config.notify:
-            return ", ".join([f"pid {runner.acts.pid}", *(_says(runner) or ["not ready yet"])])
-        case State.STARTING if runner.acts.waits_for_gpus:
+            return ", ".join([f"pid {runner.executor.pid}", *(_says(runner) or ["not ready yet"])])
+        case State.STARTING if runner.executor.waits_for_gpus:
             return "waits for its GPUs to be free of the last attempt"
         case State.STARTING if runner.config.job is not None:
-            return ", ".join([f"pid {runner.acts.pid}", _starting(runner), *_notice(runner)])
+            return ", ".join([f"pid {runner.executor.pid}", _starting(runner), *_notice(runner)])
         case State.ADOPTING:
-            return f"pid {runner.acts.pid}, of an earlier daemon; asked where it stands"
+            return f"pid {runner.executor.pid}, of an earlier daemon; asked where it stands"
         case State.BACKOFF | State.FAILED:
             return ", at ".join([runner.reason or "unknown error", *_where(runner)])
         case State.STOPPED | State.SUCCEEDED | State.EXITED:
-            ended = _local(runner.acts.ended_wall_at) if runner.acts.ended_wall_at is not None else "Not started"
+            ended = (
+                _local(runner.executor.ended_wall_at) if runner.executor.ended_wall_at is not None else "Not started"
+            )
             return ", ".join(filter(None, [ended, *_training(runner), runner.reason]))
         case _:
             return ""
@@ -145,7 +149,7 @@ def describe(runner: Runner) -> str:
 
 def _where(runner: Runner) -> list[str]:
     """The last place in the script that the traceback names."""
-    frames = [line.strip() for line in runner.acts.training.traceback if line.lstrip().startswith("File ")]
+    frames = [line.strip() for line in runner.executor.training.traceback if line.lstrip().startswith("File ")]
     return frames[-1:]
 
 
@@ -154,19 +158,19 @@ def _notice(runner: Runner) -> list[str]:
 
 
 def _says(runner: Runner) -> list[str]:
-    return [runner.acts.says] if runner.acts.says else []
+    return [runner.executor.status_text] if runner.executor.status_text else []
 
 
 def _starting(runner: Runner) -> str:
-    restored = runner.acts.training.restored
-    if runner.acts.training.step is None:
+    restored = runner.executor.training.restored
+    if runner.executor.training.step is None:
         return "loading"
     return f"restored {restored}, tracing" if restored else "tracing"
 
 
 def _training(runner: Runner) -> list[str]:
     """How far training is, how fast, and what it would lose."""
-    training = runner.acts.training
+    training = runner.executor.training
     if runner.config.job is None or training.step is None:
         return []
     parts = [f"step {training.step}" + (f"/{training.total_steps}" if training.total_steps else "")]
@@ -174,7 +178,7 @@ def _training(runner: Runner) -> list[str]:
         if training.step_s:
             parts.append(f"{1 / training.step_s:.3g} steps/s")
         if training.checkpoint is not None:
-            age = _span(time.monotonic() - runner.acts.committed_at)
+            age = _span(time.monotonic() - runner.executor.committed_at)
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
         if training.interval_s is not None:
             parts.append(f"saves every {training.interval_s:.0f} s")
@@ -190,9 +194,9 @@ def _training(runner: Runner) -> list[str]:
 
 def _standby(runner: Runner) -> list[str]:
     """Whether a death would cost a whole start."""
-    if runner.acts.reserve is None:
+    if runner.executor.standby is None:
         return []
-    standby = runner.acts.reserve.standing()
+    standby = runner.executor.standby.status()
     if standby["stage"] in (Stage.READY, Stage.LOADING):
         size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
         return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]

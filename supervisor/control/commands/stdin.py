@@ -20,15 +20,15 @@ async def send_stdin(context: CommandContext, arguments: Arguments) -> Result:
     """
     data = _data(arguments)
     runner = program_in(context, arguments)
-    if runner.acts.pid is None or runner.is_stopping:
+    if runner.executor.pid is None or runner.is_stopping:
         raise CommandError(Code.NOT_RUNNING, runner.name)
-    stdin = runner.acts.stdin
+    stdin = runner.executor.stdin
     if stdin is None:
         raise CommandError(Code.NO_FILE, f"{runner.name} is a training job, which has no standard input")
     try:
         await stdin.send(data)
     except StdinClosed as error:
-        if runner.acts.pid is None:
+        if runner.executor.pid is None:
             raise CommandError(Code.NOT_RUNNING, runner.name) from error
         raise CommandError(Code.NO_FILE, f"cannot write to {runner.name}: {error}") from error
     except StdinFull as error:

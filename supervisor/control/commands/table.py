@@ -53,7 +53,7 @@ async def send_signal(context: CommandContext, arguments: Arguments) -> Result:
         number = signal.Signals(int(text)) if text.isdecimal() else signal.Signals[name]
     except (KeyError, ValueError) as error:
         raise CommandError(Code.BAD_SIGNAL, text) from error
-    if not runner.acts.send_signal(number):
+    if not runner.executor.send_signal(number):
         raise CommandError(Code.NOT_RUNNING, runner.name)
     return {"name": runner.name}
 
@@ -67,7 +67,7 @@ async def checkpoint(context: CommandContext, arguments: Arguments) -> Result:
     if runner.flush is None:
         raise CommandError(Code.NOT_RUNNING, f"{runner.name} does not train now (it is {runner.state})")
     flush_id = runner.flush.id
-    answer: Committed | SaveFailed = await runner.until(lambda: runner.answer_to(flush_id))
+    answer: Committed | SaveFailed = await runner.wait_until(lambda: runner.flush_answer(flush_id))
     if isinstance(answer, SaveFailed):
         raise CommandError(Code.FAILED, answer.error)
     return {
@@ -83,7 +83,7 @@ async def export(context: CommandContext, arguments: Arguments) -> Result:
     runner = program_in(context, arguments)
     if runner.config.job is None or runner.config.job.export_dir is None:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no export_dir, so there is nowhere to export to; set it")
-    answer = await runner.acts.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
+    answer = await runner.executor.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
     if answer is None:
         raise CommandError(Code.NOT_RUNNING, f"{runner.name} does not train now (it is {runner.state})")
     if answer.path is None:
@@ -110,7 +110,7 @@ async def history(context: CommandContext, arguments: Arguments) -> Result:
     if not isinstance(limit, int) or not 1 <= limit <= 10_000:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to 10000")
     try:
-        runner.acts.books.keep()
+        runner.executor.goodput.save()
         records = await asyncio.to_thread(context.ledger.history, runner.name, limit)
         spent_s = await asyncio.to_thread(goodput.of_attempts, context.ledger, runner.name)
     except LedgerError as error:

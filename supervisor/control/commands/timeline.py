@@ -17,4 +17,4 @@ async def story(context: CommandContext, arguments: Arguments) -> Result:
     runner, limit = program_in(context, arguments), arguments.get("limit", 20)
     if not isinstance(limit, int) or not 1 <= limit <= KEPT:
         raise CommandError(Code.BAD_ARGUMENTS, f"limit is {limit!r:.40}, not a whole number from 1 to {KEPT}")
-    return {"scenes": [asdict(each) for each in runner.story.last(limit)]}
+    return {"scenes": [asdict(each) for each in runner.timeline.last_entries(limit)]}

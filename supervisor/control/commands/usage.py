@@ -25,7 +25,7 @@ _gpu_memory = GpuMemory()
 async def top(context: CommandContext, arguments: Arguments) -> Result:
     """What every program and all it started use. Processor time is a total: ask twice and take the difference."""
     runners = groups.in_order(context.programs.runners.values())
-    leaders = {runner.acts.pid for runner in runners if runner.acts.pid is not None}
+    leaders = {runner.executor.pid for runner in runners if runner.executor.pid is not None}
     found = await asyncio.to_thread(usage.of_trees, leaders)
     at_s = time.monotonic()
     gpu = await _gpu_memory_by_pid(context.disks)
@@ -46,7 +46,7 @@ async def _gpu_memory_by_pid(threads: DiskThreads) -> Mapping[int, int] | None:
 
 
 def _row(runner: Runner, found: Mapping[int, Usage], gpu: Mapping[int, int] | None) -> Result:
-    pid, training = runner.acts.pid, runner.acts.training
+    pid, training = runner.executor.pid, runner.executor.training
     its = found.get(pid) if pid is not None else None
     trains = runner.config.job is not None and runner.state in (State.RUNNING, State.FLUSHING)
     return {

@@ -27,7 +27,7 @@ from supervisor.control.metrics.table import (
     Value,
 )
 from supervisor.core.program.facts import State
-from supervisor.runner.listeners.dispatch import PoolCounts
+from supervisor.runner.listeners.hub import PoolCounts
 
 
 def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:

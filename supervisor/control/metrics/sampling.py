@@ -9,9 +9,9 @@ from supervisor.core.notices.notice import Certainty
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.protocol.launch import Interval
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher, deadline_wall_at
-from supervisor.runner.listeners.dispatch import PoolCounts
+from supervisor.runner.listeners.hub import PoolCounts
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.tally import Spans
+from supervisor.runner.records.counters import DurationStats
 
 BUDGETED = (
     Cause.CRASH,
@@ -104,7 +104,7 @@ def sample(context: CommandContext) -> Sample:
         context.programs.closing,
         context.ledger.last_error is not None,
         len(context.logs.failures),
-        context.listening.counts(),
+        context.listening.pool_counts(),
     )
 
 
@@ -122,21 +122,21 @@ def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
 
 
 def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
-    tally = runner.acts.tally
-    tally.stood(runner.state, time.monotonic())
+    counters = runner.executor.counters
+    counters.on_state_change(runner.state, time.monotonic())
     alive = runner.state in ALIVE
     return ProgramSample(
         name=runner.name,
         state=runner.state,
         wanted=runner.wanted,
-        pid=runner.acts.pid,
-        started_wall_at=runner.acts.started_wall_at if alive else None,
+        pid=runner.executor.pid,
+        started_wall_at=runner.executor.started_wall_at if alive else None,
         attempt=runner.attempt,
-        attempts=tally.attempts,
-        ended={**{str(cause): 0 for cause in BUDGETED}, **tally.ended},
+        attempts=counters.attempts,
+        ended={**{str(cause): 0 for cause in BUDGETED}, **counters.ended_by_cause},
         restarts_left={str(cause): runner.restarts_left(cause) for cause in BUDGETED},
-        spent_s=dict(tally.spent_s),
-        goodput_s={str(spent): span_s for spent, span_s in runner.acts.books.total_s().items()},
+        spent_s=dict(counters.state_s),
+        goodput_s={str(spent): span_s for spent, span_s in runner.executor.goodput.total_s().items()},
         job=_job(runner, flush_expected_s),
     )
 
@@ -144,31 +144,31 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
 def _job(runner: Runner, flush_expected_s: float | None) -> JobSample | None:
     if runner.config.job is None:
         return None
-    tally, training = runner.acts.tally, runner.acts.training
+    counters, training = runner.executor.counters, runner.executor.training
     newest = training.checkpoint
     return JobSample(
         step=training.step,
         total_steps=training.total_steps,
         step_s=training.step_s,
-        steps=tally.steps,
-        repeated_steps=tally.repeated_steps,
-        progressed_wall_at=tally.progressed_wall_at,
+        steps=counters.steps,
+        repeated_steps=counters.repeated_steps,
+        progressed_wall_at=counters.progressed_wall_at,
         checkpoint_step=newest.step if newest else None,
         checkpoint_size_bytes=newest.size_bytes if newest else None,
         checkpoint_wall_at=newest.committed_wall_at if newest else None,
         checkpoint_interval_s=_interval_s(runner.config.job.checkpoint_interval, training.interval_s, training.step_s),
-        save_s=tally.save.last_s,
-        flush_s=tally.flush.last_s,
+        save_s=counters.save.last_s,
+        flush_s=counters.flush.last_s,
         flush_expected_s=flush_expected_s,
-        saves=_totals(tally.save),
-        stalls=_totals(tally.stall),
-        flushes=_totals(tally.flush),
-        saves_failed=tally.saves_failed,
-        refused=tally.refused,
+        saves=_totals(counters.save),
+        stalls=_totals(counters.stall),
+        flushes=_totals(counters.flush),
+        saves_failed=counters.failed_saves,
+        refused=counters.refused_checkpoints,
     )
 
 
-def _totals(spans: Spans) -> tuple[int, float]:
+def _totals(spans: DurationStats) -> tuple[int, float]:
     return spans.count, spans.sum_s
 
 

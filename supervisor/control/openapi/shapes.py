@@ -25,9 +25,9 @@ from supervisor.core.program.standby import Stage
 from supervisor.host.ledger.ledger import AttemptRecord
 from supervisor.host.storage.checkpoint_store import Listed
 from supervisor.runner.fleet.programs import Changes
-from supervisor.runner.listeners.dispatch import ListenerStanding
-from supervisor.runner.records.timeline import KEPT, Scene
-from supervisor.runner.records.training import Training
+from supervisor.runner.listeners.hub import ListenerStatus
+from supervisor.runner.records.timeline import KEPT, TimelineEntry
+from supervisor.runner.records.training import TrainingStatus
 
 NAME = object_(name=TEXT)
 SECONDS: Schema = {"type": "number", "exclusiveMinimum": 0}
@@ -63,7 +63,7 @@ PROGRAM = object_(
             doing=or_null(TEXT),
         )
     ),
-    listener=or_null(schema_of(ListenerStanding)),
+    listener=or_null(schema_of(ListenerStatus)),
     stdout_logfile=or_null(TEXT),
     stderr_logfile=or_null(TEXT),
     job=or_null(
@@ -83,7 +83,7 @@ PROGRAM = object_(
                     reason=or_null(TEXT),
                 )
             ),
-            **schema_of(Training)["properties"],
+            **schema_of(TrainingStatus)["properties"],
         )
     ),
 )
@@ -175,7 +175,7 @@ SHAPES: Mapping[str, Shape] = {
     "status": Shape(object_(programs=list_of(PROGRAM), ledger_error=or_null(TEXT), hooks_error=or_null(TEXT))),
     "stop": named(NAME, wait={**FLAG, "default": True}),
     "story": named(
-        object_(scenes=list_of(schema_of(Scene))), limit={**WHOLE, "minimum": 1, "maximum": KEPT, "default": 20}
+        object_(scenes=list_of(schema_of(TimelineEntry))), limit={**WHOLE, "minimum": 1, "maximum": KEPT, "default": 20}
     ),
     "top": Shape(
         object_(

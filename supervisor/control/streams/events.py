@@ -18,7 +18,7 @@ from supervisor.core.listeners.occurrences import (
     is_one_of,
 )
 from supervisor.ini.problems import nearest_word
-from supervisor.runner.listeners.stream import Entry, Stream
+from supervisor.runner.listeners.event_log import EventLog, LoggedEvent
 
 START = "start"
 """The cursor before everything that is kept."""
@@ -37,7 +37,7 @@ class EventFilter:
     programs: tuple[str, ...]
     kinds: tuple[str, ...]
 
-    def passes(self, entry: Entry) -> bool:
+    def passes(self, entry: LoggedEvent) -> bool:
         """Whether it wants this one."""
         told = entry.occurrence
         if self.kinds and not is_one_of(told.name, self.kinds):
@@ -51,7 +51,7 @@ class EventFilter:
 
 async def respond(request: web.Request, context: CommandContext) -> web.Response:
     """Lines of JSON. `since`: a cursor, or `start`; without it what is to come. `follow=0`: ends at the present."""
-    stream, query = context.listening.stream, request.query
+    stream, query = context.listening.log, request.query
     wanted = EventFilter(_listed(query.get("program", "")), _kinds(query.get("kind", "")))
     begin = _start_position(stream, query.get("since"))
     headers = {"X-Accel-Buffering": "no", CURSOR: f"{stream.id}-{max(begin, stream.first_serial)}"}
@@ -59,7 +59,7 @@ async def respond(request: web.Request, context: CommandContext) -> web.Response
     return web.Response(lines, content_type="application/x-ndjson", headers=headers)
 
 
-async def _lines(stream: Stream, begin: int, wanted: EventFilter, *, follow: bool) -> AsyncGenerator[bytes, None]:
+async def _lines(stream: EventLog, begin: int, wanted: EventFilter, *, follow: bool) -> AsyncGenerator[bytes, None]:
     """What is next, each time the watcher has room; nobody waits for that but this."""
     place, end = begin, None if follow else stream.next_serial
     if begin < 0:  # of another daemon's stream: how many that missed, nobody knows
@@ -69,28 +69,28 @@ async def _lines(stream: Stream, begin: int, wanted: EventFilter, *, follow: boo
         if place < stream.first_serial:
             lost, place = stream.first_serial - place, stream.first_serial
             yield _line(missed_json(stream, place, lost))
-        entries = stream.after(place, AT_ONCE)
-        if not entries and (end is not None or stream.is_over):
+        entries = stream.read_from(place, AT_ONCE)
+        if not entries and (end is not None or stream.is_closed):
             return
         if not entries:
-            await stream.more()
+            await stream.wait_for_more()
             continue
         place = entries[-1].serial + 1
         yield b"".join(_line(event_json(stream, each)) for each in entries if wanted.passes(each))
 
 
-def event_json(stream: Stream, entry: Entry) -> Mapping[str, Fact]:
+def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, Fact]:
     """One event as JSON has it; keys beyond these four depend on its type."""
     return {
         "cursor": f"{stream.id}-{entry.serial + 1}",
         "serial": entry.serial,
         "wall_at": entry.wall_at,
         "event": entry.occurrence.name,
-        **entry.facts(),
+        **entry.fields(),
     }
 
 
-def missed_json(stream: Stream, place: int, count: int | None) -> Mapping[str, Fact]:
+def missed_json(stream: EventLog, place: int, count: int | None) -> Mapping[str, Fact]:
     """Says that there is a gap. `count`: None where nobody knows."""
     return {"cursor": f"{stream.id}-{place}", "serial": None, "wall_at": None, "event": MISSED, "count": count}
 
@@ -99,7 +99,7 @@ def _line(content: Mapping[str, Fact]) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
-def _start_position(stream: Stream, since: str | None) -> int:
+def _start_position(stream: EventLog, since: str | None) -> int:
     """Where to begin; -1: with a remark, as the cursor is another daemon's. Raises CommandError."""
     if since is None:
         return stream.next_serial

@@ -18,10 +18,10 @@ from supervisor.control.supervisor_api.calls import (
 from supervisor.control.supervisor_api.process_info import config_info, process_info, uids
 from supervisor.core.program.facts import State
 from supervisor.runner.fleet.ordering import (
-    Turn,
-    Turns,
-    by_priority,
-    last_first,
+    StartTurn,
+    StartTurns,
+    in_start_order,
+    in_stop_order,
 )
 from supervisor.runner.program.runner import Runner
 
@@ -143,18 +143,18 @@ async def start_group(context: CommandContext, name: str, wait: bool = True) -> 
 
 async def start_all(context: CommandContext, wait: bool = True) -> list[Struct]:
     """Starts every program that does not run, in the order of their priority."""
-    return await _start_each(context, by_priority(context.programs.runners.values()), wait)
+    return await _start_each(context, in_start_order(context.programs.runners.values()), wait)
 
 
 async def _start_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
     down = [each for each in runners if _word(each) not in UP]
-    turns = Turns(len(down))
+    turns = StartTurns(len(down))
     starts = [(each, _start(context, each.name, wait, turn)) for each, turn in zip(down, turns, strict=True)]
-    (started,) = await turns.during([run_side_by_side(starts)])
+    (started,) = await turns.run_all([run_side_by_side(starts)])
     return started
 
 
-async def _start(context: CommandContext, name: str, wait: bool, turn: Turn | None = None) -> None:
+async def _start(context: CommandContext, name: str, wait: bool, turn: StartTurn | None = None) -> None:
     try:
         await _start_in_turn(context, name, wait, turn)
     finally:
@@ -162,7 +162,7 @@ async def _start(context: CommandContext, name: str, wait: bool, turn: Turn | No
             turn.give_up()
 
 
-async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: Turn | None) -> None:
+async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: StartTurn | None) -> None:
     runner = context.programs.runners.get(name)
     if runner is None:
         raise RpcFault(FaultCode.BAD_NAME, name)
@@ -198,9 +198,9 @@ async def stop_all(context: CommandContext, wait: bool = True) -> list[Struct]:
 
 
 async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
-    in_order = list(last_first(runners))
+    in_order = list(in_stop_order(runners))
     for each in in_order:
-        await each.looked_back.wait()  # before that nobody knows whether it has a worker of an earlier daemon
+        await each.adoption_settled.wait()  # before that nobody knows whether it has a worker of an earlier daemon
     chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
     return await run_side_by_side([(each, run_command(context, "stop", name=each.name, wait=wait)) for each in chosen])
 
@@ -220,7 +220,7 @@ async def signal_group(context: CommandContext, name: str, signal: str) -> list[
 
 async def signal_all(context: CommandContext, signal: str) -> list[Struct]:
     """Sends a signal to every program that runs."""
-    return await _signal_each(context, by_priority(context.programs.runners.values()), signal)
+    return await _signal_each(context, in_start_order(context.programs.runners.values()), signal)
 
 
 async def _signal_each(context: CommandContext, runners: Iterable[Runner], signal: str) -> list[Struct]:

@@ -13,7 +13,7 @@ from supervisor.control.supervisor_api.calls import (
     runner_of,
 )
 from supervisor.core.listeners import occurrences
-from supervisor.runner.fleet.ordering import by_priority
+from supervisor.runner.fleet.ordering import in_start_order
 from supervisor.runner.program.runner import Runner
 
 
@@ -62,7 +62,7 @@ async def clear_logs(context: CommandContext, name: str) -> bool:
 
 async def clear_all_logs(context: CommandContext) -> list[Struct]:
     """Empties every program's logs and deletes their backups."""
-    runners = by_priority(context.programs.runners.values())
+    runners = in_start_order(context.programs.runners.values())
     cleared = await run_side_by_side([(runner, run_command(context, "clear", name=runner.name)) for runner in runners])
     order = [(runner.config.process, runner.config.group) for runner in runners]
     return sorted(cleared, key=lambda result: order.index((result["name"], result["group"])))

@@ -17,23 +17,23 @@ NONE = "none"  # how a value that is not set is written
 
 def process_info(runner: Runner) -> dict[str, Any]:
     """Where the program stands. Times are whole seconds of Unix time, 0: never."""
-    config, acts, (word, code) = runner.config, runner.acts, status.wire_state(runner)
+    config, executor, (word, code) = runner.config, runner.executor, status.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
     return {
         "name": config.process,
         "group": config.group,
-        "start": int(acts.started_wall_at or 0),
-        "stop": int(acts.ended_wall_at or 0),
+        "start": int(executor.started_wall_at or 0),
+        "stop": int(executor.ended_wall_at or 0),
         "now": int(time.time()),
         "state": code,
         "statename": word,
         "spawnerr": (runner.reason or "") if failed else "",
-        "exitstatus": _exit_status(acts.last_exit),
+        "exitstatus": _exit_status(executor.last_exit),
         "logfile": stdout,
         "stdout_logfile": stdout,
         "stderr_logfile": stderr,
-        "pid": acts.pid or 0,
+        "pid": executor.pid or 0,
         "description": status.full_description(runner),
     }
 

@@ -25,7 +25,7 @@ REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so th
 
 
 @dataclass(frozen=True, slots=True)
-class LeftWorker:
+class LeftoverWorker:
     """A process that the ledger knows as an attempt's worker, and whose mark says the same. `start_time` in ticks.
 
     `mark`: of it and all it started, None for a zombie; `began_wall_at`: when the attempt began, by the ledger.
@@ -47,7 +47,7 @@ class LeftWorker:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Leftovers:
     """What there is of one program.
 
     `worker`: its newest attempt's process, alive; `with_it`: what belongs to that attempt besides. `strays`: what other
@@ -55,43 +55,47 @@ class Left:
     them that the host took with it.
     """
 
-    worker: LeftWorker | None = None
-    with_it: tuple[psutil.Process, ...] = ()
+    worker: LeftoverWorker | None = None
+    companions: tuple[psutil.Process, ...] = ()
     strays: tuple[psutil.Process, ...] = ()
     open_attempts: tuple[int, ...] = ()
-    cut_off: frozenset[int] = frozenset()
+    cut_off_by_host: frozenset[int] = frozenset()
 
-    def without_worker(self) -> "Left":
+    def without_worker(self) -> "Leftovers":
         """The same, where the worker can't be taken over: all of it has to end."""
-        return Left(None, (), self.strays + self.with_it, self.open_attempts, self.cut_off)
+        return Leftovers(None, (), self.strays + self.companions, self.open_attempts, self.cut_off_by_host)
 
 
-def sort(unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> dict[str, Left]:
+def leftovers_by_program(
+    unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]]
+) -> dict[str, Leftovers]:
     """What an earlier daemon left, by program; reads /proc."""
     opened: dict[str, list[OpenAttempt]] = {}
     for each in unfinished:
         opened.setdefault(each.program, []).append(each)
     names = {*opened, *(marks.program_of(value) for value in marked)}
-    return {name: _left_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked) for name in names}
+    return {
+        name: _leftovers_of(name, sorted(opened.get(name, []), key=lambda each: each.attempt), marked) for name in names
+    }
 
 
-def _left_of(name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> Left:
+def _leftovers_of(name: str, opened: list[OpenAttempt], marked: Mapping[str, list[psutil.Process]]) -> Leftovers:
     mine = {value: found for value, found in marked.items() if marks.program_of(value) == name}
     newest = max([*map(marks.attempt_of, mine), *(each.attempt for each in opened)])
-    worker = _worker(opened[-1], mine) if opened and opened[-1].attempt == newest else None
-    its = {value for value in mine if worker is not None and _belongs(value, worker)}
+    worker = _find_worker(opened[-1], mine) if opened and opened[-1].attempt == newest else None
+    its = {value for value in mine if worker is not None and _is_mark_of(value, worker)}
     strays = [each for value, found in mine.items() for each in found if value not in its]
     with_it = [each for value in its for each in mine[value]]
     cut_off = frozenset(each.attempt for each in opened if not each.of_this_boot)
-    return Left(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off)
+    return Leftovers(worker, tuple(with_it), tuple(strays), tuple(each.attempt for each in opened), cut_off)
 
 
-def _belongs(value: str, worker: LeftWorker) -> bool:
+def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:
     """Whether a mark is that of the worker's attempt; one that was a standby keeps the mark it was started with."""
     return value == worker.mark or (not marks.is_standby(value) and marks.attempt_of(value) == worker.attempt)
 
 
-def _worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> LeftWorker | None:
+def _find_worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> LeftoverWorker | None:
     """The ledger's process, if pid, start time and mark agree; a zombie has no mark any more, but an exit status."""
     if not opened.of_this_boot or opened.pid <= 0 or tree.identity(opened.pid) != opened.start_time:
         return None
@@ -100,10 +104,10 @@ def _worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> 
         return None
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None
-    return LeftWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)
+    return LeftoverWorker(opened.attempt, opened.pid, opened.start_time, its, opened.started_at)
 
 
-async def look_back(
+async def reconstruct_end(
     config: ProgramConfig, attempt: int, host_left: bool, runtime_dir: Path, checkpoints: CheckpointStore
 ) -> tuple[AttemptLost, list[messages.FromWorker], float | None]:
     """How an attempt ended that nobody saw: from its last words, which are given too, and from its checkpoints.
@@ -116,7 +120,7 @@ async def look_back(
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     done = any(isinstance(each, messages.Done) for each in words)
     failed = next((each for each in words if isinstance(each, messages.Failed)), None)
-    newest = await _newest(config, attempt, checkpoints)
+    newest = await _newest_checkpoint(config, attempt, checkpoints)
     step = None if newest is None else newest.step
     saved_wall_at = None if newest is None else newest.created_wall_at
     ago_s = None if saved_wall_at is None else time.time() - saved_wall_at
@@ -134,7 +138,7 @@ async def look_back(
     return lost, words, lived_s_ago
 
 
-async def _newest(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> Listed | None:
+async def _newest_checkpoint(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> Listed | None:
     if config.job is None:
         return None
     with contextlib.suppress(TimeoutError, OSError):
@@ -144,7 +148,7 @@ async def _newest(config: ProgramConfig, attempt: int, checkpoints: CheckpointSt
     return None
 
 
-def tell_to_leave(runtime_dir: Path, name: str, attempt: int, patience_s: float) -> bool:
+def request_flush_and_exit(runtime_dir: Path, name: str, attempt: int, patience_s: float) -> bool:
     """Asks the worker of a program that nobody configures any more to flush and leave; False if it can't hear."""
     folder = layout.attempt_folder(runtime_dir, name, attempt)
     return control_pipes.tell(folder, Flush(attempt, REMOVED_FLUSH_ID, "update", Then.STOP, patience_s))

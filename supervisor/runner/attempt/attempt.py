@@ -26,16 +26,16 @@ from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_events import OomWatch
 from supervisor.protocol import layout, messages
 from supervisor.protocol.launch import Control
-from supervisor.runner.attempt.adopting import LeftWorker
+from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.launching import launch_of
-from supervisor.runner.attempt.program_io import Ways
+from supervisor.runner.attempt.program_io import ProgramIO
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.standby import Spare
-from supervisor.runner.attempt.starting import captured, open_channel, start
+from supervisor.runner.attempt.standby import StandbyProcess
+from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process
 
 
 @dataclass(slots=True)
-class Attempt:
+class LiveAttempt:
     """A process and all that leads to it. `mark`: of all its processes; `began_at`: monotonic."""
 
     number: int
@@ -46,19 +46,19 @@ class Attempt:
     began_at: float
     is_adopted: bool = False
     listener: ListenerPipes | None = None
-    ways: Ways | None = None  # of a plain program
+    io: ProgramIO | None = None  # of a plain program
     cgroup: Cgroup | None = None
 
-    def say(self, message: messages.ToWorker) -> None:
+    def send(self, message: messages.ToWorker) -> None:
         """Tells the worker, if it is one."""
         if self.channel is not None:
             self.channel.send(message)
 
-    def last_words(self) -> list[messages.FromWorker]:
+    def close_and_read(self) -> list[messages.FromWorker]:
         """Closes what led to the process, which is gone. What an adopted one left unread, if that was nobody's yet."""
         words: list[messages.FromWorker] = []
-        if self.ways is not None:
-            self.ways.end()
+        if self.io is not None:
+            self.io.close_and_remove()
         if self.channel is not None:
             words = self.channel.last_words() if self.is_adopted else []
             self.channel.close()
@@ -70,66 +70,66 @@ class Attempt:
             self.cgroup.kill()
         self.process.kill_tree()
 
-    def sweep(self) -> None:
+    def kill_leftovers(self) -> None:
         """In a thread: kills what the worker left behind, in its session and out of it."""
         if self.cgroup is not None:
             self.cgroup.remove()
         self.process.kill_stragglers()
         tree.kill(marks.of_attempt(self.mark))
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Leaves it, as it is, to the next daemon."""
         self.process.let_go()
         if self.channel is not None:
             self.channel.let_go()
-        if self.ways is not None:
-            self.ways.let_go()
+        if self.io is not None:
+            self.io.close()
 
 
-class Ears(Protocol):
+class AttemptObserver(Protocol):
     """Who hears of an attempt; all but messages come with its number."""
 
-    def exited(self, number: int, exit_: Exit) -> None:
+    def on_exit(self, number: int, exit_: Exit) -> None:
         """The process is gone."""
 
-    def heard(self, message: messages.FromWorker) -> None:
+    def on_message(self, message: messages.FromWorker) -> None:
         """The worker said something."""
 
-    def misheard(self, number: int, error: str) -> None:
+    def on_malformed_message(self, number: int, error: str) -> None:
         """The worker said what is no message."""
 
-    def told(self, number: int, said: Said) -> None:
+    def on_notification(self, number: int, said: Said) -> None:
         """A plain program said how it stands."""
 
 
-class Attempts:
+class AttemptFactory:
     """Makes those of one program. `between_failures_s`: what its worker is told of how often it fails."""
 
-    __slots__ = ("_between_failures_s", "_config", "_ears", "_log", "_services")
+    __slots__ = ("_between_failures_s", "_config", "_log", "_observer", "_services")
 
     def __init__(
         self,
         config: ProgramConfig,
         services: Services,
-        ears: Ears,
+        ears: AttemptObserver,
         between_failures_s: Callable[[], float],
         log: FilteringBoundLogger,
     ) -> None:
         self._config = config
         self._services = services
-        self._ears = ears
+        self._observer = ears
         self._between_failures_s = between_failures_s
         self._log = log
 
-    def spawned(self, number: int, microbatches: int) -> Attempt:
+    def spawn(self, number: int, microbatches: int) -> LiveAttempt:
         """A new process. Raises SpawnError or OSError with everything taken back."""
         config, services, mark = self._config, self._services, self._mark(number)
         told = launch_of(config, Control(number, self._folder(number)), self._between_failures_s(), microbatches)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             channel = ways = listener = None
-            ends = captured(config, services.logs, number, handed_over)
+            ends = open_output_pipes(config, services.logs, number, handed_over)
             if config.job is not None:
-                channel = self._open_channel(number)
+                channel = self._open_control_pipes(number)
                 undo.callback(channel.close)
             elif config.listener is not None:
                 listener = self._listener_pipes(ends.stdout)
@@ -137,62 +137,62 @@ class Attempts:
                 handed_over.callback(listener.handed_over)
                 ends = replace(ends, stdin=listener.stdin, stdout=listener.stdout)
             else:
-                ways = self._ways(number, mark)
-                stdin = ways.open()
+                ways = self._program_io(number, mark)
+                stdin = ways.create()
                 handed_over.callback(os.close, stdin)
-                undo.callback(ways.end)
+                undo.callback(ways.close_and_remove)
                 ends = replace(ends, stdin=stdin, notify=ways.notify_path)
             cgroup = self._cgroup(number)
             if cgroup is not None:
                 undo.callback(cgroup.remove)
             ends = replace(ends, cgroup=cgroup)
-            process = start(config, services, told, mark, ends, partial(self._ears.exited, number))
+            process = start_process(config, services, told, mark, ends, partial(self._observer.on_exit, number))
             undo.pop_all()
         if ways is not None:
-            ways.started(process.pid)
+            ways.set_pid(process.pid)
         if listener is not None:
-            services.listening.opened(config.group, config.name, listener.write)
+            services.listeners.add_listener(config.group, config.name, listener.write)
         memory, now = OomWatch(process.pid), time.monotonic()
-        return Attempt(number, process, channel, memory, mark, now, listener=listener, ways=ways, cgroup=cgroup)
+        return LiveAttempt(number, process, channel, memory, mark, now, listener=listener, io=ways, cgroup=cgroup)
 
-    def promoted(self, number: int, spare: Spare) -> Attempt:
+    def promote(self, number: int, spare: StandbyProcess) -> LiveAttempt:
         """The standby, which has been told so. If it raises, the caller has it still, to end it."""
         pid, memory = spare.process.pid, OomWatch(spare.process.pid)
         cgroup = self._cgroup(number)
         if cgroup is not None and not cgroup.take_in(pid):
             cgroup.remove_if_empty()
             cgroup = None
-        spare.process.handed_to(partial(self._ears.exited, number), group_ends_with_it=True)
-        spare.channel.belongs_to(self._ears.heard, partial(self._ears.misheard, number))
+        spare.process.handed_to(partial(self._observer.on_exit, number), group_ends_with_it=True)
+        spare.channel.belongs_to(self._observer.on_message, partial(self._observer.on_malformed_message, number))
         now = time.monotonic()
-        return Attempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
+        return LiveAttempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
 
-    def adopted(self, found: LeftWorker) -> Attempt | None:
+    def adopt(self, found: LeftoverWorker) -> LiveAttempt | None:
         """A process that an earlier daemon started; None if it is gone, or its pipes are."""
         number, channel, ways, is_job = found.attempt, None, None, self._config.job is not None
         try:
             if is_job:
-                channel = self._open_channel(number, found=True)
+                channel = self._open_control_pipes(number, found=True)
         except SpawnError as error:
             self._log.warning("worker.out_of_reach", attempt=number, pid=found.pid, error=str(error))
             return None
-        process = adopt(found.pid, found.start_time, is_job, partial(self._ears.exited, number))
+        process = adopt(found.pid, found.start_time, is_job, partial(self._observer.on_exit, number))
         if process is None:
             if channel is not None:
                 channel.let_go()
             return None
         mark, began_at = found.mark or self._mark(number), time.monotonic() - found.age_s
         if not is_job:
-            ways = self._ways(number, mark)
-            ways.take_over(found.pid)
+            ways = self._program_io(number, mark)
+            ways.reopen(found.pid)
         memory, cgroup = OomWatch(found.pid), self._existing_cgroup(number)
-        return Attempt(number, process, channel, memory, mark, began_at, is_adopted=True, ways=ways, cgroup=cgroup)
+        return LiveAttempt(number, process, channel, memory, mark, began_at, is_adopted=True, io=ways, cgroup=cgroup)
 
-    def hang_up(self, attempt: Attempt) -> None:
+    def close_listener(self, attempt: LiveAttempt) -> None:
         """A listener's process is gone, or let go: its last word counts."""
         if attempt.listener is not None:
             attempt.listener.close()
-            self._services.listening.closed(self._config.group, self._config.name)
+            self._services.listeners.remove_listener(self._config.group, self._config.name)
 
     def _mark(self, number: int) -> str:
         return marks.mark(self._services.state_dir, self._config.name, number)
@@ -201,20 +201,29 @@ class Attempts:
         """The attempt's own, for its pipes."""
         return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
 
-    def _open_channel(self, number: int, found: bool = False) -> Channel:
-        ears = self._ears
-        return open_channel(
-            self._config, self._folder(number), number, ears.heard, partial(ears.misheard, number), found
+    def _open_control_pipes(self, number: int, found: bool = False) -> Channel:
+        ears = self._observer
+        return open_control_pipes(
+            self._config,
+            self._folder(number),
+            number,
+            ears.on_message,
+            partial(ears.on_malformed_message, number),
+            found,
         )
 
-    def _ways(self, number: int, mark: str) -> Ways:
-        return Ways(self._services.runtime_dir, self._config, number, mark, self._ears.told, self._log)
+    def _program_io(self, number: int, mark: str) -> ProgramIO:
+        return ProgramIO(
+            self._services.runtime_dir, self._config, number, mark, self._observer.on_notification, self._log
+        )
 
     def _listener_pipes(self, log: int) -> ListenerPipes:
-        listening, pool, name = self._services.listening, self._config.group, self._config.name
+        listening, pool, name = self._services.listeners, self._config.group, self._config.name
         copy = os.dup(log)
         try:
-            return ListenerPipes(partial(listening.heard, pool, name), partial(listening.deaf, pool, name), copy)
+            return ListenerPipes(
+                partial(listening.on_output, pool, name), partial(listening.on_stdin_closed, pool, name), copy
+            )
         except OSError:
             os.close(copy)
             raise

@@ -51,7 +51,7 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
     )
 
 
-def standby_of(config: ProgramConfig) -> Kind:
+def standby_kind_of(config: ProgramConfig) -> Kind:
     """The kind of standby that is kept for a program.
 
     A script of one's own has one only if it is asked for: what it does before it waits, nobody here knows.
@@ -88,7 +88,7 @@ def spawn_request(
         environment={
             **launch.without_launch_variables(environment),
             marks.VARIABLE: mark,
-            marks.CONFIGURATION: digest_of(config),
+            marks.CONFIGURATION: config_digest(config),
             "SUPERVISOR_ENABLED": "1",
             "SUPERVISOR_PROCESS_NAME": config.process,
             "SUPERVISOR_GROUP_NAME": config.group,
@@ -108,7 +108,7 @@ def spawn_request(
     )
 
 
-def check_of(
+def command_beside(
     config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, environment: Mapping[str, str]
 ) -> Check:
     """A command of the program's that is run beside it, as `key` of its section says."""
@@ -122,7 +122,7 @@ def check_of(
     )
 
 
-def digest_of(config: ProgramConfig) -> str:
+def config_digest(config: ProgramConfig) -> str:
     """Tells whether a process was started from this configuration; stays the same over versions with more keys."""
     return hashlib.sha256(json.dumps(config.non_defaults(), sort_keys=True, default=_plain).encode()).hexdigest()[:16]
 
@@ -131,7 +131,7 @@ def _plain(value: object) -> object:
     return sorted(map(str, value)) if isinstance(value, frozenset) else str(value)
 
 
-def owner_of(config: ProgramConfig) -> tuple[int, int] | None:
+def owner_ids(config: ProgramConfig) -> tuple[int, int] | None:
     """Uid and gid of the user the program runs as; None: the daemon's own. Raises SpawnError."""
     if config.user is None:
         return None
@@ -150,7 +150,7 @@ def launch_of(
     job = config.job
     if job is None:
         return None
-    standby = standby_of(config)
+    standby = standby_kind_of(config)
     return launch.Launch(
         job=config.name,
         control=control,

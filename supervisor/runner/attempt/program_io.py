@@ -15,16 +15,16 @@ from supervisor.host.pipes.notify import NotifySocket, Said
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol import layout
-from supervisor.runner.attempt.launching import owner_of
+from supervisor.runner.attempt.launching import owner_ids
 
 
-class Ways:
+class ProgramIO:
     """Those of one attempt, in its folder below `runtime_dir`. `mark`: what its processes carry.
 
     `on_said` gets its number and its notifications.
     """
 
-    __slots__ = ("_config", "_log", "_mark", "_notify", "_number", "_on_said", "_runtime_dir", "_stdin")
+    __slots__ = ("_config", "_log", "_mark", "_notify", "_number", "_on_notification", "_runtime_dir", "_stdin")
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Ways:
         self._number = number
         self._mark = mark
         self._stdin: Stdin | None = None
-        self._on_said = on_said
+        self._on_notification = on_said
         self._notify: NotifySocket | None = None
         self._log = log
 
@@ -65,12 +65,12 @@ class Ways:
         """Whether the program has said that it is ready, to this daemon or an earlier one."""
         return self._notify is not None and self._notify.was_ready
 
-    def open(self) -> int:
+    def create(self) -> int:
         """Makes them; gives what the program is to read from. Raises SpawnError or OSError with nothing left behind.
 
         Where no file can be made, a program that is only written to starts all the same.
         """
-        owner, folder = owner_of(self._config), self._folder
+        owner, folder = owner_ids(self._config), self._folder
         try:
             make_folder(folder, 0o711)
             reading = stdin.create(folder, owner)
@@ -79,10 +79,10 @@ class Ways:
             reading = stdin.without_path()
         if self._config.notify:
             try:
-                self._notify = self._listen(owner)
+                self._notify = self._open_notify_socket(owner)
             except OSError as error:
                 os.close(reading)
-                self.end()
+                self.close_and_remove()
                 raise SpawnError(
                     f"cannot listen for its readiness in {folder}: {error.strerror or error}; make runtime_dir "
                     f"writable, or point it elsewhere",
@@ -90,34 +90,36 @@ class Ways:
                 ) from error
         return reading
 
-    def take_over(self, pid: int) -> None:
+    def reopen(self, pid: int) -> None:
         """Goes on where an earlier daemon left them. One that can't be heard any more is supervised all the same."""
         if self._config.notify:
             try:
-                self._notify = self._listen(owner_of(self._config))
+                self._notify = self._open_notify_socket(owner_ids(self._config))
             except OSError as error:
                 self._log.warning("notify.out_of_reach", folder=str(self._folder), error=error.strerror or str(error))
-        self.started(pid)
+        self.set_pid(pid)
 
-    def started(self, pid: int) -> None:
+    def set_pid(self, pid: int) -> None:
         """The program's process."""
         if self._notify is not None:
             self._notify.pid = pid
 
-    def end(self) -> None:
+    def close_and_remove(self) -> None:
         """Hears what the program said last, and removes them."""
         if self._notify is not None:
             self._notify.drain()
-        self.let_go()
+        self.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Leaves them, as they are, to the next daemon."""
         if self._notify is not None:
             self._notify.close()
 
-    def _listen(self, owner: tuple[int, int] | None) -> NotifySocket:
-        return NotifySocket(self._folder, owner, self._mark, partial(self._on_said, self._number), self._disbelieved)
+    def _open_notify_socket(self, owner: tuple[int, int] | None) -> NotifySocket:
+        return NotifySocket(
+            self._folder, owner, self._mark, partial(self._on_notification, self._number), self._log_refused
+        )
 
-    def _disbelieved(self, why: str) -> None:
+    def _log_refused(self, why: str) -> None:
         self._log.warning("notification.refused", why=why)

@@ -11,14 +11,14 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
 from supervisor.host.storage.checkpoint_store import CheckpointStore
-from supervisor.runner.listeners.dispatch import Listening
-from supervisor.runner.records.saves import Saves
+from supervisor.runner.listeners.hub import ListenerHub
+from supervisor.runner.records.saves import SaveDurations
 
-STOPS_AT_ONCE = 64  # threads, made when needed: all programs are stopped side by side
+STOP_COMMAND_THREADS = 64  # threads, made when needed: all programs are stopped side by side
 
 
 @dataclass(slots=True)
-class Turn:
+class StandbyLoadingSlot:
     """One standby of all programs loads at a time. `holder`: the program whose does."""
 
     holder: str | None = None
@@ -37,10 +37,10 @@ class Services:
     server_url: str | None
     cgroups: Cgroups | None = None
     gpus: Gpus | None = None
-    saves: Saves = field(default_factory=Saves)
+    save_durations: SaveDurations = field(default_factory=SaveDurations)
     notice_grace: float = 60.0
     hooks: Hooks = field(default_factory=Hooks)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
-    listening: Listening = field(default_factory=Listening)
-    stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOPS_AT_ONCE, "stop_command"))
-    turn: Turn = field(default_factory=Turn)
+    listeners: ListenerHub = field(default_factory=ListenerHub)
+    stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
+    standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)

@@ -29,26 +29,26 @@ from supervisor.host.processes.process import (
 from supervisor.host.resources import memory, oom_score
 from supervisor.protocol import layout, messages
 from supervisor.protocol.launch import Control, DaemonIdentity
-from supervisor.runner.attempt.launching import launch_of, standby_of
+from supervisor.runner.attempt.launching import launch_of, standby_kind_of
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.starting import captured, open_channel, start
+from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
 ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
 
 
 @dataclass(slots=True)
-class Spare:
+class StandbyProcess:
     """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last."""
 
     process: Process
     channel: Channel
     mark: str
-    place: tuple[int, int] | None
-    words: str | None = None
+    folder_id: tuple[int, int] | None
+    error: str | None = None
 
 
-class Reserve:
+class StandbyHolder:
     """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: what it would be told."""
 
     def __init__(
@@ -66,12 +66,12 @@ class Reserve:
         self._services = services
         self._live_pid = live_pid
         self._between_failures_s = between_failures_s
-        self._machine = core.Standby(standby_of(config), limit_s)
-        self._spare: Spare | None = None
-        self._measured = core.WARM_BYTES
+        self._machine = core.Standby(standby_kind_of(config), limit_s)
+        self._process: StandbyProcess | None = None
+        self._measured_bytes = core.WARM_BYTES
         self._timer: asyncio.TimerHandle | None = None
-        self._look_at: float | None = None
-        self._discarded: list[Spare] = []
+        self._measure_at: float | None = None
+        self._discarded: list[StandbyProcess] = []
         self._sweeps: list[asyncio.Task[object]] = []
         self._loop = asyncio.get_running_loop()
         self._log = log
@@ -79,15 +79,15 @@ class Reserve:
     @property
     def pid(self) -> int | None:
         """Its process, while there is one."""
-        return self._spare.process.pid if self._spare is not None else None
+        return self._process.process.pid if self._process is not None else None
 
     @property
     def pids(self) -> frozenset[int]:
         """Its process, and those that could not become an attempt and are not gone yet."""
-        mine = self._discarded if self._spare is None else [self._spare, *self._discarded]
+        mine = self._discarded if self._process is None else [self._process, *self._discarded]
         return frozenset(each.process.pid for each in mine)
 
-    def standing(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """What `status` says of it."""
         now_is, pid = self._machine.now_is, self.pid
         return {
@@ -99,19 +99,19 @@ class Reserve:
             "reason": now_is.reason,
         }
 
-    def stood(self, facts: ProgramFacts) -> None:
+    def on_job_facts(self, facts: ProgramFacts) -> None:
         """Where the job stands now. What it needs no more is killed when this returns."""
-        self._handle(core.Stood(core.need_of(facts)))
+        self._handle_event(core.Stood(core.need_of(facts)))
 
-    def take(self, attempt: int, microbatches: int) -> Spare | None:
+    def promote(self, attempt: int, microbatches: int) -> StandbyProcess | None:
         """The standby as the process of this attempt: promoted, and nobody's here any more. None: there is none."""
-        spare = self._spare
-        effects = self._decide(core.AttemptBegins(self._unfit(), microbatches))
+        spare = self._process
+        effects = self._decide(core.AttemptBegins(self._why_unusable(), microbatches))
         if spare is None or not any(isinstance(each, core.Promote) for each in effects):
-            self._perform(effects)
+            self._execute(effects)
             return None
-        self._spare = None
-        self._loaded_or_gone()
+        self._process = None
+        self._release_loading_slot()
         try:
             self._promote(spare, attempt, microbatches)
         except Exception as error:  # noqa: BLE001 - whatever it was, the process would be nobody's
@@ -120,58 +120,58 @@ class Reserve:
             return None
         return spare
 
-    def discard(self, spare: Spare) -> None:
+    def discard(self, spare: StandbyProcess) -> None:
         """Ends one that was taken and can't be the attempt, with all it started; it is there until it is gone."""
         self._discarded.append(spare)
-        spare.process.handed_to(partial(self._discarded_ended, spare), group_ends_with_it=True)
+        spare.process.handed_to(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
         spare.process.kill_tree()
 
-    def _discarded_ended(self, spare: Spare, exit_: Exit) -> None:
+    def _on_discarded_exit(self, spare: StandbyProcess, exit_: Exit) -> None:
         self._discarded.remove(spare)
         spare.channel.close()
-        self._sweep(spare)
+        self._kill_leftovers(spare)
         self.on_change()
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Leaves it to the daemon that this one is about to become, which ends it."""
         if self._timer is not None:
             self._timer.cancel()
-        self._loaded_or_gone()
-        if self._spare is not None:
-            self._spare.process.let_go()
-            self._spare.channel.let_go()
-            self._spare = None
+        self._release_loading_slot()
+        if self._process is not None:
+            self._process.process.let_go()
+            self._process.channel.let_go()
+            self._process = None
         for each in self._discarded:
             each.process.let_go()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
-    def _handle(self, event: core.Event) -> None:
-        self._perform(self._decide(event))
+    def _handle_event(self, event: core.Event) -> None:
+        self._execute(self._decide(event))
 
     def _decide(self, event: core.Event) -> list[core.Effect]:
         effects = self._machine.handle(event, self._loop.time())
         look_at = self._machine.deadline()
-        if look_at != self._look_at or (look_at is not None and self._timer is None):
+        if look_at != self._measure_at or (look_at is not None and self._timer is None):
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = None if look_at is None else self._loop.call_at(look_at, self._look)
-            self._look_at = look_at
+            self._timer = None if look_at is None else self._loop.call_at(look_at, self._measure_memory)
+            self._measure_at = look_at
         return effects
 
-    def _look(self) -> None:
+    def _measure_memory(self) -> None:
         self._timer = None
         available, total = memory.available_and_total()
-        turn = self._services.turn.holder in (None, self._config.name)
-        self._handle(core.Looked(core.Memory(available, total), self._expected(), turn))
+        turn = self._services.standby_loading.holder in (None, self._config.name)
+        self._handle_event(core.Looked(core.Memory(available, total), self._expected_bytes(), turn))
 
-    def _expected(self) -> int:
+    def _expected_bytes(self) -> int:
         live = self._live_pid()
         if self._machine.wanted is Kind.HOT:
-            return max(self._measured, (live and _resident(live)) or core.HOT_BYTES)
-        return self._measured
+            return max(self._measured_bytes, (live and _resident(live)) or core.HOT_BYTES)
+        return self._measured_bytes
 
-    def _perform(self, effects: list[core.Effect]) -> None:
+    def _execute(self, effects: list[core.Effect]) -> None:
         for effect in effects:
             match effect:
                 case core.Prepare():
@@ -182,17 +182,17 @@ class Reserve:
     # --- its process --------------------------------------------------------------------------------------------------
 
     def _prepare(self, effect: core.Prepare) -> None:
-        self._services.turn.holder = self._config.name
+        self._services.standby_loading.holder = self._config.name
         try:
-            self._spare = self._start(effect)
+            self._process = self._start(effect)
         except (SpawnError, OSError) as error:
             self._log.warning("standby.not_spawned", error=str(error))
-            self._loaded_or_gone()
-            self._handle(core.Ended(f"it could not be started: {error}"))
+            self._release_loading_slot()
+            self._handle_event(core.Ended(f"it could not be started: {error}"))
             return
-        self._log.info("standby.spawned", pid=self._spare.process.pid, kind=str(effect.kind))
+        self._log.info("standby.spawned", pid=self._process.process.pid, kind=str(effect.kind))
 
-    def _start(self, effect: core.Prepare) -> Spare:
+    def _start(self, effect: core.Prepare) -> StandbyProcess:
         config, services, token = self._config, self._services, secrets.token_hex(8)
         folder = layout.standby_folder(services.runtime_dir, config.name, token)
         told = launch_of(
@@ -203,95 +203,95 @@ class Reserve:
             DaemonIdentity(os.getpid(), identity(os.getpid()) or 1),
         )
         mark = marks.standby_mark(services.state_dir, config.name, token)
-        channel = open_channel(config, folder, messages.STANDBY, self._heard, self._misheard)
+        channel = open_control_pipes(config, folder, messages.STANDBY, self._on_message, self._on_malformed_message)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             undo.callback(channel.close)
-            ends = captured(config, services.logs, messages.STANDBY, handed_over)
-            place = _place(config.directory)
-            process = start(config, services, told, mark, ends, partial(self._ended, token), OOM_SCORE)
+            ends = open_output_pipes(config, services.logs, messages.STANDBY, handed_over)
+            place = _folder_id(config.directory)
+            process = start_process(config, services, told, mark, ends, partial(self._on_exit, token), OOM_SCORE)
             undo.pop_all()
         priority.yield_to_all(process.pid)
-        return Spare(process, channel, mark, place)
+        return StandbyProcess(process, channel, mark, place)
 
     def _drop(self, effect: core.Drop) -> None:
-        self._loaded_or_gone()
-        if self._spare is not None:
-            self._log.info("standby.dropped", pid=self._spare.process.pid, why=effect.reason)
-            self._spare.process.kill_tree()
+        self._release_loading_slot()
+        if self._process is not None:
+            self._log.info("standby.dropped", pid=self._process.process.pid, why=effect.reason)
+            self._process.process.kill_tree()
 
-    def _unfit(self) -> str | None:
+    def _why_unusable(self) -> str | None:
         """Why its process can't be the next attempt; None: it can, or there is none."""
-        spare = self._spare
+        spare = self._process
         if spare is None:
             return None
         if spare.process.is_over:
             return "it had ended"
         if not spare.channel.was_heard:
             return "it had only just begun"
-        return None if _place(self._config.directory) == spare.place else "the folder was another one by then"
+        return None if _folder_id(self._config.directory) == spare.folder_id else "the folder was another one by then"
 
-    def _promote(self, spare: Spare, attempt: int, microbatches: int) -> None:
+    def _promote(self, spare: StandbyProcess, attempt: int, microbatches: int) -> None:
         config, services = self._config, self._services
         folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
         spare.channel.become(folder, attempt)
-        _with_all_it_needs(spare.process)
+        _restore_priority(spare.process)
         oom_score.give(spare.process.pid, config.oom_score_adjust)
         spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
 
     # --- what comes back ----------------------------------------------------------------------------------------------
 
-    def _heard(self, message: messages.FromWorker) -> None:
+    def _on_message(self, message: messages.FromWorker) -> None:
         match message:
-            case messages.Ready() if self._spare is not None and message.kind in tuple(Kind):
-                _with_all_it_needs(self._spare.process)  # it waits, and has to be quick when it is needed
-                self._measured = _resident(self._spare.process.pid) or self._measured
-                self._loaded_or_gone()
+            case messages.Ready() if self._process is not None and message.kind in tuple(Kind):
+                _restore_priority(self._process.process)  # it waits, and has to be quick when it is needed
+                self._measured_bytes = _resident(self._process.process.pid) or self._measured_bytes
+                self._release_loading_slot()
                 self._log.info(
                     "standby.ready",
-                    pid=self._spare.process.pid,
+                    pid=self._process.process.pid,
                     kind=message.kind,
                     load_s=round(message.load_s, 3),
-                    memory_bytes=self._measured,
+                    memory_bytes=self._measured_bytes,
                 )
-                self._handle(core.Loaded(Kind(message.kind)))
+                self._handle_event(core.Loaded(Kind(message.kind)))
             case messages.Failed():
-                if self._spare is not None:
-                    self._spare.words = message.error
+                if self._process is not None:
+                    self._process.error = message.error
                 self._log.warning("standby.failed", error=message.error, traceback=message.traceback)
 
-    def _misheard(self, error: str) -> None:
+    def _on_malformed_message(self, error: str) -> None:
         self._log.warning("standby.misspoke", error=error)
 
-    def _ended(self, token: str, exit_: Exit) -> None:
-        spare, self._spare = self._spare, None
+    def _on_exit(self, token: str, exit_: Exit) -> None:
+        spare, self._process = self._process, None
         if spare is None:
             raise RuntimeError(f"{self._config.name}: standby {token} ended, and there is none")
         spare.channel.close()
-        self._loaded_or_gone()
+        self._release_loading_slot()
         how = describe_exit(exit_.code, exit_.signal)
-        text = f"{spare.words} ({how})" if spare.words else how
+        text = f"{spare.error} ({how})" if spare.error else how
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
-        self._sweep(spare)
-        self._handle(core.Ended(text))
+        self._kill_leftovers(spare)
+        self._handle_event(core.Ended(text))
         self.on_change()
 
-    def _loaded_or_gone(self) -> None:
+    def _release_loading_slot(self) -> None:
         """Others may load theirs."""
-        if self._services.turn.holder == self._config.name:
-            self._services.turn.holder = None
+        if self._services.standby_loading.holder == self._config.name:
+            self._services.standby_loading.holder = None
 
-    def _sweep(self, spare: Spare) -> None:
-        task = self._loop.create_task(asyncio.to_thread(_kill_rest, spare.process, spare.mark))
+    def _kill_leftovers(self, spare: StandbyProcess) -> None:
+        task = self._loop.create_task(asyncio.to_thread(_kill_leftovers_of, spare.process, spare.mark))
         self._sweeps.append(task)
         task.add_done_callback(self._sweeps.remove)
 
 
-def _kill_rest(process: Process, mark: str) -> int:
+def _kill_leftovers_of(process: Process, mark: str) -> int:
     """In a thread: what it left behind, in its session and out of it."""
     return process.kill_stragglers() + tree.kill(marks.of_attempt(mark))
 
 
-def _place(directory: Path | None) -> tuple[int, int] | None:
+def _folder_id(directory: Path | None) -> tuple[int, int] | None:
     """Which folder a program would be started in: a link may lead elsewhere by now. None: it can't be told."""
     try:
         found = (directory or Path.cwd()).stat()
@@ -307,7 +307,7 @@ def _resident(pid: int) -> int | None:
         return None
 
 
-def _with_all_it_needs(process: Process) -> None:
+def _restore_priority(process: Process) -> None:
     """It yields to nobody any more, as soon as the kernel lets it."""
     if not process.is_over and not priority.as_everybody(process.pid):
-        asyncio.get_running_loop().call_later(ASK_AGAIN_S, _with_all_it_needs, process)
+        asyncio.get_running_loop().call_later(ASK_AGAIN_S, _restore_priority, process)

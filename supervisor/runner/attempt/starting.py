@@ -18,12 +18,12 @@ from supervisor.host.processes.process import (
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import messages
 from supervisor.protocol.launch import Launch
-from supervisor.runner.attempt.launching import owner_of, spawn_request
+from supervisor.runner.attempt.launching import owner_ids, spawn_request
 from supervisor.runner.attempt.services import Services
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class ChildStdio:
     """What a process is given: descriptors, the socket where it says that it is ready, the control group it is in."""
 
     stdout: int
@@ -33,29 +33,31 @@ class Ends:
     cgroup: Cgroup | None = None
 
 
-def captured(config: ProgramConfig, logs: LogCapture, attempt: int, handed_over: contextlib.ExitStack) -> Ends:
+def open_output_pipes(
+    config: ProgramConfig, logs: LogCapture, attempt: int, handed_over: contextlib.ExitStack
+) -> ChildStdio:
     """Both outputs, led to their logs. `handed_over` closes them here. Raises OSError."""
     limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
-    stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee(config, attempt, "stdout"))
+    stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee_of(config, attempt, "stdout"))
     handed_over.callback(os.close, stdout)
     if not config.redirect_stderr:
         limits = config.stderr_logfile_maxbytes, config.stderr_logfile_backups
-        stderr = logs.open_pipe(config.stderr_logfile, *limits, _tee(config, attempt, "stderr"))
+        stderr = logs.open_pipe(config.stderr_logfile, *limits, _tee_of(config, attempt, "stderr"))
         handed_over.callback(os.close, stderr)
-    return Ends(stdout, stderr)
+    return ChildStdio(stdout, stderr)
 
 
-def _tee(config: ProgramConfig, attempt: int, channel: str) -> Tee:
+def _tee_of(config: ProgramConfig, attempt: int, channel: str) -> Tee:
     asked = ("syslog", "journal", "events_enabled", "capture_maxbytes")
     return Tee(config.name, attempt, channel, *(getattr(config, f"{channel}_{each}") for each in asked))
 
 
-def start(
+def start_process(
     config: ProgramConfig,
     services: Services,
     told: Launch | None,
     mark: str,
-    ends: Ends,
+    ends: ChildStdio,
     on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
 ) -> Process:
@@ -78,7 +80,7 @@ def start(
     return spawn(request if ends.cgroup is None else replace(request, cgroup=ends.cgroup), on_exit)
 
 
-def open_channel(
+def open_control_pipes(
     config: ProgramConfig,
     folder: Path,
     attempt: int,
@@ -88,7 +90,7 @@ def open_channel(
 ) -> Channel:
     """The control pipes in `folder`; `found`: those that an earlier daemon made. Raises SpawnError."""
     try:
-        return Channel(folder, attempt, owner_of(config), on_message, on_error, found)
+        return Channel(folder, attempt, owner_ids(config), on_message, on_error, found)
     except OSError as error:
         raise SpawnError(
             f"cannot {'open' if found else 'create'} the control pipes in {folder}: {error.strerror}; "

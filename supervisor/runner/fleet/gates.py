@@ -10,36 +10,36 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.runner.program.runner import Runner
 
 
-class Gates:
+class DependencyGates:
     """Starts of programs that are in use; `runners` gives them by name. `look` is to be called after every change."""
 
     def __init__(self, runners: Callable[[], Mapping[str, Runner]], ledger: Ledger) -> None:
         self._runners = runners
         self._ledger = ledger
         self._waiting: set[str] = set()
-        self._will_look = False
+        self._is_recheck_due = False
 
     def graph(self) -> dict[str, frozenset[str]]:
         """By program in use: those in use that it depends on."""
         return dependency_graph({name: runner.config for name, runner in self._runners().items()})
 
-    def start(self, runner: Runner, anew: bool = True) -> None:
+    def start_when_ready(self, runner: Runner, anew: bool = True) -> None:
         """Starts it once all it depends on is ready; meanwhile it is wanted and says what it waits for.
 
         `anew`: an operator wants it, so that earlier failures count no more.
         """
-        runner.goes_on = runner.goes_on and not anew
+        runner.is_resuming = runner.is_resuming and not anew
         if not self._unready(runner):
             runner.start()
             return
         if not runner.wanted:
-            runner.preset(True)
+            runner.set_wanted(True)
             self._ledger.remember_wanted(runner.name, True)
         self._waiting.add(runner.name)
-        runner.wait_for(self.words(runner))
-        self.changed()
+        runner.hold_back(self.describe_wait(runner))
+        self.recheck_soon()
 
-    def holds(self, runner: Runner) -> bool:
+    def is_held_back(self, runner: Runner) -> bool:
         """Whether something it depends on is not ready."""
         return bool(self._unready(runner))
 
@@ -60,21 +60,21 @@ class Gates:
             dependencies.is_hopeless(each.state, each.wanted) for each in needed if not self._is_ready(each)
         ) or any(state is None for each in (runner, *needed) for _, state in self._unready(each))
 
-    def changed(self) -> None:
+    def recheck_soon(self) -> None:
         """Something is different: who waits is looked at soon, once for many changes."""
-        if self._waiting and not self._will_look:
-            self._will_look = True
-            asyncio.get_running_loop().call_soon(self._look)
+        if self._waiting and not self._is_recheck_due:
+            self._is_recheck_due = True
+            asyncio.get_running_loop().call_soon(self._recheck)
 
-    def _look(self) -> None:
-        self._will_look = False
+    def _recheck(self) -> None:
+        self._is_recheck_due = False
         runners = self._runners()
         for name in sorted(self._waiting):
             runner = runners.get(name)
             if runner is None or runner.waits_for is None:
                 self._waiting.discard(name)
             elif self._unready(runner):
-                runner.wait_for(self.words(runner))
+                runner.hold_back(self.describe_wait(runner))
             else:
                 self._waiting.discard(name)
                 runner.start()
@@ -95,7 +95,7 @@ class Gates:
             runners[each] for each in dependencies.meant(name, {key: it.config.group for key, it in runners.items()})
         ]
 
-    def words(self, runner: Runner) -> str:
+    def describe_wait(self, runner: Runner) -> str:
         """What it waits for now."""
         return dependencies.words(self._unready(runner))
 

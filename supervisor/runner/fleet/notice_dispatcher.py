@@ -21,7 +21,7 @@ from supervisor.core.program import outlook
 from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.saves import Saves
+from supervisor.runner.records.saves import SaveDurations
 
 TELLS_ALL_S = 5.0  # from a source's first answer until it has said what there is; all its questions are asked at once
 ACKNOWLEDGE_S = 10.0  # a metadata server answers in milliseconds or is away
@@ -45,7 +45,7 @@ class NoticeDispatcher:
 
     def __init__(
         self,
-        saves: Saves,
+        saves: SaveDurations,
         grace_s: float,
         runners: Callable[[], Mapping[str, Runner]],
         memory: NoticeStore | None = None,
@@ -245,7 +245,7 @@ class NoticeDispatcher:
     async def _answer(self, source: NoticeSource, id: str) -> None:
         """Tells the provider once no job has anything to lose any more."""
         for runner in list(self._runners().values()):
-            await runner.until(partial(_nothing_to_lose, runner))
+            await runner.wait_until(partial(_nothing_to_lose, runner))
         try:
             await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_S)
         except Exception as error:  # noqa: BLE001 - the host goes anyway, only later

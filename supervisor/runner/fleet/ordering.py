@@ -14,24 +14,24 @@ from supervisor.host.ledger.ledger import READ_WAIT_S
 from supervisor.runner.listeners.once import Once
 from supervisor.runner.program.runner import Runner
 
-PATIENCE_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
+STALL_LIMIT_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
 
 Done = TypeVar("Done")
 
 
-def of_start(config: ProgramConfig) -> tuple[int, str, int, str]:
+def start_order(config: ProgramConfig) -> tuple[int, str, int, str]:
     """What programs are sorted by before they are started."""
     return (config.group_priority, config.group, config.priority, config.process)
 
 
-def by_priority(runners: Iterable[Runner]) -> list[Runner]:
+def in_start_order(runners: Iterable[Runner]) -> list[Runner]:
     """In the order of start."""
-    return sorted(runners, key=lambda each: of_start(each.config))
+    return sorted(runners, key=lambda each: start_order(each.config))
 
 
-def last_first(runners: Iterable[Runner]) -> list[Runner]:
+def in_stop_order(runners: Iterable[Runner]) -> list[Runner]:
     """In the order of stop."""
-    return by_priority(runners)[::-1]
+    return in_start_order(runners)[::-1]
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class _Progress:
     ready_at: float
 
 
-class Turn:
+class StartTurn:
     """One program's place in the order."""
 
     def __init__(self, progress: _Progress) -> None:
@@ -49,7 +49,7 @@ class Turn:
         self._is_ready = Once()
         self._may_go = Once()
 
-    async def comes(self) -> None:
+    async def wait_turn(self) -> None:
         """Returns when all before it have had their turn; at once if it gave its own up."""
         if not self._is_ready.is_set():
             self._progress.ready_at = asyncio.get_running_loop().time()
@@ -70,33 +70,36 @@ class Turn:
         """Whether nothing of it is waited for."""
         return self._is_ready.is_set()
 
-    def go(self) -> None:
+    def release(self) -> None:
         """It is its turn."""
         self._may_go.set()
 
 
-class Turns:
-    """So many turns, in order. Once none has become ready for PATIENCE_S, those that are don't wait for the others."""
+class StartTurns:
+    """The turns of `count` programs, in order.
+
+    If no program has become ready for STALL_LIMIT_S, those that are ready no longer wait for the others.
+    """
 
     def __init__(self, count: int) -> None:
         self._progress = _Progress(asyncio.get_running_loop().time())
-        self._turns = [Turn(self._progress) for _ in range(count)]
+        self._turns = [StartTurn(self._progress) for _ in range(count)]
 
-    def __iter__(self) -> Iterator[Turn]:
+    def __iter__(self) -> Iterator[StartTurn]:
         return iter(self._turns)
 
-    async def during(self, works: Iterable[Awaitable[Done]]) -> list[Done]:
+    async def run_all(self, works: Iterable[Awaitable[Done]]) -> list[Done]:
         """Does all of it side by side, and calls the turns meanwhile; what each gave.
 
         Raises the first error there was once all are done: one that fails takes no other with it.
         """
-        caller = asyncio.create_task(self.call())
+        caller = asyncio.create_task(self.release_in_order())
         try:
             done = await asyncio.gather(*works, return_exceptions=True)
         finally:
             caller.cancel()
             for turn in self._turns:
-                turn.go()  # whatever still works waits for nobody
+                turn.release()  # whatever still works waits for nobody
         results = list[Done]()
         for each in done:
             if isinstance(each, BaseException):
@@ -104,11 +107,11 @@ class Turns:
             results.append(each)
         return results
 
-    async def call(self) -> None:
+    async def release_in_order(self) -> None:
         """Calls each when it is ready; to be run beside what waits for its turn."""
         loop = asyncio.get_running_loop()
         for turn in self._turns:
-            while not turn.is_ready and (left_s := self._progress.ready_at + PATIENCE_S - loop.time()) > 0:
+            while not turn.is_ready and (left_s := self._progress.ready_at + STALL_LIMIT_S - loop.time()) > 0:
                 await turn.wait_ready(left_s)
-            turn.go()
+            turn.release()
             await asyncio.sleep(0)  # a thousand starts take seconds: clients, deaths, notices come between

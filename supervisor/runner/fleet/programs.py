@@ -22,16 +22,16 @@ from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.processes import leftovers, marks
 from supervisor.protocol import layout
 from supervisor.runner.attempt import adopting
-from supervisor.runner.attempt.adopting import Left, LeftWorker
+from supervisor.runner.attempt.adopting import Leftovers, LeftoverWorker
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.fleet.gates import Gates
+from supervisor.runner.fleet.gates import DependencyGates
+from supervisor.runner.fleet.leftovers import LeftoverProcesses
 from supervisor.runner.fleet.ordering import (
-    Turn,
-    Turns,
-    last_first,
-    of_start,
+    StartTurn,
+    StartTurns,
+    in_stop_order,
+    start_order,
 )
-from supervisor.runner.fleet.strays import Strays
 from supervisor.runner.program.runner import Runner
 
 FORGOTTEN_PATIENCE_S = 30.0  # for the worker of a program that is no longer configured; its flush_timeout is unknown
@@ -52,78 +52,82 @@ class Programs:
     """The runners by name. `read` gives the configuration file's present content; it raises ConfigError."""
 
     def __init__(self, config: Config, read: Callable[[], Config], services: Services) -> None:
-        out_of_use = _out_of_use(services.ledger)
+        out_of_use = _removed_names(services.ledger)
         self.runners = {
             name: Runner(each, services) for name, each in config.programs.items() if name not in out_of_use
         }
         self.closing = False
         self._host_leaves = False
-        self.on_new: Callable[[Runner], None] = lambda runner: None
+        self.on_program_added: Callable[[Runner], None] = lambda runner: None
         """Called with every program that an update takes into use, before it starts."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of a program's state."""
-        changed = self._changed  # one bound method for all of them
+        changed = self._on_state_change  # one bound method for all of them
         for runner in self.runners.values():
             runner.on_change = changed
-        self.gates = Gates(lambda: self.runners, services.ledger)
+        self.gates = DependencyGates(lambda: self.runners, services.ledger)
         self._hurried = asyncio.Event()
         self._configured: Mapping[str, ProgramConfig] = config.programs
         self._read = read
         self._services = services
         self._updating = asyncio.Lock()
-        self._strays = Strays()
+        self._leftovers = LeftoverProcesses()
         self._begun = False
-        self._looked_back = asyncio.Event()  # what is left of programs that are configured no more is being seen out
+        self._adoption_settled = (
+            asyncio.Event()
+        )  # what is left of programs that are configured no more is being seen out
 
     @property
     def configured(self) -> Mapping[str, ProgramConfig]:
         """The programs of the configuration as it was last read, whether in use or not."""
         return self._configured
 
-    def _changed(self) -> None:
-        self.gates.changed()
+    def _on_state_change(self) -> None:
+        self.gates.recheck_soon()
         self.on_change()
 
-    def endings(self) -> list[Ending]:
+    def exit_conditions(self) -> list[Ending]:
         """What decides whether the daemon has something left to do."""
         return [
             Ending(
                 State.STARTING if each.waits_for is not None else each.state,
-                each.acts.started_wall_at is not None,
+                each.executor.started_wall_at is not None,
                 each.was_done,
             )
             for each in self.runners.values()
             if each.config.listener is None or each.state is State.FAILED  # one that listens ends when all others have
         ]
 
-    def printed(self, output: ProgramOutput) -> None:
+    def on_output(self, output: ProgramOutput) -> None:
         """One of them printed something that event listeners are to hear."""
         if (runner := self.runners.get(output.program)) is not None:
-            runner.printed(output)
+            runner.on_output(output)
 
     def has_worker(self, pid: int) -> bool:
         """Whether a child with this pid is a program's, so that its exit status is waited for.
 
         Until all that an earlier daemon left is taken over, any child may be.
         """
-        if not all(runner.looked_back.is_set() for runner in self.runners.values()):
+        if not all(runner.adoption_settled.is_set() for runner in self.runners.values()):
             return True
-        return any(pid == runner.acts.pid or pid in runner.acts.standby_pids for runner in self.runners.values())
+        return any(
+            pid == runner.executor.pid or pid in runner.executor.standby_pids for runner in self.runners.values()
+        )
 
-    async def begin(self) -> None:
+    async def start_all(self) -> None:
         """Takes up every configured program, side by side: goes on with the workers of an earlier daemon; what else was
         wanted before, or starts by itself, is started.
         """
         self._begun = True
         groups = dict.fromkeys(each.config.group for each in self.runners.values())  # in the order of their start
         begun = [*(occurrences.group_added(group) for group in groups), occurrences.daemon_running()]
-        self._services.listening.publish(begun)
+        self._services.listeners.publish(begun)
         try:
             await self._begin()
         finally:
-            self._looked_back.set()
+            self._adoption_settled.set()
             for runner in self.runners.values():
-                runner.looked_back.set()
+                runner.adoption_settled.set()
 
     async def _begin(self) -> None:
         ledger = self._services.ledger
@@ -137,18 +141,18 @@ class Programs:
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
             last[name] = max(last.get(name, 0), marks.attempt_of(value))
-        left = await asyncio.to_thread(adopting.sort, unfinished, marked)
+        left = await asyncio.to_thread(adopting.leftovers_by_program, unfinished, marked)
         for name, runner in self.runners.items():
-            runner.preset(wanted.get(name, runner.config.autostart))
+            runner.set_wanted(wanted.get(name, runner.config.autostart))
             runner.was_done = causes.get(name) == Cause.DONE
-        turns = Turns(len(self.runners))
+        turns = StartTurns(len(self.runners))
         async with asyncio.TaskGroup() as group:
             for (name, runner), turn in zip(self.runners.items(), turns, strict=True):  # in the order of their priority
-                group.create_task(self._take_up(runner, left.get(name, Left()), last.get(name, 0), turn))
-            group.create_task(turns.call())
+                group.create_task(self._bring_up(runner, left.get(name, Leftovers()), last.get(name, 0), turn))
+            group.create_task(turns.release_in_order())
             for name in left.keys() - self.runners.keys():
-                group.create_task(self._see_out(name, left[name]))
-            self._looked_back.set()  # who waits for that goes on after these tasks have begun
+                group.create_task(self._end_unconfigured(name, left[name]))
+            self._adoption_settled.set()  # who waits for that goes on after these tasks have begun
 
     def _last_attempts(self) -> dict[str, int]:
         """The highest attempt of each program that the ledger knows of, or whose pipes are still there."""
@@ -175,16 +179,16 @@ class Programs:
             chosen = sorted(differing if names is None else differing & set(names))
             last = await asyncio.to_thread(self._last_attempts)
             begin = {configured[name].group for name in chosen if name in configured} - before
-            self._services.listening.publish([occurrences.group_added(group) for group in sorted(begin)])
-            in_order = sorted(chosen, key=lambda name: of_start(configured.get(name) or self.runners[name].config))
-            turns = Turns(len(in_order))
+            self._services.listeners.publish([occurrences.group_added(group) for group in sorted(begin)])
+            in_order = sorted(chosen, key=lambda name: start_order(configured.get(name) or self.runners[name].config))
+            turns = StartTurns(len(in_order))
             renewals = {
-                name: self._renew(name, configured.get(name), last.get(name, 0), turn)
+                name: self._replace(name, configured.get(name), last.get(name, 0), turn)
                 for name, turn in zip(in_order, turns, strict=True)
             }
             stops_first = list(reversed(renewals))
-            done = await turns.during(renewals[name] for name in stops_first)
-            self._tell_gone(before)
+            done = await turns.run_all(renewals[name] for name in stops_first)
+            self._publish_removed_groups(before)
             actions = dict(zip(stops_first, done, strict=True))
             return [(name, action) for name in chosen for action in actions[name]]
 
@@ -197,7 +201,7 @@ class Programs:
             before = self._groups()
             runners = [self.runners[name] for name in names if name in self.runners]
             for runner in runners:
-                await runner.taken_up.wait()
+                await runner.startable.wait()
             for runner in runners:
                 if runner.state in ALIVE or runner.state is State.BACKOFF or runner.waits_for is not None:
                     return runner.name
@@ -205,30 +209,30 @@ class Programs:
                 del self.runners[runner.name]
                 self._services.ledger.forget(runner.name)
                 self._services.ledger.took_out_of_use(runner.name)
-            self._tell_gone(before)
+            self._publish_removed_groups(before)
             return None
 
     def _groups(self) -> set[str]:
         return {each.config.group for each in self.runners.values()}
 
-    def _tell_gone(self, before: set[str]) -> None:
+    def _publish_removed_groups(self, before: set[str]) -> None:
         """Tells which groups are in use no more."""
         for group in sorted(before - self._groups()):
-            self._services.listening.unsubscribe(group)
-            self._services.listening.publish([occurrences.group_removed(group)])
+            self._services.listeners.unsubscribe(group)
+            self._services.listeners.publish([occurrences.group_removed(group)])
 
-    async def leave(self) -> None:
+    async def stop_all(self) -> None:
         """Flushes and stops all programs side by side, but those that others depend on after these.
 
         They are told in the reverse order of their start. Returns when no process is left, old or new.
         """
         self._close()
         if self._begun:
-            await self._looked_back.wait()
+            await self._adoption_settled.wait()
         for runner in list(self.runners.values()):  # an update that is under way changes them meanwhile
             if self._begun:
-                await runner.looked_back.wait()  # who has a worker has to flush it
-            runner.taken_up.set()  # what stands in the way of a start is no longer of interest
+                await runner.adoption_settled.wait()  # who has a worker has to flush it
+            runner.startable.set()  # what stands in the way of a start is no longer of interest
             runner.waits_for = None
         gone = {name: asyncio.Event() for name in self.runners}
         needed_by = dependencies.dependents(self.gates.graph())
@@ -239,39 +243,39 @@ class Programs:
         await asyncio.gather(
             *(
                 self._retire(runner, [gone[each] for each in needed_by[runner.name] if each in gone], gone[runner.name])
-                for runner in last_first(self.runners.values())
+                for runner in in_stop_order(self.runners.values())
             ),
-            self._or_hurry(asyncio.ensure_future(self._strays.gone())),
+            self._unless_hurried(asyncio.ensure_future(self._leftovers.wait_until_gone())),
         )
-        self._strays.kill()  # the rest, once somebody is in a hurry
+        self._leftovers.kill_all()  # the rest, once somebody is in a hurry
 
     def _close(self) -> None:
         self.closing = True
-        self._services.listening.publish([occurrences.daemon_stopping()])
+        self._services.listeners.publish([occurrences.daemon_stopping()])
 
     async def _retire(self, runner: Runner, before: list[asyncio.Event], gone: asyncio.Event) -> None:
         """Retires a program after those that depend on it, or with them once somebody is in a hurry."""
         try:
             if before:
-                await self._or_hurry(asyncio.gather(*(each.wait() for each in before)))
+                await self._unless_hurried(asyncio.gather(*(each.wait() for each in before)))
             if runner.config.listener is not None:
-                heard_out = self._services.listening.heard_out(runner.config.stopwaitsecs)
-                await self._or_hurry(asyncio.ensure_future(heard_out))
-            await runner.retire(*self._why())
+                heard_out = self._services.listeners.wait_until_answered(runner.config.stopwaitsecs)
+                await self._unless_hurried(asyncio.ensure_future(heard_out))
+            await runner.retire(*self._stop_reason())
         finally:
             gone.set()
 
-    def host_leaves(self) -> None:
+    def on_host_shutdown(self) -> None:
         """The daemon leaves, or is about to, because the host shuts down; told late, it still counts."""
         self._host_leaves = True
         for runner in self.runners.values():
             if self.closing and runner.facts.closing:
-                runner.post(fact.Closed(*self._why()))
+                runner.post(fact.Closed(*self._stop_reason()))
 
-    def _why(self) -> tuple[str, bool]:
+    def _stop_reason(self) -> tuple[str, bool]:
         return ("host shutdown" if self._host_leaves else "shutdown"), self._host_leaves
 
-    async def _or_hurry(self, others: asyncio.Future[Any]) -> None:
+    async def _unless_hurried(self, others: asyncio.Future[Any]) -> None:
         hurry = asyncio.ensure_future(self._hurried.wait())
         try:
             await asyncio.wait({others, hurry}, return_when=asyncio.FIRST_COMPLETED)
@@ -303,7 +307,7 @@ class Programs:
             removed=tuple(sorted(used.keys() - configured.keys())),
         )
 
-    async def _renew(self, name: str, config: ProgramConfig | None, last_attempt: int, turn: Turn) -> list[str]:
+    async def _replace(self, name: str, config: ProgramConfig | None, last_attempt: int, turn: StartTurn) -> list[str]:
         """Takes a program from its old configuration, if it had one, to its new one, if it has one."""
         old = self.runners.get(name)
         if old is not None:
@@ -316,81 +320,85 @@ class Programs:
             self._services.ledger.forget(name)
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
-        runner.on_change = self._changed
-        runner.preset(old.wanted if old is not None else config.autostart)
+        runner.on_change = self._on_state_change
+        runner.set_wanted(old.wanted if old is not None else config.autostart)
         try:
-            self.on_new(runner)
-            await self._take_up(runner, Left(), last_attempt, turn)
+            self.on_program_added(runner)
+            await self._bring_up(runner, Leftovers(), last_attempt, turn)
         finally:  # after an error it can be started by hand: nothing of it runs
             turn.give_up()
-            runner.looked_back.set()
-            runner.taken_up.set()
+            runner.adoption_settled.set()
+            runner.startable.set()
         return ["added"] if old is None else ["stopped", "updated"]
 
-    async def _take_up(self, runner: Runner, left: Left, last_attempt: int, turn: Turn) -> None:
+    async def _bring_up(self, runner: Runner, left: Leftovers, last_attempt: int, turn: StartTurn) -> None:
         """Goes on with an earlier daemon's worker, or sees its processes out and starts the program if it is wanted.
 
         What was left may take long to end: such a program starts when it can, the others when their turn comes.
         """
         if left.worker is not None or left.strays:
             turn.give_up()
-        await runner.learn_attempts(last_attempt)
-        adopted = left.worker is not None and runner.take_over(left.worker)
+        await runner.restore_state(last_attempt)
+        adopted = left.worker is not None and runner.adopt(left.worker)
         goes_on_with = runner.attempt if adopted else None  # now: another one may have come when the others are booked
-        runner.looked_back.set()
+        runner.adoption_settled.set()
         ended_here = left.worker is not None and not adopted
         if adopted:
-            runner.taken_up.set()
+            runner.startable.set()
         else:
             left = left.without_worker()
         if runner.config.job is not None and self._services.gpus is not None:
             await self._services.gpus.reach()
-        gone = await self._strays.end(runner.name, left.strays, runner.patience_s, runner.config.stopsignal)
+        gone = await self._leftovers.end_all(runner.name, left.strays, runner.stop_limit_s, runner.config.stopsignal)
         booked = False
         for attempt in left.open_attempts if gone else ():
             if attempt != goes_on_with:
-                booked = await self._close_book(runner, attempt, ended_here, attempt in left.cut_off, turn)
+                booked = await self._record_unseen_end(
+                    runner, attempt, ended_here, attempt in left.cut_off_by_host, turn
+                )
         if not (adopted or booked):
-            runner.acts.books.lost(runner.wanted, None, None)
-        await turn.comes()
-        runner.taken_up.set()
+            runner.executor.goodput.on_worker_lost(runner.wanted, None, None)
+        await turn.wait_turn()
+        runner.startable.set()
         if gone and runner.wanted and runner.state is State.STOPPED and not (adopted or self.closing):
-            self.gates.start(runner, anew=False)
+            self.gates.start_when_ready(runner, anew=False)
 
-    async def _close_book(self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: Turn) -> bool:
+    async def _record_unseen_end(
+        self, runner: Runner, attempt: int, ended_here: bool, host_left: bool, turn: StartTurn
+    ) -> bool:
         """Writes the end of an attempt that nobody saw; whether the program's job did so, and what follows."""
-        if not ended_here and await runner.book_lost(attempt, host_left, turn.comes, lambda: self.gates.holds(runner)):
+        if not ended_here and await runner.record_lost_attempt(
+            attempt, host_left, turn.wait_turn, lambda: self.gates.is_held_back(runner)
+        ):
             return True
         text = "could not be taken over from a daemon that died; ended" if ended_here else "ended unseen"
-        await self._forget_attempt(runner.name, attempt, text, host_left)
+        await self._record_end(runner.name, attempt, text, host_left)
         return False
 
-    async def _forget_attempt(
-        self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST
-    ) -> None:
+    async def _record_end(self, name: str, attempt: int, text: str, host_left: bool, cause: Cause = Cause.LOST) -> None:
         folder = layout.attempt_folder(self._services.runtime_dir, name, attempt)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         booked, how = (Cause.PREEMPTION, "the host went away") if host_left else (cause, text)
         self._services.ledger.attempt_ended(name, attempt, booked, how, None, None, None, time.time())
 
-    async def _see_out(self, name: str, left: Left) -> None:
+    async def _end_unconfigured(self, name: str, left: Leftovers) -> None:
         """The program is configured no more: what is left of it flushes and leaves."""
         strays = left.without_worker().strays
-        with self._strays.ending(strays):  # also while a worker flushes
-            told = left.worker is not None and await self._flushed_and_left(name, left.worker)
-            if await self._strays.end(name, strays, FORGOTTEN_PATIENCE_S, signal.SIGTERM):
+        with self._leftovers.ending(strays):  # also while a worker flushes
+            told = left.worker is not None and await self._has_flushed_and_exited(name, left.worker)
+            if await self._leftovers.end_all(name, strays, FORGOTTEN_PATIENCE_S, signal.SIGTERM):
                 text = "configured no more; flushed and left" if told else "configured no more; ended"
                 cause = Cause.STOPPED if told else Cause.LOST
                 for attempt in left.open_attempts:
-                    await self._forget_attempt(name, attempt, text, attempt in left.cut_off, cause)
+                    await self._record_end(name, attempt, text, attempt in left.cut_off_by_host, cause)
 
-    async def _flushed_and_left(self, name: str, worker: LeftWorker) -> bool:
+    async def _has_flushed_and_exited(self, name: str, worker: LeftoverWorker) -> bool:
         """Whether it did so, told to, in the time that it is given."""
-        told = adopting.tell_to_leave(self._services.runtime_dir, name, worker.attempt, FORGOTTEN_PATIENCE_S)
+        told = adopting.request_flush_and_exit(self._services.runtime_dir, name, worker.attempt, FORGOTTEN_PATIENCE_S)
         return told and await leftovers.leaves(worker.pid, worker.start_time, FORGOTTEN_PATIENCE_S)
 
 
-def _out_of_use(ledger: Ledger) -> frozenset[str]:
+def _removed_names(ledger: Ledger) -> frozenset[str]:
     """What somebody took out of use; nothing if the ledger can't be read, as what is configured is meant to run."""
     try:
         return ledger.out_of_use()

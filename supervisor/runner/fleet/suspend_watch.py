@@ -15,7 +15,7 @@ BEGINS_WITHIN_S = 0.1  # of a thousand programs that start, each with a turn of 
 log = structlog.get_logger()
 
 
-class Pulse:
+class SuspendWatch:
     """All programs, by `runners`. Without a job to watch nothing is looked at, and nobody is woken."""
 
     def __init__(self, runners: Callable[[], Mapping[str, Runner]]) -> None:
@@ -24,12 +24,12 @@ class Pulse:
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """A program's state is another one. Looks at them all soon, once for many changes."""
         if self._timer is None and self._soon is None:
             self._soon = self._loop.call_later(BEGINS_WITHIN_S, self._begin)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Looks no more."""
         for each in (self._timer, self._soon):
             if each is not None:
@@ -38,12 +38,12 @@ class Pulse:
     def _begin(self) -> None:
         self._soon = None
         if any(_is_watched(each) for each in self._runners().values()):
-            self._timer = self._loop.call_later(EVERY_S, self._look)
+            self._timer = self._loop.call_later(EVERY_S, self._check_clock)
 
-    def _look(self) -> None:
+    def _check_clock(self) -> None:
         timer, self._timer = self._timer, None
         still_s = None if timer is None else stood_s(timer.when(), self._loop.time())
-        self.changed()
+        self.on_change()
         if still_s is None:
             return
         log.warning("host.stood_still", still_s=round(still_s, 1), effect="what is waited for has its whole time again")

@@ -13,7 +13,7 @@ from supervisor.core.program.facts import State
 from supervisor.host.commands.health import Checks
 from supervisor.host.resources import usage
 from supervisor.protocol.wording import counted
-from supervisor.runner.attempt.launching import check_of
+from supervisor.runner.attempt.launching import command_beside
 from supervisor.runner.program.runner import Runner
 
 LOOK_EVERY_S = 1.0  # a limit is for what grows; what takes a gigabyte within a second is the kernel's to stop
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _Health:
+class _HealthRecord:
     """What is known of one attempt. `due_at`: monotonic, when it is asked next."""
 
     attempt: int
@@ -33,23 +33,23 @@ class _Health:
 
 
 @dataclass(frozen=True, slots=True)
-class _Over:
+class _LimitExceeded:
     """What an attempt held when it was first seen above its limit."""
 
     attempt: int
     memory_bytes: int
 
 
-class Watching:
+class ResourceWatch:
     """All programs, by `runners`, until cancelled. `environment`: what checks run with, less a program's own."""
 
     def __init__(self, runners: Callable[[], Mapping[str, Runner]], environment: Mapping[str, str]) -> None:
         self._runners = runners
         self._environment = environment
-        self._health: dict[str, _Health] = {}
-        self._over: dict[str, _Over] = {}
+        self._health: dict[str, _HealthRecord] = {}
+        self._over: dict[str, _LimitExceeded] = {}
         self._needed = asyncio.Event()
-        self._will_look = False
+        self._is_update_due = False
         self._checks = Checks()
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, "healthcheck")
         self._tasks: set[asyncio.Task[None]] = set()
@@ -61,35 +61,35 @@ class Watching:
                 await self._needed.wait()
                 await asyncio.sleep(LOOK_EVERY_S)
                 try:
-                    await self._weigh()
+                    await self._check_memory()
                 except (OSError, RuntimeError) as error:  # the latter: the host has no thread to spare
                     log.error("memory.unread", error=str(error), effect="memory_limit holds nobody at the moment")
-                self._ask()
-                self._look()
+                self._start_due_checks()
+                self._update_needed()
         finally:
             for task in self._tasks:
                 task.cancel()
             self._checks.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """To be called when a program's state is another one; looks at them all soon, once for many changes."""
-        if not (self._needed.is_set() or self._will_look):
-            self._will_look = True
-            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+        if not (self._needed.is_set() or self._is_update_due):
+            self._is_update_due = True
+            asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._update_needed)
 
-    def _look(self) -> None:
-        self._will_look = False
+    def _update_needed(self) -> None:
+        self._is_update_due = False
         if any(_is_watched(runner) for runner in self._runners().values()):
             self._needed.set()
         else:
             self._needed.clear()
 
-    async def _weigh(self) -> None:
+    async def _check_memory(self) -> None:
         limited = [
-            (runner, runner.attempt, runner.acts.pid, runner.config.memory_limit)
+            (runner, runner.attempt, runner.executor.pid, runner.config.memory_limit)
             for runner in self._runners().values()
-            if runner.config.memory_limit is not None and runner.acts.pid is not None
+            if runner.config.memory_limit is not None and runner.executor.pid is not None
         ]
         if not limited:
             return
@@ -97,13 +97,13 @@ class Watching:
         for runner, attempt, pid, limit in limited:
             its = used.get(pid) if pid is not None else None
             if its is not None and limit is not None and its.memory_bytes > limit:
-                self._too_much(runner, attempt, its, limit)
+                self._on_limit_exceeded(runner, attempt, its, limit)
 
-    def _too_much(self, runner: Runner, attempt: int, its: usage.Usage, limit: int) -> None:
+    def _on_limit_exceeded(self, runner: Runner, attempt: int, its: usage.Usage, limit: int) -> None:
         """It is stopped, a job after a flush; but what grows on meanwhile could take all that the host has."""
         at_first = self._over.get(runner.name)
         if at_first is None or at_first.attempt != attempt:
-            self._over[runner.name] = _Over(attempt, its.memory_bytes)
+            self._over[runner.name] = _LimitExceeded(attempt, its.memory_bytes)
         elif its.memory_bytes > at_first.memory_bytes + limit / 2 and runner.is_stopping:
             log.warning("memory.grows_on", program=runner.name, attempt=attempt, memory_bytes=its.memory_bytes)
             runner.post(fact.Hurried())
@@ -111,24 +111,24 @@ class Watching:
         text = f"{held}, more than memory_limit = {limit}"
         runner.post(fact.WorkerUnfit(attempt, Cause.MEMORY_LIMIT, text))
 
-    def _ask(self) -> None:
+    def _start_due_checks(self) -> None:
         now = asyncio.get_running_loop().time()
         for name, runner in self._runners().items():
             if runner.config.healthcheck_command is None or runner.state is not State.RUNNING:
                 continue
             known = self._health.get(name)
             if known is None or known.attempt != runner.attempt:
-                known = self._health[name] = _Health(runner.attempt, now + runner.config.healthcheck_interval)
+                known = self._health[name] = _HealthRecord(runner.attempt, now + runner.config.healthcheck_interval)
             if now >= known.due_at and not known.is_asked:
                 known.is_asked = True
-                task = asyncio.create_task(self._check(runner, known))
+                task = asyncio.create_task(self._check_health(runner, known))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _check(self, runner: Runner, known: _Health) -> None:
+    async def _check_health(self, runner: Runner, known: _HealthRecord) -> None:
         config, loop = runner.config, asyncio.get_running_loop()
         command = config.healthcheck_command or ()
-        check = check_of(config, "healthcheck_command", command, runner.acts.pid, self._environment)
+        check = command_beside(config, "healthcheck_command", command, runner.executor.pid, self._environment)
         try:
             why = await loop.run_in_executor(self._threads, self._checks.trouble, check)
         finally:
@@ -144,4 +144,4 @@ class Watching:
 
 def _is_watched(runner: Runner) -> bool:
     config = runner.config
-    return runner.acts.pid is not None and not (config.memory_limit is None and config.healthcheck_command is None)
+    return runner.executor.pid is not None and not (config.memory_limit is None and config.healthcheck_command is None)

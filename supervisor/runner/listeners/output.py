@@ -11,13 +11,13 @@ from supervisor.host.logs.handover import ProgramOutput
 
 HELD_BYTES = 4 << 20  # while the daemon is busy otherwise; the log keeper holds a megabyte more
 OVERHEAD_BYTES = 200  # of an event of one byte
-AT_ONCE = 200  # events; between them the daemon does what else there is to do
-TOLD_EVERY_S = 10.0  # how often the log says that events were missed, while they are
+BATCH = 200  # events; between them the daemon does what else there is to do
+LOG_EVERY_S = 10.0  # how often the log says that events were missed, while they are
 
 log = structlog.get_logger()
 
 
-class Printing:
+class OutputPublisher:
     """Made in the event loop's thread; `heard` and `missed` may be called in any. What comes before `begin` waits."""
 
     def __init__(self) -> None:
@@ -27,17 +27,17 @@ class Printing:
         self._waiting: deque[ProgramOutput] = deque()
         self._held_bytes = 0
         self._missed = 0
-        self._is_called = False
-        self._telling: asyncio.TimerHandle | None = None
-        self._told_at = self._loop.time() - TOLD_EVERY_S
+        self._is_scheduled = False
+        self._log_timer: asyncio.TimerHandle | None = None
+        self._logged_at = self._loop.time() - LOG_EVERY_S
 
-    def begin(self, deliver: Callable[[ProgramOutput], None]) -> None:
+    def start(self, deliver: Callable[[ProgramOutput], None]) -> None:
         """From now on `deliver` gets each output, in the event loop's thread."""
         with self._lock:
             self._deliver = deliver
-            self._call()
+            self._schedule()
 
-    def heard(self, output: ProgramOutput) -> None:
+    def on_output(self, output: ProgramOutput) -> None:
         """Something was printed; what does not fit into memory is dropped, and said so."""
         size = len(output.data) + OVERHEAD_BYTES
         with self._lock:
@@ -46,21 +46,21 @@ class Printing:
             else:
                 self._waiting.append(output)
                 self._held_bytes += size
-            self._call()
+            self._schedule()
 
-    def missed(self, events: int) -> None:
+    def on_missed(self, events: int) -> None:
         """The log keeper had to drop some."""
         with self._lock:
             self._missed += events
-            self._call()
+            self._schedule()
 
-    def _call(self) -> None:
-        if self._deliver is not None and not self._is_called and not self._loop.is_closed():
-            self._is_called = True
-            self._loop.call_soon_threadsafe(self._turn, self._deliver)
+    def _schedule(self) -> None:
+        if self._deliver is not None and not self._is_scheduled and not self._loop.is_closed():
+            self._is_scheduled = True
+            self._loop.call_soon_threadsafe(self._deliver_some, self._deliver)
 
-    def _turn(self, deliver: Callable[[ProgramOutput], None]) -> None:
-        for _ in range(AT_ONCE):
+    def _deliver_some(self, deliver: Callable[[ProgramOutput], None]) -> None:
+        for _ in range(BATCH):
             with self._lock:
                 if not self._waiting:
                     break
@@ -68,17 +68,17 @@ class Printing:
                 self._held_bytes -= len(output.data) + OVERHEAD_BYTES
             deliver(output)
         with self._lock:
-            self._is_called = False
+            self._is_scheduled = False
             if self._waiting:
-                self._call()
-            if self._missed and self._telling is None:
-                self._telling = self._loop.call_at(self._told_at + TOLD_EVERY_S, self._tell_missed)
+                self._schedule()
+            if self._missed and self._log_timer is None:
+                self._log_timer = self._loop.call_at(self._logged_at + LOG_EVERY_S, self._log_missed)
 
-    def _tell_missed(self) -> None:
+    def _log_missed(self) -> None:
         """At once, then every few seconds while it goes on."""
         with self._lock:
-            missed, self._missed, self._telling = self._missed, 0, None
-        self._told_at = self._loop.time()
+            missed, self._missed, self._log_timer = self._missed, 0, None
+        self._logged_at = self._loop.time()
         log.error(
             "listener.output_missed",
             events=missed,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from supervisor.protocol.messages import Export, Exported
 
 
-class Exports:
+class ExportRequests:
     """Of one program. Nothing here lasts: what a daemon does not hear of any more is on the disk all the same."""
 
     __slots__ = ("_waiting",)
@@ -15,7 +15,7 @@ class Exports:
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[Exported]] = {}
 
-    async def ask(self, attempt: int, say: Callable[[Export], None], patience_s: float) -> Exported:
+    async def request(self, attempt: int, say: Callable[[Export], None], patience_s: float) -> Exported:
         """Asks the worker and waits for its answer; its end, and silence for `patience_s`, are answers too."""
         id = secrets.randbits(48)  # an earlier daemon may have asked the same worker
         answer = self._waiting[id] = asyncio.get_running_loop().create_future()
@@ -28,13 +28,13 @@ class Exports:
         finally:
             self._waiting.pop(id, None)
 
-    def heard(self, message: Exported) -> None:
+    def on_exported(self, message: Exported) -> None:
         """The worker answers."""
         answer = self._waiting.get(message.id)
         if answer is not None and not answer.done():
             answer.set_result(message)
 
-    def over(self, attempt: int) -> None:
+    def on_worker_gone(self, attempt: int) -> None:
         """The worker is gone."""
         for id in list(self._waiting):
-            self.heard(Exported(attempt, id, 0, error="cannot export: the worker ended before it had"))
+            self.on_exported(Exported(attempt, id, 0, error="cannot export: the worker ended before it had"))

@@ -14,7 +14,7 @@ from supervisor.host.commands.hooks import Fact, Happening, Hooks
 Commands = Mapping[str, tuple[str, ...] | None]
 
 
-class Telling:
+class HookNotifier:
     """Looks on while one program runs, and tells its hooks. `defaults`: the commands of [supervisord], by event."""
 
     __slots__ = ("_config", "_defaults", "_ended", "_hooks")
@@ -25,39 +25,39 @@ class Telling:
         self._hooks = hooks
         self._ended: order.RecordEnd | None = None
 
-    def happened(self, event: fact.Event, facts: ProgramFacts) -> None:
+    def on_event(self, event: fact.Event, facts: ProgramFacts) -> None:
         """The core heard of something."""
         if isinstance(event, fact.NoticeReceived) and not event.again:
             notice = event.notice
             deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - time.monotonic(), 3)
             told: dict[str, Fact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
-            self._tell("notice", facts, certainty=str(notice.certainty), deadline_s=deadline_s, **told)
+            self._run_hook("notice", facts, certainty=str(notice.certainty), deadline_s=deadline_s, **told)
 
-    def ordered(self, effect: order.Effect, facts: ProgramFacts) -> None:
+    def on_effect(self, effect: order.Effect, facts: ProgramFacts) -> None:
         """The core gave an order."""
         match effect:
             case order.RecordEnd():
                 self._ended = effect
                 if effect.cause == Cause.DONE:
-                    self._tell("done", facts)
+                    self._run_hook("done", facts)
             case order.Spawn() if self._ended is not None:
                 if self._ended.cause not in (Cause.DONE, Cause.STOPPED):
-                    self._tell("relaunched", facts, cause=str(self._ended.cause), text=self._ended.text)
+                    self._run_hook("relaunched", facts, cause=str(self._ended.cause), text=self._ended.text)
                 self._ended = None
 
-    def stood(self, before: State, facts: ProgramFacts) -> None:
+    def on_state_change(self, before: State, facts: ProgramFacts) -> None:
         """The state changed."""
         if facts.state is State.FAILED and before is not State.FAILED:
             cause = str(self._ended.cause) if self._ended is not None else None
-            self._tell("failed", facts, cause=cause)
+            self._run_hook("failed", facts, cause=cause)
         if facts.state in (State.STOPPED, State.FAILED, State.SUCCEEDED, State.EXITED):
             self._ended = None  # what is started next is no relaunch
 
-    def refused(self, checkpoint: str, reason: str, facts: ProgramFacts) -> None:
+    def on_checkpoint_refused(self, checkpoint: str, reason: str, facts: ProgramFacts) -> None:
         """A checkpoint was found damaged."""
-        self._tell("refused", facts, checkpoint=checkpoint, text=reason)
+        self._run_hook("refused", facts, checkpoint=checkpoint, text=reason)
 
-    def _tell(self, event: str, facts: ProgramFacts, **more: Fact) -> None:
+    def _run_hook(self, event: str, facts: ProgramFacts, **more: Fact) -> None:
         command = self._config.hooks().get(event) or self._defaults.get(event)
         if command is None:
             return

@@ -45,7 +45,7 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact
             return None
 
 
-def book(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
+def record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
     """Writes to the ledger and the log what a person will want to know later."""
     attempt = message.attempt
     match message:

@@ -28,16 +28,16 @@ from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.processes import marks, users
 from supervisor.host.resources.oom_events import evidence
 from supervisor.protocol import messages
-from supervisor.runner.attempt.adopting import LeftWorker, look_back
-from supervisor.runner.attempt.launching import digest_of, policy_of
+from supervisor.runner.attempt.adopting import LeftoverWorker, reconstruct_end
+from supervisor.runner.attempt.launching import config_digest, policy_of
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.listeners.dispatch import ListenerStanding
+from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.listeners.once import Once
-from supervisor.runner.program.executor import Acts
-from supervisor.runner.program.hooks import Telling
-from supervisor.runner.program.persisted_state import Learning
-from supervisor.runner.program.publishing import Announcing
-from supervisor.runner.records.timeline import TOLD_WITH_ERROR, Story, words
+from supervisor.runner.program.executor import EffectExecutor
+from supervisor.runner.program.hooks import HookNotifier
+from supervisor.runner.program.persisted_state import PersistedStateStore
+from supervisor.runner.program.publishing import EventPublisher
+from supervisor.runner.records.timeline import TOLD_WITH_ERROR, Timeline, describe
 
 Found = TypeVar("Found")
 
@@ -47,14 +47,14 @@ class Runner:
 
     def __init__(self, config: ProgramConfig, services: Services) -> None:
         self.config = config
-        self.taken_up = Once()
+        self.startable = Once()
         """Set once nothing of an earlier daemon stands in the way of a start."""
-        self.looked_back = Once()
+        self.adoption_settled = Once()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
-        self.story = Story()
+        self.timeline = Timeline()
         self.waits_for: str | None = None
         """What has to be ready before it is started, in words, while it is held back."""
-        self.goes_on = False
+        self.is_resuming = False
         """Whether the first start goes on where an earlier daemon stopped; after an operator's it is one anew."""
         self.was_done = False
         """Whether it had ended as it should before this daemon came."""
@@ -63,20 +63,20 @@ class Runner:
         self._handed_over = False
         self._has_news = False  # something happened besides steps, which teach nothing that could not wait
         self._log = structlog.get_logger().bind(program=config.name)
-        self.acts = Acts(config, services, self.post, self._log)
-        if self.acts.reserve is not None:
-            self.acts.reserve.on_change = self._wake
+        self.executor = EffectExecutor(config, services, self.post, self._log)
+        if self.executor.standby is not None:
+            self.executor.standby.on_change = self._wake_waiters
         self._services = services
-        self._telling = Telling(config, services.hook_commands, services.hooks)
-        self.acts.on_refused = self._refused
+        self._hooks = HookNotifier(config, services.hook_commands, services.hooks)
+        self.executor.on_checkpoint_refused = self._on_checkpoint_refused
         self._job = Job(policy_of(config, services.notice_grace))
-        self._learning = Learning(config, services, self._job, self.acts)
-        self._announcing = Announcing(config, services.listening)
+        self._persisted_state = PersistedStateStore(config, services, self._job, self.executor)
+        self._publisher = EventPublisher(config, services.listeners)
         self._mailbox: list[fact.Event] = []  # a deque is 760 bytes, and more than a few are never in it
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
-        self._watchers: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] = []
         self._loop = asyncio.get_running_loop()
 
     # --- what others may see and ask ---------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Runner:
         """Whether it starts by itself, once what an earlier daemon left of it is gone."""
         facts = self._job.facts
         is_down = self.state is State.STOPPED and not facts.closing
-        return is_down and facts.wanted and not self.taken_up.is_set()
+        return is_down and facts.wanted and not self.startable.is_set()
 
     @property
     def wire_state(self) -> WireState:
@@ -138,12 +138,12 @@ class Runner:
         return wire_state(self.state, is_stopping=self.is_stopping, is_held_back=self.waits_for is not None)
 
     @property
-    def listener_standing(self) -> ListenerStanding | None:
+    def listener_status(self) -> ListenerStatus | None:
         """How it does as an event listener; None if it is none."""
-        return self._announcing.listener_standing
+        return self._publisher.listener_status
 
     @property
-    def patience_s(self) -> float:
+    def stop_limit_s(self) -> float:
         """How long its worker may take to flush and leave."""
         policy = self._job.facts.policy
         return policy.stopwaitsecs + (policy.flush_timeout if policy.is_job else 0.0)
@@ -153,42 +153,42 @@ class Runner:
         facts = self._job.facts
         return max(0, retries(cause, facts.policy.startretries) - facts.failures.by_cause.get(cause, 0))
 
-    def answer_to(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
+    def flush_answer(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
-        if flush_id in self.acts.answers:
-            return self.acts.answers[flush_id]
+        if flush_id in self.executor.flush_answers:
+            return self.executor.flush_answers[flush_id]
         if self.flush is not None and self.flush.id == flush_id:
             return None
         return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
 
-    async def learn_attempts(self, last_attempt: int) -> None:
+    async def restore_state(self, last_attempt: int) -> None:
         """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
-        self.goes_on = await self._learning.before_start(last_attempt) or self.goes_on
+        self.is_resuming = await self._persisted_state.restore(last_attempt) or self.is_resuming
         if self.config.user is not None:
             await users.ask(self.config.user)
 
     def start(self) -> None:
         """Nothing stands in the way any more."""
-        goes_on, self.goes_on = self.goes_on, False
+        goes_on, self.is_resuming = self.is_resuming, False
         self.post(fact.StartRequested(goes_on))
 
-    def preset(self, wanted: bool) -> None:
+    def set_wanted(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
         self._job.facts.wanted = wanted
 
-    def take_over(self, found: LeftWorker) -> bool:
+    def adopt(self, found: LeftoverWorker) -> bool:
         """Goes on with the worker of an earlier daemon; False if it can't be reached, or another attempt came later."""
         if self.config.listener is not None:
             return False  # its pipes went with the daemon that held them
-        if found.attempt != self.attempt or not self.acts.take_over(found):
+        if found.attempt != self.attempt or not self.executor.adopt(found):
             return False
-        self.acts.books.adopted(found.attempt, found.age_s)
+        self.executor.goodput.on_adopted(found.attempt, found.age_s)
         digest = marks.configuration_of(found.pid)
-        outdated = digest is not None and digest != digest_of(self.config)
-        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.acts.was_ready))
+        outdated = digest is not None and digest != config_digest(self.config)
+        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.executor.was_ready))
         return True
 
-    async def book_lost(
+    async def record_lost_attempt(
         self, attempt: int, host_left: bool, turn: Callable[[], Awaitable[None]], is_held: Callable[[], bool]
     ) -> bool:
         """Books an attempt that ended while no daemon was there, and goes on from there when its `turn` has come.
@@ -197,14 +197,14 @@ class Runner:
         STOPPED and wanted, and goes on with its next start.
         """
         services = self._services
-        lost, words, lived_s_ago = await look_back(
+        lost, words, lived_s_ago = await reconstruct_end(
             self.config, attempt, host_left, services.runtime_dir, services.checkpoints
         )
         if lost.error is None and not lost.done and not host_left and attempt == self.attempt:
-            lost = replace(lost, oom=await asyncio.to_thread(evidence, self.acts.counters))
+            lost = replace(lost, oom=await asyncio.to_thread(evidence, self.executor.oom_counters))
         for message in words:
-            self.acts.training.note(message)
-        self.acts.books.lost(self.wanted, lost.committed_step, lived_s_ago)
+            self.executor.training.on_message(message)
+        self.executor.goodput.on_worker_lost(self.wanted, lost.committed_step, lived_s_ago)
         if lost.committed_step is not None:
             services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
         if attempt != self.attempt:
@@ -212,33 +212,33 @@ class Runner:
         self._log.warning("worker.lost", attempt=attempt, done=lost.done, error=lost.error, step=lost.committed_step)
         await turn()
         held_back = self.wanted and is_held()
-        self.goes_on = self.goes_on or held_back
+        self.is_resuming = self.is_resuming or held_back
         self.post(replace(lost, held_back=held_back))
         return True
 
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""
         self._handed_over = True
-        self.acts.books.keep()
+        self.executor.goodput.save()
         if self._timer is not None:
             self._timer.cancel()
-        self.acts.let_go()
+        self.executor.detach()
 
-    def wait_for(self, words: str) -> None:
+    def hold_back(self, words: str) -> None:
         """It is held back for what `words` say; who watches it looks again."""
         self.waits_for = words
         self._job.hold_back(True)
-        self._aside(self._announce, None)
-        self._wake()
+        self._guarded(self._publish_change, None)
+        self._wake_waiters()
 
     async def retire(self, reason: str, host_leaves: bool = False) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
-        await self.taken_up.wait()
+        await self.startable.wait()
         self.post(fact.Closed(reason, host_leaves))
-        await self.until(lambda: True if self._is_gone() else None)
+        await self.wait_until(lambda: True if self._is_gone() else None)
 
     def _is_gone(self) -> bool:
-        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.acts.standby_pids
+        return self.state not in ALIVE and self.state is not State.BACKOFF and not self.executor.standby_pids
 
     def post(self, event: fact.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
@@ -253,28 +253,30 @@ class Runner:
         if not self._draining:
             self._drain()
 
-    async def until(self, look: Callable[[], Found | None]) -> Found:
+    async def wait_until(self, look: Callable[[], Found | None]) -> Found:
         """Waits until `look` gives something; it is called after every change."""
         while (found := look()) is None:
             change = self._loop.create_future()
-            self._watchers.append(change)
+            self._waiters.append(change)
             try:
                 await change
             finally:
-                self._watchers.remove(change)
+                self._waiters.remove(change)
         return found
 
     # --- events in ----------------------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        self._do(lambda: None)
+        self._run_then_drain(lambda: None)
 
-    def _expire(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._has_news = True
-        self._do(lambda: self._handle(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at)))
+        self._run_then_drain(
+            lambda: self._handle_event(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
+        )
 
-    def _do(self, first: Callable[[], None]) -> None:
+    def _run_then_drain(self, first: Callable[[], None]) -> None:
         """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
         before = self.state
         self._draining = True
@@ -283,96 +285,100 @@ class Runner:
             while self._mailbox:
                 event = self._mailbox.pop(0)
                 self._has_news = self._has_news or not isinstance(event, fact.StepsDone)
-                self._handle(event, partial(self._job.handle, event))
-                self._aside(self._telling.happened, event, self._job.facts)
+                self._handle_event(event, partial(self._job.handle, event))
+                self._guarded(self._hooks.on_event, event, self._job.facts)
         finally:
             self._draining = False
-            self._arm()
-        self._aside(self._look_on, before)
-        self._wake()
+            self._arm_timer()
+        self._guarded(self._on_settled, before)
+        self._wake_waiters()
 
-    def _wake(self) -> None:
-        for change in self._watchers:
+    def _wake_waiters(self) -> None:
+        for change in self._waiters:
             if not change.done():
                 change.set_result(None)
 
-    def _handle(self, event: fact.Event, decide: Callable[[float], list[Effect]]) -> None:
+    def _handle_event(self, event: fact.Event, decide: Callable[[float], list[Effect]]) -> None:
         """Has the core decide and does it; after an error of our own, what `core.recovery` says."""
         was, now = self.state, self._loop.time()
         happened: fact.Event | str = event
         try:
             effects = decide(now)
         except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
-            happened = f"internal error on {words(event)}: {error!r}"
-            self._tell_error(happened)
+            happened = f"internal error on {describe(event)}: {error!r}"
+            self._log_internal_error(happened)
             effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
         facts = self._job.facts
-        self.story.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
-        if self.acts.reserve is not None:
-            self._aside(self.acts.reserve.stood, facts)  # first: where the job ends, its standby ends before it
-        self._aside(self._announce, event)
-        self._perform(effects)
+        self.timeline.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
+        if self.executor.standby is not None:
+            self._guarded(
+                self.executor.standby.on_job_facts, facts
+            )  # first: where the job ends, its standby ends before it
+        self._guarded(self._publish_change, event)
+        self._execute_effects(effects)
 
-    def _announce(self, event: fact.Event | None) -> None:
+    def _publish_change(self, event: fact.Event | None) -> None:
         """Tells listeners and watchers, if they see a difference."""
-        self._announcing.look(event, self._job.facts, self.wire_state, self.acts.pid)
+        self._publisher.on_change(event, self._job.facts, self.wire_state, self.executor.pid)
 
-    def printed(self, output: ProgramOutput) -> None:
+    def on_output(self, output: ProgramOutput) -> None:
         """Its process printed something that event listeners are to hear."""
-        self._aside(self._announcing.printed, output)
+        self._guarded(self._publisher.on_output, output)
 
-    def _refused(self, checkpoint: str, why: str) -> None:
-        self._telling.refused(checkpoint, why, self._job.facts)
+    def _on_checkpoint_refused(self, checkpoint: str, why: str) -> None:
+        self._hooks.on_checkpoint_refused(checkpoint, why, self._job.facts)
 
-    def _tell_error(self, what: str) -> None:
+    def _log_internal_error(self, what: str) -> None:
         """Into the log, with what led to it; inside an `except`."""
-        self._log.exception("internal.failed", on=what, story=[str(each) for each in self.story.last(TOLD_WITH_ERROR)])
+        self._log.exception(
+            "internal.failed", on=what, story=[str(each) for each in self.timeline.last_entries(TOLD_WITH_ERROR)]
+        )
 
-    def _perform(self, effects: list[Effect]) -> None:
+    def _execute_effects(self, effects: list[Effect]) -> None:
         for effect in effects:
-            self._aside(self._note, effect)
+            self._guarded(self._on_effect, effect)
             try:
-                self.acts.perform(effect)
+                self.executor.execute(effect)
             except Exception as error:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
-                self._tell_error(words(effect))
-                if isinstance(effect, Spawn) and self.acts.pid is None:
+                self._log_internal_error(describe(effect))
+                if isinstance(effect, Spawn) and self.executor.pid is None:
                     self.post(fact.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
 
-    def _note(self, effect: Effect) -> None:
-        self.acts.tally.ordered(effect, self._loop.time())
-        self.acts.books.ordered(effect, self._loop.time())
-        self._telling.ordered(effect, self._job.facts)
+    def _on_effect(self, effect: Effect) -> None:
+        self.executor.counters.on_effect(effect, self._loop.time())
+        self.executor.goodput.on_effect(effect, self._loop.time())
+        self._hooks.on_effect(effect, self._job.facts)
 
-    def _look_on(self, before: State) -> None:
-        self.acts.books.stood(self._job.facts, self._loop.time())
+    def _on_settled(self, before: State) -> None:
+        self.executor.goodput.on_settled(self._job.facts, self._loop.time())
         if self._has_news or self.state is not before:
             self._has_news = False
-            if self.looked_back.is_set():
-                self._learning.keep(self._loop.time())
+            if self.adoption_settled.is_set():
+                self._persisted_state.save_if_changed(self._loop.time())
         if self.state is not before:
-            self.acts.tally.stood(before, self._loop.time())
-            self._tell_state(before)
-            self._telling.stood(before, self._job.facts)
+            self.executor.counters.on_state_change(before, self._loop.time())
+            self._log_state(before)
+            self._hooks.on_state_change(before, self._job.facts)
             self.on_change()
 
-    def _aside(self, count: Callable[..., None], *arguments: object) -> None:
+    def _guarded(self, count: Callable[..., None], *arguments: object) -> None:
         """Counts or tells something; supervision does not depend on that."""
         try:
             count(*arguments)
         except Exception:  # noqa: BLE001 - as above
-            self._tell_error(f"{count.__name__}{arguments}")
+            self._log_internal_error(f"{count.__name__}{arguments}")
 
-    def _arm(self) -> None:
+    def _arm_timer(self) -> None:
         """One timer for the state's one deadline. A deadline that moved away is met by a timer that fires too early."""
         deadline_at = self._job.deadline()
         if self._timer is not None and (deadline_at is None or deadline_at < self._timer.when()):
             self._timer.cancel()
             self._timer = None
         if self._timer is None and deadline_at is not None:
-            self._timer = self._loop.call_at(deadline_at, self._expire)
+            self._timer = self._loop.call_at(deadline_at, self._on_timer)
             self._due_at = max(deadline_at, self._loop.time())
 
-    def _tell_state(self, before: State) -> None:
+    def _log_state(self, before: State) -> None:
         state, facts = self.state, self._job.facts
         tell = self._log.error if state is State.FAILED else self._log.info
         up = {"startsecs": self.config.startsecs} if (before, state) == (State.STARTING, State.RUNNING) else {}

@@ -14,11 +14,13 @@ from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.damage import RejectedCheckpoint
 
-PASSING = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
+TRANSIENT_ERRNOS = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+)
 """Errors of reading a checkpoint directory that a later attempt may not meet again."""
 
 
-async def select(
+async def select_checkpoint(
     program: str,
     order: SelectCheckpoint,
     job: JobConfig,
@@ -34,7 +36,7 @@ async def select(
     directory, attempt = job.checkpoint_dir, order.attempt
 
     def book(refused: tuple[RejectedCheckpoint, ...]) -> None:
-        _book(refused, program, attempt, ledger, refused_is, log)
+        _record_refused(refused, program, attempt, ledger, refused_is, log)
 
     try:
         if order.before is not None:
@@ -48,7 +50,7 @@ async def select(
         text = (
             f"cannot look for checkpoints in {directory}: {error.strerror}; make it a folder that the daemon may read"
         )
-        return fact.SelectionFailed(attempt, text, permanent=error.errno not in PASSING)
+        return fact.SelectionFailed(attempt, text, permanent=error.errno not in TRANSIENT_ERRNOS)
     book(selection.refused)
     if selection.path is not None and selection.path.name in unfit:
         remedy = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
@@ -63,7 +65,7 @@ async def select(
     return fact.CheckpointSelected(attempt, path, selection.step, selection.place)
 
 
-async def set_aside(
+async def quarantine_checkpoints(
     program: str,
     order: SetAside,
     job: JobConfig,
@@ -80,10 +82,10 @@ async def set_aside(
             "checkpoint.not_set_aside", attempt=order.attempt, error=error.strerror, names=sorted(dict(order.unfit))
         )
         return
-    _book(refused, program, order.attempt, ledger, refused_is, log)
+    _record_refused(refused, program, order.attempt, ledger, refused_is, log)
 
 
-def _book(
+def _record_refused(
     refused: tuple[RejectedCheckpoint, ...],
     program: str,
     attempt: int,

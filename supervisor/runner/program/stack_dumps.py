@@ -15,7 +15,7 @@ from supervisor.protocol.layout import STACKS_SIGNAL
 SHARE = 0.5  # of the patience: the rest is for the worker to die of SIGABRT
 
 
-async def keep_then_abort(
+async def dump_stacks_then_abort(
     process: Process,
     attempt: int,
     folders: tuple[Path, Path],

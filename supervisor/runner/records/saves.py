@@ -20,7 +20,7 @@ from supervisor.host.storage.checkpoint_store import CheckpointStore
 log = structlog.get_logger()
 
 
-class Saves:
+class SaveDurations:
     """The last few saves of every job. Jobs whose disk is not known yet are taken to share one."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Saves:
         self._store = CheckpointStore()
         self._looking: set[asyncio.Task[None]] = set()
 
-    def learn(self, ledger: Ledger) -> None:
+    def load_history(self, ledger: Ledger) -> None:
         """What earlier daemons measured, so that the first notice finds something; each counts as alone on its disk."""
         try:
             found = ledger.recent_saves(RECENT_COUNT)
@@ -43,13 +43,13 @@ class Saves:
         for job, durations_s in found.items():
             self._saves[job].extend(MeasuredSave(-math.inf, save_s) for save_s in durations_s)
 
-    def note(self, job: str, attempt: int, directory: Path, save_s: float, now: float) -> None:
+    def record_save(self, job: str, attempt: int, directory: Path, save_s: float, now: float) -> None:
         """A save of `job` is on the disk.
 
         The first of an attempt builds what the others use, and may take twice as long: the second one replaces it.
         """
         if job not in self._disks and len(self._looking) < RECENT_COUNT:
-            task = asyncio.get_running_loop().create_task(self._look(job, directory))
+            task = asyncio.get_running_loop().create_task(self._find_disk(job, directory))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)
         earlier = self._saves[job]
@@ -72,7 +72,7 @@ class Saves:
                 found[name] = max(save_s, found.get(name, 0.0))
         return found
 
-    async def _look(self, job: str, directory: Path) -> None:
+    async def _find_disk(self, job: str, directory: Path) -> None:
         """A file server that is away must hold up neither supervision nor the daemon's end."""
         try:
             self._disks[job] = await self._store.disk(directory)

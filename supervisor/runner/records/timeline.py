@@ -16,7 +16,7 @@ LONGEST = 200  # characters of one detail
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class TimelineEntry:
     """One event that had a consequence. `reason`: why the program then waits, ended or failed."""
 
     wall_at: float
@@ -32,13 +32,13 @@ class Scene:
         return f"{self.event}: {moved}" + "".join(f"; {each}" for each in self.effects)
 
 
-class Story:
+class Timeline:
     """A ring of scenes, in memory; the daemon's log has the state changes of all times."""
 
     __slots__ = ("_scenes",)
 
     def __init__(self) -> None:
-        self._scenes: list[Scene] = []
+        self._scenes: list[TimelineEntry] = []
 
     def add(
         self, event: Event | str, was: State, state: State, attempt: int, effects: list[Effect], reason: str | None
@@ -46,17 +46,17 @@ class Story:
         """Takes an event in, if anything came of it."""
         if was is state and not effects and not isinstance(event, str):
             return
-        happened = event if isinstance(event, str) else words(event)
-        followed = tuple(words(each) for each in effects)
-        self._scenes.append(Scene(time.time(), attempt, happened, was.value, state.value, followed, reason))
+        happened = event if isinstance(event, str) else describe(event)
+        followed = tuple(describe(each) for each in effects)
+        self._scenes.append(TimelineEntry(time.time(), attempt, happened, was.value, state.value, followed, reason))
         del self._scenes[:-KEPT]
 
-    def last(self, count: int) -> list[Scene]:
+    def last_entries(self, count: int) -> list[TimelineEntry]:
         """The last so many, oldest first."""
         return self._scenes[-count:]
 
 
-def words(happening: object) -> str:
+def describe(happening: object) -> str:
     """An event or order in words: `worker exited (signal 9)`."""
     name = _spaced(type(happening).__name__)
     try:

@@ -21,7 +21,7 @@ class LastCheckpoint:
 
 
 @dataclass(slots=True)
-class Training:
+class TrainingStatus:
     """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
@@ -41,14 +41,14 @@ class Training:
     changed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
-    def begin(self) -> None:
+    def reset_for_attempt(self) -> None:
         """A new attempt: where it stands is not known yet."""
         self.step = self.epoch = self.step_s = self.restored = self.save_error = None
         self.interval_s = None
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
 
-    def note(self, message: messages.FromWorker) -> None:
+    def on_message(self, message: messages.FromWorker) -> None:
         """Takes over what a message says."""
         match message:
             case messages.Restored():

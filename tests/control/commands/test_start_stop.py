@@ -18,7 +18,7 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.fleet.ordering import Turns
+from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.listeners.once import Once
 
@@ -45,21 +45,21 @@ async def daemon(tmp_path: Path, ledger: Ledger) -> AsyncIterator[CommandContext
     config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
-    await programs.begin()
+    await programs.start_all()
     yield SimpleNamespace(programs=programs)  # type: ignore[misc]
-    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     logs.close()
 
 
 async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_not_remembered(
     daemon: CommandContext, ledger: Ledger
 ):
-    _, turn = Turns(2)
+    _, turn = StartTurns(2)
     starting = asyncio.create_task(start_stop.start_in_turn(daemon, {"name": "second"}, turn))
     await asyncio.wait_for(turn.wait_ready(PATIENCE_S), PATIENCE_S)
 
-    await asyncio.wait_for(daemon.programs.leave(), PATIENCE_S)
-    turn.go()
+    await asyncio.wait_for(daemon.programs.stop_all(), PATIENCE_S)
+    turn.release()
 
     with pytest.raises(CommandError) as refused:
         await asyncio.wait_for(starting, PATIENCE_S)
@@ -69,7 +69,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
 
 
 async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: CommandContext):
-    turns = Turns(2)
+    turns = StartTurns(2)
     first, second = turns
 
     async with asyncio.timeout(PATIENCE_S):
@@ -83,13 +83,13 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
 
 async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
-    first.taken_up = Once()
+    first.startable = Once()
     starting = asyncio.create_task(start_stop.start(daemon, {"name": "needy", "wait": False}))
     await asyncio.sleep(0)
 
     assert await daemon.programs.remove(["needy"]) is None
-    first.taken_up.set()
+    first.startable.set()
 
     with pytest.raises(CommandError):
         await asyncio.wait_for(starting, PATIENCE_S)
-    assert (needy.wanted, needy.waits_for, needy.acts.pid) == (False, None, None)
+    assert (needy.wanted, needy.waits_for, needy.executor.pid) == (False, None, None)

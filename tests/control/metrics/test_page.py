@@ -28,7 +28,7 @@ from supervisor.core.program.accounting import Spent
 from supervisor.core.program.facts import State
 from supervisor.protocol import messages
 from supervisor.protocol.messages import Then
-from supervisor.runner.records.tally import Tally
+from supervisor.runner.records.counters import ProgramCounters
 from tests.places import ROOT
 from tests.system.harness import Daemon, job
 
@@ -220,7 +220,7 @@ def test_the_page_has_every_cause_and_says_which_are_always_there():
 
 
 def test_steps_done_again_after_a_death_are_counted_as_repeated():
-    tally = Tally()
+    counters = ProgramCounters()
     for message in (
         messages.Restored(1, 0, None, 0.0),
         messages.Progress(1, 30),
@@ -228,14 +228,14 @@ def test_steps_done_again_after_a_death_are_counted_as_repeated():
         messages.Restored(2, 20, "step-0000000020.a1", 0.0),
         messages.Progress(2, 25),
     ):
-        tally.heard(message, now=0.0)
+        counters.on_message(message, now=0.0)
 
-    assert (tally.steps, tally.repeated_steps) == (35, 10)
+    assert (counters.steps, counters.repeated_steps) == (35, 10)
 
 
 def test_what_an_adopted_worker_did_before_is_not_counted_again():
-    tally = Tally()
-    tally.ordered(order.Identify(1), now=0.0)
+    counters = ProgramCounters()
+    counters.on_effect(order.Identify(1), now=0.0)
     for message in (
         messages.Restored(1, 0, None, 0.0),
         messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1, ago_s=60.0),
@@ -244,35 +244,35 @@ def test_what_an_adopted_worker_did_before_is_not_counted_again():
         messages.Progress(1, 525),
         messages.Committed(1, 525, "step-0000000525.a1", 10, 1.0, 0.1),
     ):
-        tally.heard(message, now=1.0)
+        counters.on_message(message, now=1.0)
 
-    assert (tally.steps, tally.repeated_steps, tally.save.count) == (5, 0, 1)
+    assert (counters.steps, counters.repeated_steps, counters.save.count) == (5, 0, 1)
 
 
 def test_a_flush_is_timed_from_its_request_to_its_commit():
-    tally = Tally()
-    tally.ordered(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
+    counters = ProgramCounters()
+    counters.on_effect(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
 
-    tally.heard(messages.Committed(1, 9, "step-0000000009.a1", 10, 1.0, 0.1, flushes=(4,)), now=102.5)
+    counters.on_message(messages.Committed(1, 9, "step-0000000009.a1", 10, 1.0, 0.1, flushes=(4,)), now=102.5)
 
-    assert (tally.flush.count, tally.flush.last_s) == (1, 2.5)
+    assert (counters.flush.count, counters.flush.last_s) == (1, 2.5)
 
 
 def test_a_request_of_a_dead_attempt_times_nothing():
-    tally = Tally()
-    tally.ordered(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
-    tally.ordered(order.Spawn(2), now=101.0)
+    counters = ProgramCounters()
+    counters.on_effect(order.RequestFlush(1, 4, "operator", Then.GO_ON, 60.0), now=100.0)
+    counters.on_effect(order.Spawn(2), now=101.0)
 
-    tally.heard(messages.Committed(2, 9, "step-0000000009.a2", 10, 1.0, 0.1, flushes=(4,)), now=110.0)
+    counters.on_message(messages.Committed(2, 9, "step-0000000009.a2", 10, 1.0, 0.1, flushes=(4,)), now=110.0)
 
-    assert tally.flush.count == 0
+    assert counters.flush.count == 0
 
 
 def test_time_goes_to_the_state_it_was_spent_in():
-    tally = Tally(_since=0.0)
-    tally.stood(State.STARTING, now=3.0)
-    tally.stood(State.RUNNING, now=10.0)
-    tally.stood(State.FAILED, now=11.0)
-    tally.stood(State.ADOPTING, now=11.5)
+    counters = ProgramCounters(_since=0.0)
+    counters.on_state_change(State.STARTING, now=3.0)
+    counters.on_state_change(State.RUNNING, now=10.0)
+    counters.on_state_change(State.FAILED, now=11.0)
+    counters.on_state_change(State.ADOPTING, now=11.5)
 
-    assert tally.spent_s == {"starting": 3.5, "running": 7.0, "down": 1.0}
+    assert counters.state_s == {"starting": 3.5, "running": 7.0, "down": 1.0}

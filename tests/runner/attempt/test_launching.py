@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.config import ProgramConfig, load_config
 from supervisor.core.program.standby import Kind
-from supervisor.runner.attempt.launching import digest_of, standby_of
+from supervisor.runner.attempt.launching import config_digest, standby_kind_of
 
 
 @pytest.fixture
@@ -34,20 +34,20 @@ def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: Kind):
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\n[program:digits]\n{keys}\n")
 
-    assert standby_of(load_config(path, {}).programs["digits"]) is kind
+    assert standby_kind_of(load_config(path, {}).programs["digits"]) is kind
 
 
 def test_the_same_configuration_has_the_same_digest_in_whatever_order_it_is_written(program):
     one = program('environment=A="1",B="2"\nexitcodes=0,2,9\ncheckpoint_dir=/c\ncheckpoint_interval=5 steps')
     other = program('checkpoint_interval=5 steps\ncheckpoint_dir=/c\nexitcodes=9,0,2\nenvironment=B="2",A="1"')
 
-    assert digest_of(one) == digest_of(other)
+    assert config_digest(one) == config_digest(other)
 
 
 @pytest.mark.parametrize("keys", ["startsecs=3", 'environment=A="2"', "checkpoint_dir=/c", "exitcodes=0,1"])
 def test_every_change_changes_the_digest(program, keys: str):
-    assert digest_of(program(keys)) != digest_of(program(""))
+    assert config_digest(program(keys)) != config_digest(program(""))
 
 
 def test_a_default_that_is_written_down_changes_nothing(program):
-    assert digest_of(program("startsecs=1")) == digest_of(program(""))
+    assert config_digest(program("startsecs=1")) == config_digest(program(""))

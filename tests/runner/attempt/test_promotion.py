@@ -73,7 +73,7 @@ async def begun(tmp_path: Path, services: Services, keys: str = "") -> tuple[Pro
     config = load_config(path, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
-    await programs.begin()
+    await programs.start_all()
     return programs, programs.runners["digits"]
 
 
@@ -103,18 +103,20 @@ async def test_a_standby_that_cannot_be_the_attempt_is_ended_and_another_process
     services = replace(services, cgroups=cgroups)  # type: ignore[arg-type]
     programs, runner = await begun(tmp_path, services, "standby=warm")
     await until(runner, lambda: trains(runner, 1))
-    standby = await until(runner, lambda: "ready" in str(runner.acts.reserve.standing()) and runner.acts.reserve.pid)
+    standby = await until(
+        runner, lambda: "ready" in str(runner.executor.standby.status()) and runner.executor.standby.pid
+    )
     others = await until(runner, lambda: strays(services, standby))
 
     cgroups.error = error
-    os.kill(runner.acts.pid or 0, signal.SIGKILL)
+    os.kill(runner.executor.pid or 0, signal.SIGKILL)
     await until(runner, lambda: trains(runner, 3))
 
-    assert runner.acts.pid != standby
+    assert runner.executor.pid != standby
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
     texts = [(each.cause, each.text) for each in await asyncio.to_thread(services.ledger.history, "digits", 9)]
     assert texts[1][0] == "spawn" and str(error.args[-1]) in str(texts[1][1]), texts
-    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
 
 
@@ -123,17 +125,19 @@ async def test_a_standby_whose_pipes_cannot_be_moved_is_ended_and_a_new_process_
 ):
     programs, runner = await begun(tmp_path, services, "standby=warm")
     await until(runner, lambda: trains(runner, 1))
-    standby = await until(runner, lambda: "ready" in str(runner.acts.reserve.standing()) and runner.acts.reserve.pid)
+    standby = await until(
+        runner, lambda: "ready" in str(runner.executor.standby.status()) and runner.executor.standby.pid
+    )
     others = await until(runner, lambda: strays(services, standby))
 
     folder = next(each for each in (services.runtime_dir / "digits").iterdir() if each.name.startswith("s"))
     folder.rename(folder.with_name("elsewhere"))
-    os.kill(runner.acts.pid or 0, signal.SIGKILL)
-    assert await until(runner, lambda: runner.acts.pid not in (None, standby) and trains(runner, 2))
+    os.kill(runner.executor.pid or 0, signal.SIGKILL)
+    assert await until(runner, lambda: runner.executor.pid not in (None, standby) and trains(runner, 2))
 
     await until(runner, lambda: not any(map(psutil.pid_exists, {standby, *others})))
-    assert standby not in runner.acts.reserve.pids
-    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    assert standby not in runner.executor.standby.pids
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
     await until(runner, lambda: not left(services))
 
 
@@ -148,5 +152,5 @@ async def test_a_driver_that_fails_unexpectedly_costs_an_attempt_and_not_the_who
 
     first = (await asyncio.to_thread(services.ledger.history, "digits", 9))[0]
     assert first.cause == "spawn" and "no GPU is that small" in str(first.text)
-    assert not runner.acts.waits_for_gpus
-    await asyncio.wait_for(programs.leave(), PATIENCE_S)
+    assert not runner.executor.waits_for_gpus
+    await asyncio.wait_for(programs.stop_all(), PATIENCE_S)

@@ -20,7 +20,7 @@ async def test_a_running_program_takes_little_memory(tmp_path: Path, services: S
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{section('first', 5)}")  # what is made once is made
     programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
-    await programs.begin()
+    await programs.start_all()
     path.write_text(path.read_text() + section("many", MANY))
 
     gc.collect()
@@ -33,7 +33,7 @@ async def test_a_running_program_takes_little_memory(tmp_path: Path, services: S
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-        await asyncio.wait_for(programs.leave(), PATIENCE_S)
+        await asyncio.wait_for(programs.stop_all(), PATIENCE_S)
 
     assert taken_bytes / MANY < MOST_BYTES
 
@@ -47,4 +47,4 @@ def section(name: str, numprocs: int) -> str:
 
 async def all_run(programs: Programs) -> None:
     for runner in programs.runners.values():
-        await runner.until(lambda runner=runner: True if runner.state is State.RUNNING else None)
+        await runner.wait_until(lambda runner=runner: True if runner.state is State.RUNNING else None)

@@ -17,7 +17,7 @@ from supervisor.host.notices.store import NoticeStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.records.saves import Saves
+from supervisor.runner.records.saves import SaveDurations
 from tests.system.harness import job
 
 PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
@@ -67,18 +67,18 @@ async def programs(tmp_path: Path, services: Services) -> AsyncIterator[Callable
 
     yield make
     for each in made:
-        await asyncio.wait_for(each.leave(), PATIENCE_S)
+        await asyncio.wait_for(each.stop_all(), PATIENCE_S)
 
 
 async def listen(programs: Programs, provider: Provider) -> tuple[NoticeDispatcher, NoticeSink]:
-    notices = NoticeDispatcher(Saves(), 60.0, lambda: programs.runners)
+    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: programs.runners)
     notices.watch_sources([provider])
     return notices, await asyncio.wait_for(provider.sink, PATIENCE_S)
 
 
 async def training(programs: Programs, name: str) -> None:
     runner = programs.runners[name]
-    await asyncio.wait_for(runner.until(lambda: (runner.acts.training.step or 0) > 2 or None), PATIENCE_S)
+    await asyncio.wait_for(runner.wait_until(lambda: (runner.executor.training.step or 0) > 2 or None), PATIENCE_S)
 
 
 async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_and_the_worker_has_left(
@@ -86,15 +86,15 @@ async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_an
 ):
     made = programs(job("count", tmp_path, f"notice_margin = {2 * HOUR_S:g}", STEPS=1_000_000, EVERY=1_000_000))
     notices, sink = await listen(made, provider := Provider())
-    await made.begin()
+    await made.start_all()
     await training(made, "count")
 
     sink.received(notice())
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     runner = made.runners["count"]
-    assert (runner.state, runner.facts.waits_for_host, runner.acts.pid) == (State.BACKOFF, True, None)
-    assert runner.acts.training.checkpoint is not None
+    assert (runner.state, runner.facts.waits_for_host, runner.executor.pid) == (State.BACKOFF, True, None)
+    assert runner.executor.training.checkpoint is not None
     await notices.stop_watching()
 
 
@@ -103,12 +103,12 @@ async def test_a_provider_waits_in_vain_while_a_job_trains_on_with_time_left(
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
     notices, sink = await listen(made, provider := Provider())
-    await made.begin()
+    await made.start_all()
     await training(made, "count")
 
     sink.received(notice())
     runner = made.runners["count"]
-    await asyncio.wait_for(runner.until(lambda: runner.acts.training.checkpoint), PATIENCE_S)
+    await asyncio.wait_for(runner.wait_until(lambda: runner.executor.training.checkpoint), PATIENCE_S)
 
     assert not provider.acknowledged.is_set()
     assert runner.state is not State.BACKOFF
@@ -138,7 +138,7 @@ async def test_a_possible_notice_is_not_answered_until_it_is_certain(
 async def test_a_program_that_an_update_adds_hears_what_holds(tmp_path: Path, programs: Callable[[str], Programs]):
     made = programs(job("count", tmp_path, "autostart = false"))
     notices, sink = await listen(made, Provider())
-    made.on_new = notices.post_current_notice
+    made.on_program_added = notices.post_current_notice
     sink.received(told := notice(10.0))
     conf = tmp_path / "test.conf"
     conf.write_text(conf.read_text() + job("late", tmp_path))
@@ -148,7 +148,7 @@ async def test_a_program_that_an_update_adds_hears_what_holds(tmp_path: Path, pr
 
     late = made.runners["late"]
     assert late.facts.notice == told
-    assert (late.state, late.acts.pid) == (State.BACKOFF, None)
+    assert (late.state, late.executor.pid) == (State.BACKOFF, None)
     await notices.stop_watching()
 
 
@@ -157,7 +157,7 @@ async def test_the_same_notice_twice_acts_once_and_a_moved_one_moves(
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
     notices, sink = await listen(made, Provider())
-    await made.begin()
+    await made.start_all()
     await training(made, "count")
     runner, told = made.runners["count"], notice()
 
@@ -179,7 +179,7 @@ async def test_what_an_earlier_daemon_heard_holds_until_its_source_has_said_all_
     runner, memory = made.runners["count"], NoticeStore(tmp_path)
     told = notice()
     memory.save([RememberedNotice(told, 0.0, is_expired=False)])
-    notices = NoticeDispatcher(Saves(), 60.0, lambda: made.runners, memory, tells_all_s=0.05)
+    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, memory, tells_all_s=0.05)
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
@@ -191,7 +191,7 @@ async def test_what_an_earlier_daemon_heard_holds_until_its_source_has_said_all_
     assert runner.facts.notice == told
 
     sink.troubled("provider", None)
-    await asyncio.wait_for(runner.until(lambda: runner.facts.notice is None or None), PATIENCE_S)
+    await asyncio.wait_for(runner.wait_until(lambda: runner.facts.notice is None or None), PATIENCE_S)
     assert memory.load() == []
     await notices.stop_watching()
 
@@ -200,7 +200,7 @@ async def test_a_provider_is_answered_by_the_daemon_it_tells_again(tmp_path: Pat
     made = programs(job("count", tmp_path, "autostart = false"))
     told = notice()
     NoticeStore(tmp_path).save([RememberedNotice(told, 0.0, is_expired=False)])
-    notices = NoticeDispatcher(Saves(), 60.0, lambda: made.runners, NoticeStore(tmp_path))
+    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, NoticeStore(tmp_path))
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
@@ -218,7 +218,7 @@ async def test_a_source_that_breaks_is_told_of_and_the_others_go_on(
     made = programs(job("count", tmp_path, "autostart = false"))
     broken, works = Provider(), Provider()
     broken.breaks, broken.name = True, "broken"
-    notices = NoticeDispatcher(Saves(), 60.0, lambda: made.runners)
+    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners)
 
     notices.watch_sources([broken, works])
 

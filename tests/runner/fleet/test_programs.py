@@ -24,14 +24,14 @@ async def programs(tmp_path: Path, services: Services) -> Programs:
 
 
 async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: Programs, services: Services):
-    await programs.begin()
+    await programs.start_all()
     renewed = programs.runners["first"] = Runner(programs.runners["first"].config, services)  # not looked back yet
-    leaving = asyncio.create_task(programs.leave())
+    leaving = asyncio.create_task(programs.stop_all())
     await asyncio.sleep(0)
     assert not leaving.done()
 
     del programs.runners["second"]
-    renewed.looked_back.set()
+    renewed.adoption_settled.set()
 
     await asyncio.wait_for(leaving, PATIENCE_S)
 
@@ -39,7 +39,7 @@ async def test_shutdown_goes_on_while_an_update_changes_what_there_is(programs: 
 async def test_any_child_may_be_a_worker_until_all_that_was_left_is_taken_over(programs: Programs):
     assert programs.has_worker(os.getpid())
 
-    await programs.begin()
+    await programs.start_all()
 
     assert not programs.has_worker(os.getpid())
 
@@ -59,19 +59,19 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
     config = load_config(conf, os.environ)
     config.supervisord.childlogdir.mkdir(parents=True, exist_ok=True)
     programs = Programs(config, lambda: config, services)
-    await programs.begin()
+    await programs.start_all()
     runner = programs.runners["first"]
-    await asyncio.wait_for(runner.until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
+    await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.RUNNING or None), PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S):
         while not (tmp_path / "heeds").exists():  # noqa: ASYNC110 - else it ends before it is known that it stops
             await asyncio.sleep(0.01)
     if host_leaves and not is_late:
-        programs.host_leaves()
+        programs.on_host_shutdown()
 
-    leaving = asyncio.create_task(programs.leave())
-    await asyncio.wait_for(runner.until(lambda: runner.state is State.STOPPING or None), PATIENCE_S)
+    leaving = asyncio.create_task(programs.stop_all())
+    await asyncio.wait_for(runner.wait_until(lambda: runner.state is State.STOPPING or None), PATIENCE_S)
     if is_late:
-        programs.host_leaves()
+        programs.on_host_shutdown()
     await asyncio.wait_for(leaving, PATIENCE_S)
 
     assert [each.cause for each in services.ledger.history("first")] == [cause]
@@ -84,7 +84,7 @@ async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_it
     path = tmp_path / "more.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
     programs = Programs(load_config(path, os.environ), lambda: load_config(path, os.environ), services)
-    await programs.begin()
+    await programs.start_all()
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n{TWO}")
     await programs.reread()
 
@@ -92,9 +92,9 @@ async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_it
         if runner.name == "first":
             raise OSError("the disk")
 
-    programs.on_new = refuse
+    programs.on_program_added = refuse
     with pytest.raises(OSError, match="the disk"):
         await asyncio.wait_for(programs.update(), PATIENCE_S)
 
     for name in ("first", "second"):
-        await asyncio.wait_for(programs.runners[name].taken_up.wait(), PATIENCE_S)
+        await asyncio.wait_for(programs.runners[name].startable.wait(), PATIENCE_S)

@@ -7,10 +7,10 @@ import structlog.testing
 
 from supervisor.host.logs.handover import ProgramOutput
 from supervisor.runner.listeners.output import (
-    AT_ONCE,
+    BATCH,
     HELD_BYTES,
     OVERHEAD_BYTES,
-    Printing,
+    OutputPublisher,
 )
 
 
@@ -28,14 +28,14 @@ def test_all_of_a_thread_s_words_arrive_in_order_with_turns_for_others():
     async def run() -> tuple[list[bytes], int]:
         delivered: list[bytes] = []
         taken = 0
-        printing = Printing()
-        words = [b"%d" % number for number in range(5 * AT_ONCE)]
-        thread = threading.Thread(target=lambda: [printing.heard(output(word)) for word in words])
+        printing = OutputPublisher()
+        words = [b"%d" % number for number in range(5 * BATCH)]
+        thread = threading.Thread(target=lambda: [printing.on_output(output(word)) for word in words])
         thread.start()
         thread.join()
         await turns()
         assert not delivered, "nobody is there yet"
-        printing.begin(lambda each: delivered.append(each.data))
+        printing.start(lambda each: delivered.append(each.data))
         while len(delivered) < len(words):
             taken += 1
             await asyncio.sleep(0)
@@ -50,14 +50,14 @@ def test_all_of_a_thread_s_words_arrive_in_order_with_turns_for_others():
 def test_what_does_not_fit_is_missed_and_said_once():
     async def run() -> int:
         delivered: list[bytes] = []
-        printing = Printing()
-        printing.begin(lambda each: delivered.append(each.data))
+        printing = OutputPublisher()
+        printing.start(lambda each: delivered.append(each.data))
         piece = bytes(HELD_BYTES // 10)
         for _ in range(30):
-            printing.heard(output(piece))
-        printing.missed(5)
+            printing.on_output(output(piece))
+        printing.on_missed(5)
         await turns()
-        printing.heard(output(b"after"))
+        printing.on_output(output(b"after"))
         await turns()
         assert delivered[-1] == b"after"
         assert (len(delivered) - 1) * (len(piece) + OVERHEAD_BYTES) <= HELD_BYTES

@@ -12,7 +12,7 @@ from supervisor.config import load_config
 from supervisor.core.program.effects import SelectCheckpoint
 from supervisor.core.program.events import Event, SelectionFailed
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.program.executor import Acts
+from supervisor.runner.program.executor import EffectExecutor
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
@@ -22,14 +22,16 @@ async def test_a_host_without_a_thread_left_is_told_as_a_failure_that_may_pass(
 ):
     path, told = tmp_path / "test.conf", asyncio.Queue[Event]()
     path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
-    acts = Acts(load_config(path, os.environ).programs["digits"], services, told.put_nowait, structlog.get_logger())
+    executor = EffectExecutor(
+        load_config(path, os.environ).programs["digits"], services, told.put_nowait, structlog.get_logger()
+    )
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        acts.perform(SelectCheckpoint(1))
+        executor.execute(SelectCheckpoint(1))
         failed = await asyncio.wait_for(told.get(), PATIENCE_S)
 
     assert isinstance(failed, SelectionFailed)

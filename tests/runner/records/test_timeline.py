@@ -19,7 +19,7 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.timeline import KEPT, Story, words
+from supervisor.runner.records.timeline import KEPT, Timeline, describe
 
 NONSENSE: Any = []  # an exit status that no cell can understand
 
@@ -35,56 +35,57 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     config = load_config(path, os.environ).programs["sleeper"]
     config = replace(config, stdout_logfile=None, stderr_logfile=None)
     runner = Runner(config, services)
-    runner.taken_up.set()
+    runner.startable.set()
     yield runner
     await runner.retire("shutdown")
-    if runner.acts.send_signal(signal.SIGKILL):  # the runner was told a lie about its end
-        await runner.until(lambda: runner.acts.pid is None or None)
+    if runner.executor.send_signal(signal.SIGKILL):  # the runner was told a lie about its end
+        await runner.wait_until(lambda: runner.executor.pid is None or None)
     logs.close()
     ledger.close()
 
 
 def test_an_event_is_told_with_what_is_known_of_it():
-    assert words(fact.WorkerExited(3, signal=9)) == "worker exited (signal 9)"
-    assert words(order.RecordEnd(3, "crash", "exit status 1")) == "record end (cause crash, text exit status 1)"
-    assert words(fact.StopRequested()) == "stop requested"
-    assert words(fact.WorkerExited(3, code=0)) == "worker exited (code 0)"
+    assert describe(fact.WorkerExited(3, signal=9)) == "worker exited (signal 9)"
+    assert describe(order.RecordEnd(3, "crash", "exit status 1")) == "record end (cause crash, text exit status 1)"
+    assert describe(fact.StopRequested()) == "stop requested"
+    assert describe(fact.WorkerExited(3, code=0)) == "worker exited (code 0)"
 
 
 def test_what_is_empty_is_not_told_and_sets_are_told_as_lists():
-    assert words(order.SelectCheckpoint(3)) == "select checkpoint"
-    assert words(order.Spawn(3)) == "spawn"
-    assert words(order.Spawn(3, microbatches=4)) == "spawn (microbatches 4)"
+    assert describe(order.SelectCheckpoint(3)) == "select checkpoint"
+    assert describe(order.Spawn(3)) == "spawn"
+    assert describe(order.Spawn(3, microbatches=4)) == "spawn (microbatches 4)"
     avoided = order.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), before=40)
-    assert words(avoided) == "select checkpoint (avoid step-1 step-2, before 40)"
+    assert describe(avoided) == "select checkpoint (avoid step-1 step-2, before 40)"
     assert (
-        words(order.RememberSilences((("step", 2.5), ("save", 10.0)))) == "remember silences (longest step 2.5 save 10)"
+        describe(order.RememberSilences((("step", 2.5), ("save", 10.0))))
+        == "remember silences (longest step 2.5 save 10)"
     )
 
 
 def test_events_that_change_nothing_are_left_out_and_the_oldest_go():
-    story = Story()
+    story = Timeline()
     story.add(fact.StepsDone(1, 1), State.RUNNING, State.RUNNING, 1, [], None)
     for number in range(KEPT + 5):
         story.add(fact.StepsDone(1, number), State.STARTING, State.RUNNING, number, [], None)
 
-    assert len(story.last(10_000)) == KEPT
-    assert [each.attempt for each in story.last(2)] == [KEPT + 3, KEPT + 4]
+    assert len(story.last_entries(10_000)) == KEPT
+    assert [each.attempt for each in story.last_entries(2)] == [KEPT + 3, KEPT + 4]
 
 
 async def test_a_start_and_a_stop_are_in_the_story(runner: Runner):
     runner.post(fact.StartRequested())
     runner.post(fact.StopRequested())
-    await runner.until(lambda: runner.state is State.STOPPED or None)
+    await runner.wait_until(lambda: runner.state is State.STOPPED or None)
 
-    told = [(each.event, each.was, each.state) for each in runner.story.last(20)]
+    told = [(each.event, each.was, each.state) for each in runner.timeline.last_entries(20)]
     assert told == [
         ("start requested", "STOPPED", "STARTING"),
         ("spawn succeeded", "STARTING", "RUNNING"),
         ("stop requested", "RUNNING", "STOPPING"),
         ("worker exited (signal 15)", "STOPPING", "STOPPED"),
     ]
-    assert "spawn" in runner.story.last(20)[0].effects
+    assert "spawn" in runner.timeline.last_entries(20)[0].effects
 
 
 async def test_an_error_of_our_own_is_logged_with_the_story_and_supervision_goes_on(runner: Runner):
@@ -98,14 +99,14 @@ async def test_an_error_of_our_own_is_logged_with_the_story_and_supervision_goes
     assert "start requested: STOPPED -> STARTING" in error["story"][0]
     assert runner.state is State.BACKOFF
     assert "internal error" in (runner.reason or "")
-    assert "internal error" in runner.story.last(1)[0].event
+    assert "internal error" in runner.timeline.last_entries(1)[0].event
 
 
 async def test_an_event_that_nobody_knows_changes_nothing(runner: Runner):
     runner.post(fact.StartRequested())
-    pid = runner.acts.pid
+    pid = runner.executor.pid
 
     with capture_logs():
         runner.post(object())  # type: ignore[arg-type]
 
-    assert (runner.state, runner.acts.pid) == (State.RUNNING, pid)
+    assert (runner.state, runner.executor.pid) == (State.RUNNING, pid)

@@ -29,44 +29,44 @@ SPENT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
+class DurationStats:
     """How often something was timed, how long it took in all, and the last time (seconds)."""
 
     count: int = 0
     sum_s: float = 0.0
     last_s: float | None = None
 
-    def after(self, span_s: float) -> Self:
+    def plus(self, span_s: float) -> Self:
         """The same, with one more."""
         return replace(self, count=self.count + 1, sum_s=self.sum_s + span_s, last_s=span_s)
 
 
-_NEVER = Spans()
+_NEVER = DurationStats()
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class Tally:
+class ProgramCounters:
     """The counts of one program. `ended`: attempts that are over, by cause; `spent_s`: seconds, by what took them."""
 
     attempts: int = 0
-    ended: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    spent_s: dict[str, float] = field(default_factory=dict)
+    ended_by_cause: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    state_s: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     repeated_steps: int = 0
     progressed_wall_at: float | None = None
-    refused: int = 0
-    saves_failed: int = 0
-    save: Spans = _NEVER
-    stall: Spans = _NEVER
-    flush: Spans = _NEVER  # from the request to the checkpoint on the disk
+    refused_checkpoints: int = 0
+    failed_saves: int = 0
+    save: DurationStats = _NEVER
+    stall: DurationStats = _NEVER
+    flush: DurationStats = _NEVER  # from the request to the checkpoint on the disk
     _step: int | None = None  # of the present attempt
     _furthest: int = 0
     _asked_at: dict[int, float] = field(default_factory=dict)
     _is_repeating: bool = False  # an adopted worker says once more what it said to an earlier daemon
     _since: float = field(default_factory=time.monotonic)
 
-    def ordered(self, effect: order.Effect, now: float) -> None:
+    def on_effect(self, effect: order.Effect, now: float) -> None:
         """The core gave an order."""
         match effect:
             case order.Spawn():
@@ -80,9 +80,12 @@ class Tally:
                 while len(self._asked_at) > ASKED_KEPT:
                     del self._asked_at[next(iter(self._asked_at))]
             case order.RecordEnd():
-                self.ended = {**self.ended, effect.cause: self.ended.get(effect.cause, 0) + 1}
+                self.ended_by_cause = {
+                    **self.ended_by_cause,
+                    effect.cause: self.ended_by_cause.get(effect.cause, 0) + 1,
+                }
 
-    def heard(self, message: messages.FromWorker, now: float) -> None:
+    def on_message(self, message: messages.FromWorker, now: float) -> None:
         """The worker said something."""
         if self._is_repeating:
             self._hear_again(message)
@@ -95,20 +98,20 @@ class Tally:
                 self._progressed(message.step)
             case messages.Committed():
                 self._progressed(message.step)
-                self.save = self.save.after(message.save_s)
-                self.stall = self.stall.after(message.stall_s)
+                self.save = self.save.plus(message.save_s)
+                self.stall = self.stall.plus(message.stall_s)
                 asked_at = [self._asked_at.pop(each) for each in message.flushes if each in self._asked_at]
                 if asked_at:
-                    self.flush = self.flush.after(now - min(asked_at))
+                    self.flush = self.flush.plus(now - min(asked_at))
             case messages.SaveFailed():
-                self.saves_failed += 1
+                self.failed_saves += 1
                 for each in message.flushes:
                     self._asked_at.pop(each, None)
 
-    def stood(self, state: State, now: float) -> None:
+    def on_state_change(self, state: State, now: float) -> None:
         """The program was in `state` from the last call until now."""
         spent = SPENT.get(state, "down")
-        self.spent_s[spent] = self.spent_s.get(spent, 0.0) + now - self._since
+        self.state_s[spent] = self.state_s.get(spent, 0.0) + now - self._since
         self._since = now
 
     def _hear_again(self, message: messages.FromWorker) -> None:

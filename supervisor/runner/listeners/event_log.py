@@ -15,29 +15,29 @@ MAX_BYTES = 16 << 20  # of what clients sent (REMOTE_COMMUNICATION), which may b
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LoggedEvent:
     """One occurrence and its number."""
 
     serial: int
     wall_at: float
     occurrence: Occurrence
 
-    def facts(self) -> Mapping[str, Fact]:
+    def fields(self) -> Mapping[str, Fact]:
         """Everything about it, flat."""
         told = self.occurrence
         return {"program": told.program, "group": told.group, **told.facts}
 
 
-class Stream:
+class EventLog:
     """The last KEPT occurrences. Serials count from 0 with each daemon; `id` tells its stream from another's."""
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(4)
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[LoggedEvent] = deque()
         self._bytes = 0
         self._serial = 0
         self._more = Once()
-        self.is_over = False
+        self.is_closed = False
         """Whether no more will come."""
 
     @property
@@ -50,9 +50,9 @@ class Stream:
         """The number of the oldest one that is kept."""
         return self._entries[0].serial if self._entries else self._serial
 
-    def add(self, occurrence: Occurrence) -> Entry:
+    def append(self, occurrence: Occurrence) -> LoggedEvent:
         """Takes one in; watchers wake up."""
-        entry = Entry(self._serial, time.time(), replace(occurrence, payload=None))  # which is for listeners only
+        entry = LoggedEvent(self._serial, time.time(), replace(occurrence, payload=None))  # which is for listeners only
         self._serial += 1
         self._entries.append(entry)
         self._bytes += _size(entry)
@@ -62,23 +62,23 @@ class Stream:
         self._more = Once()
         return entry
 
-    def after(self, serial: int, most: int) -> list[Entry]:
+    def read_from(self, serial: int, most: int) -> list[LoggedEvent]:
         """Those from this number on, `most` at once."""
         if not self._entries or serial >= self._serial:
             return []
         start = max(0, serial - self.first_serial)
         return list(itertools.islice(self._entries, start, start + most))
 
-    async def more(self) -> None:
+    async def wait_for_more(self) -> None:
         """Waits for the next one, or the end."""
-        if not self.is_over:
+        if not self.is_closed:
             await self._more.wait()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """No more will come: watchers leave."""
-        self.is_over = True
+        self.is_closed = True
         self._more.set()
 
 
-def _size(entry: Entry) -> int:
+def _size(entry: LoggedEvent) -> int:
     return sum(len(each) for each in entry.occurrence.facts.values() if isinstance(each, str))

@@ -18,7 +18,7 @@ from supervisor.protocol import messages
 KEEP_EVERY_S = 10.0  # a daemon that is killed loses track of no more; one row a job, so no load
 
 
-class Books:
+class GoodputRecorder:
     """The account of one job. Monotonic seconds."""
 
     __slots__ = ("_account", "_adopting", "_kept_as", "_kept_at", "_ledger", "_program", "_silent")
@@ -32,14 +32,14 @@ class Books:
         self._adopting = False
         self._silent = False  # adopted, and not heard of: perhaps a zombie
 
-    def open(self, kept: Kept | None, last_attempt: int) -> None:
+    def open_account(self, kept: Kept | None, last_attempt: int) -> None:
         """Goes on where an earlier daemon left off; nothing is booked before. Later calls do nothing."""
         if self._account is None:
             now = time.monotonic()
             since = now if kept is None else now - kept.ago_s
             self._account = Account(since, Standing(last_attempt) if kept is None else kept.standing)
 
-    def adopted(self, attempt: int, age_s: float) -> None:
+    def on_adopted(self, attempt: int, age_s: float) -> None:
         """The worker of an earlier daemon lives: what it did meanwhile, it will say."""
         account = self._account
         if account is not None:
@@ -47,14 +47,14 @@ class Books:
             if account.attempt != attempt:
                 account.begun(attempt, time.monotonic() - age_s)
 
-    def lost(self, wanted: bool, step: int | None, lived_for_s: float | None) -> None:
+    def on_worker_lost(self, wanted: bool, step: int | None, lived_for_s: float | None) -> None:
         """No worker was found. It made `step`, as far as its checkpoints tell, and lived until so many seconds ago."""
         if self._account is not None:
             self._account.found_dead(wanted, step, None if lived_for_s is None else time.monotonic() - lived_for_s)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def ordered(self, effect: order.Effect, now: float) -> None:
+    def on_effect(self, effect: order.Effect, now: float) -> None:
         """The core gave an order."""
         account = self._account
         if account is None:
@@ -65,11 +65,11 @@ class Books:
                 account.found_dead(True, None, None)
             case order.Spawn():
                 account.ended(now)
-                self._keep(now)
+                self._save(now)
                 account.begun(effect.attempt, now)
-                self._keep(now)
+                self._save(now)
 
-    def heard(self, message: messages.FromWorker, now: float) -> None:
+    def on_message(self, message: messages.FromWorker, now: float) -> None:
         """The worker said something."""
         account = self._account
         if account is None:
@@ -83,7 +83,7 @@ class Books:
             case messages.Committed() if message.ago_s is None:
                 account.committed(message.stall_s)
 
-    def stood(self, facts: ProgramFacts, now: float) -> None:
+    def on_settled(self, facts: ProgramFacts, now: float) -> None:
         """Where the program stands, after anything that may have changed it."""
         account = self._account
         if account is None:
@@ -92,7 +92,7 @@ class Books:
         account.stood(facts, now)
         standing_as = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as
         if standing_as != self._kept_as or now - self._kept_at >= KEEP_EVERY_S:
-            self._keep(now)
+            self._save(now)
 
     # --- what comes of it ---------------------------------------------------------------------------------------------
 
@@ -103,16 +103,16 @@ class Books:
         self._account.passed(time.monotonic())
         return self._account.total_s
 
-    def keep(self) -> tuple[Spent, float] | None:
+    def save(self) -> tuple[Spent, float] | None:
         """Into the ledger with it; gives what is going on, and for how many seconds that is not booked yet."""
         if self._account is None:
             return None
         now = time.monotonic()
         self._account.passed(now)
-        self._keep(now)
+        self._save(now)
         return self._account.open_as, max(0.0, now - self._account.since)
 
-    def _keep(self, now: float) -> None:
+    def _save(self, now: float) -> None:
         account = self._account
         if account is not None:
             standing = account.standing

@@ -10,26 +10,26 @@ from supervisor.host.processes import marks
 from supervisor.host.resources.gpus import ANSWERS_WITHIN_S, Gpus
 from supervisor.protocol import messages
 from supervisor.runner.attempt.services import Services
-from supervisor.runner.attempt.standby import Reserve
+from supervisor.runner.attempt.standby import StandbyHolder
 
 AGAIN_S = 0.2  # between two looks; the driver gives memory back within a second or two of the process' end
 
 
-class GpuWaiting:
-    """Holds back the starts of one program. `reserve`: has what is to be its next attempt, and may hold memory.
+class GpuGate:
+    """Holds back the starts of one program. `standby`: has what is to be its next attempt, and may hold memory.
 
     Meanwhile what is said to the attempt is kept for it.
     """
 
-    __slots__ = ("_config", "_reserve", "_services", "_unsaid", "attempt")
+    __slots__ = ("_config", "_services", "_standby", "_unsent", "attempt")
 
-    def __init__(self, config: ProgramConfig, services: Services, reserve: Reserve | None) -> None:
+    def __init__(self, config: ProgramConfig, services: Services, standby: StandbyHolder | None) -> None:
         self.attempt: int | None = None
         """The one that waits."""
         self._config = config
         self._services = services
-        self._reserve = reserve
-        self._unsaid: list[messages.ToWorker] = []
+        self._standby = standby
+        self._unsent: list[messages.ToWorker] = []
 
     @property
     def applies(self) -> bool:
@@ -37,54 +37,56 @@ class GpuWaiting:
         gpus = self._services.gpus
         return self._config.job is not None and gpus is not None and gpus.can_ask
 
-    def hold(self, attempt: int) -> float:
+    def hold_back(self, attempt: int) -> float:
         """The attempt waits from now on, at most so many seconds: `gpu_wait`, and the driver's last answer."""
         self.attempt = attempt
         return (self._config.job.gpu_wait if self._config.job is not None else 0.0) + ANSWERS_WITHIN_S
 
-    def keep(self, message: messages.ToWorker) -> bool:
+    def buffer_message(self, message: messages.ToWorker) -> bool:
         """Keeps what is said to the attempt; False if none waits."""
         if self.attempt is not None:
-            self._unsaid.append(message)
+            self._unsent.append(message)
         return self.attempt is not None
 
-    def end(self, attempt: int) -> bool:
+    def cancel(self, attempt: int) -> bool:
         """The attempt is not to start any more; whether it waited."""
         if self.attempt != attempt:
             return False
         self.attempt = None
-        self._unsaid.clear()
+        self._unsent.clear()
         return True
 
-    async def until_fit(self, attempt: int, last_pid: int | None) -> tuple[Verdict | None, list[messages.ToWorker]]:
+    async def wait_until_fit(
+        self, attempt: int, last_pid: int | None
+    ) -> tuple[Verdict | None, list[messages.ToWorker]]:
         """Waits, at most `gpu_wait`, for the memory of the last attempt's process. The last verdict, None if the
         attempt was ended meanwhile; and what was said to it.
         """
         job, gpus = self._config.job, self._services.gpus
         assert job is not None and gpus is not None  # it applies
-        verdict = await self._look_until(gpus, attempt, last_pid, job.gpu_wait)
+        verdict = await self._judge_until(gpus, attempt, last_pid, job.gpu_wait)
         if self.attempt != attempt:
             return None, []
         self.attempt = None
-        unsaid, self._unsaid = self._unsaid, []
+        unsaid, self._unsent = self._unsent, []
         return verdict, unsaid
 
-    async def _look_until(self, gpus: Gpus, attempt: int, last_pid: int | None, limit_s: float) -> Verdict:
+    async def _judge_until(self, gpus: Gpus, attempt: int, last_pid: int | None, limit_s: float) -> Verdict:
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
         while True:
-            verdict = await self._look(gpus, attempt, last_pid)
+            verdict = await self._judge(gpus, attempt, last_pid)
             if verdict.waits is None or loop.time() >= until:
                 return verdict
             await asyncio.sleep(AGAIN_S)
 
-    async def _look(self, gpus: Gpus, attempt: int, last_pid: int | None) -> Verdict:
+    async def _judge(self, gpus: Gpus, attempt: int, last_pid: int | None) -> Verdict:
         try:
             found = await gpus.ask(gpus.look)
         except TimeoutError:
             return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
         marked = marks.mark(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
-        standby = self._reserve.pid if self._reserve is not None else None
+        standby = self._standby.pid if self._standby is not None else None
         holders = {pid for each in found for pid in each.pids} - {standby}
         mine = {pid for pid in holders if pid == last_pid or (marks.of_process(pid) or "").startswith(marked)}
         return judge(found, gpus.known, visible_to(self._config.environment, os.environ), mine)

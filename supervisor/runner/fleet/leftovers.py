@@ -13,13 +13,13 @@ from supervisor.host.processes import leftovers, tree
 log = structlog.get_logger()
 
 
-class Strays:
+class LeftoverProcesses:
     """Those of all programs that are being ended."""
 
     def __init__(self) -> None:
         self._ending: dict[asyncio.Event, Sequence[psutil.Process]] = {}
 
-    async def end(
+    async def end_all(
         self, name: str, strays: Sequence[psutil.Process], patience_s: float, stop_signal: signal.Signals
     ) -> bool:
         """Whether none of them runs any more: two workers for one job must never be."""
@@ -47,10 +47,10 @@ class Strays:
             del self._ending[ended]
             ended.set()
 
-    async def gone(self) -> None:
+    async def wait_until_gone(self) -> None:
         """Waits until all have ended, in the time that they are given."""
         await asyncio.gather(*(ended.wait() for ended in self._ending))
 
-    def kill(self) -> None:
+    def kill_all(self) -> None:
         """Their time is over."""
         tree.kill(each for strays in self._ending.values() for each in strays if each.is_running())

@@ -14,15 +14,15 @@ from supervisor.core.listeners import pool as listeners
 from supervisor.core.listeners.occurrences import Occurrence
 from supervisor.core.listeners.pool import Listener, Pool, Standing
 from supervisor.protocol.wording import counted
-from supervisor.runner.listeners.stream import Stream
+from supervisor.runner.listeners.event_log import EventLog
 
-TOLD_EVERY_S = 10.0  # how often the log says that events are dropped, while they are
+LOG_EVERY_S = 10.0  # how often the log says that events are dropped, while they are
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class ListenerStanding:
+class ListenerStatus:
     """What `status` says of a listener. The counts are the pool's, since the daemon's start."""
 
     standing: Standing | None
@@ -54,24 +54,24 @@ class PoolCounts:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _PoolEntry:
     """A pool, what it subscribes to, and how its listeners are written to."""
 
     pool: Pool
     events: frozenset[str]
     writers: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
-    told_at: float = float("-inf")
+    logged_at: float = float("-inf")
 
 
-class Listening:
+class ListenerHub:
     """The pools by name, and the stream. All of it belongs to the event loop's thread. `server`: the identifier."""
 
     def __init__(self, server: str = "supervisor") -> None:
-        self.stream = Stream()
+        self.log = EventLog()
         self._server = server
         self._serials = 0  # of what listeners are told; watchers count otherwise, as ticks are not for them
-        self._desks: dict[str, _Desk] = {}
+        self._pools: dict[str, _PoolEntry] = {}
         self._changed = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
 
@@ -81,7 +81,7 @@ class Listening:
         """Something happened."""
         for occurrence in told:
             if occurrence.is_for_all:
-                self.stream.add(occurrence)
+                self.log.append(occurrence)
             self._offer(occurrence)
 
     def _offer(self, occurrence: Occurrence) -> None:
@@ -91,67 +91,67 @@ class Listening:
         payload = occurrence.payload
         if isinstance(payload, str):
             payload = payload.encode(errors="replace")
-        for desk in self._desks.values():
+        for desk in self._pools.values():
             if occurrences.is_one_of(occurrence.name, desk.events):
-                self._do(desk, desk.pool.offer(serial, occurrence.name, payload, _now()))
+                self._execute(desk, desk.pool.offer(serial, occurrence.name, payload, _now()))
 
     def subscribe(self, pool: str, config: ListenerConfig) -> None:
         """There is such a pool from now on, or it asks for something else now."""
         events = frozenset(config.events)
-        desk = self._desks.get(pool)
+        desk = self._pools.get(pool)
         if desk is None:
-            self._desks[pool] = _Desk(Pool(pool, self._server, config.buffer_size), events)
+            self._pools[pool] = _PoolEntry(Pool(pool, self._server, config.buffer_size), events)
         else:
             desk.events, desk.pool.capacity = events, config.buffer_size
-        self._tick_if_wanted()
+        self._start_or_stop_ticks()
 
     def unsubscribe(self, pool: str) -> None:
         """Nothing of the pool is in use any more; what waits there is forgotten."""
-        desk = self._desks.pop(pool, None)
+        desk = self._pools.pop(pool, None)
         if desk is None:
             return
         if desk.timer is not None:
             desk.timer.cancel()
         if desk.pool.waiting:
             log.warning("listener.removed", pool=pool, events_not_delivered=desk.pool.waiting)
-        self._tick_if_wanted()
+        self._start_or_stop_ticks()
 
     # --- listeners ----------------------------------------------------------------------------------------------------
 
-    def opened(self, pool: str, name: str, write: Callable[[bytes], None]) -> None:
+    def add_listener(self, pool: str, name: str, write: Callable[[bytes], None]) -> None:
         """A listener's process was started; `write` reaches its standard input."""
-        if (desk := self._desks.get(pool)) is not None:
+        if (desk := self._pools.get(pool)) is not None:
             desk.writers[name] = write
             desk.pool.opened(name)
 
-    def stood(self, pool: str, name: str, is_up: bool) -> None:
+    def set_running(self, pool: str, name: str, is_up: bool) -> None:
         """A listener runs, or does not."""
-        if (desk := self._desks.get(pool)) is not None:
-            self._do(desk, desk.pool.stood(name, is_up, _now()))
+        if (desk := self._pools.get(pool)) is not None:
+            self._execute(desk, desk.pool.stood(name, is_up, _now()))
 
-    def heard(self, pool: str, name: str, data: bytes) -> None:
+    def on_output(self, pool: str, name: str, data: bytes) -> None:
         """A listener wrote something."""
-        if (desk := self._desks.get(pool)) is not None:
-            self._do(desk, desk.pool.heard(name, data, _now()))
+        if (desk := self._pools.get(pool)) is not None:
+            self._execute(desk, desk.pool.heard(name, data, _now()))
 
-    def deaf(self, pool: str, name: str) -> None:
+    def on_stdin_closed(self, pool: str, name: str) -> None:
         """A listener reads no more."""
-        if (desk := self._desks.get(pool)) is not None:
-            self._do(desk, desk.pool.deaf(name, _now()))
+        if (desk := self._pools.get(pool)) is not None:
+            self._execute(desk, desk.pool.deaf(name, _now()))
 
-    def closed(self, pool: str, name: str) -> None:
+    def remove_listener(self, pool: str, name: str) -> None:
         """A listener's process is gone."""
-        if (desk := self._desks.get(pool)) is not None:
+        if (desk := self._pools.get(pool)) is not None:
             desk.writers.pop(name, None)
-            self._do(desk, desk.pool.closed(name, _now()))
+            self._execute(desk, desk.pool.closed(name, _now()))
 
-    def standing(self, pool: str, name: str) -> ListenerStanding | None:
+    def status_of(self, pool: str, name: str) -> ListenerStatus | None:
         """Where a listener stands; None if there is no such pool."""
-        desk = self._desks.get(pool)
+        desk = self._pools.get(pool)
         if desk is None:
             return None
         listener: Listener | None = desk.pool.listener(name)
-        return ListenerStanding(
+        return ListenerStatus(
             listener.standing if listener else None,
             listener.why if listener else None,
             desk.pool.waiting,
@@ -160,22 +160,22 @@ class Listening:
             desk.pool.refused,
         )
 
-    def counts(self) -> dict[str, PoolCounts]:
+    def pool_counts(self) -> dict[str, PoolCounts]:
         """How each pool does."""
-        pools = [desk.pool for desk in self._desks.values()]
+        pools = [desk.pool for desk in self._pools.values()]
         return {each.name: PoolCounts(each.waiting, each.accepted, each.refused, each.dropped) for each in pools}
 
-    async def heard_out(self, patience_s: float) -> None:
+    async def wait_until_answered(self, patience_s: float) -> None:
         """Waits until the listeners that work have answered all that happened, for so long at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                while any(_works(each.pool) for each in self._desks.values()):
+                while any(_has_unanswered(each.pool) for each in self._pools.values()):
                     self._changed.clear()
                     await self._changed.wait()
 
     def close(self) -> None:
         """Nothing more happens."""
-        self.stream.end()
+        self.log.close()
         self._stop_ticks()
 
     def _stop_ticks(self) -> None:
@@ -185,7 +185,7 @@ class Listening:
 
     # --- underneath ---------------------------------------------------------------------------------------------------
 
-    def _do(self, desk: _Desk, effects: Iterable[listeners.Effect]) -> None:
+    def _execute(self, desk: _PoolEntry, effects: Iterable[listeners.Effect]) -> None:
         for effect in effects:
             match effect:
                 case listeners.Send():
@@ -196,15 +196,15 @@ class Listening:
                     answer = effect.answer[:80].decode(errors="replace")
                     log.warning("listener.refused", program=effect.listener, event_name=effect.event, answer=answer)
                 case listeners.Dropped():
-                    self._tell_dropped(desk, effect)
-        self._arm(desk)
+                    self._log_dropped(desk, effect)
+        self._arm_timer(desk)
         self._changed.set()
 
-    def _tell_dropped(self, desk: _Desk, dropped: listeners.Dropped) -> None:
+    def _log_dropped(self, desk: _PoolEntry, dropped: listeners.Dropped) -> None:
         """At once, then every few seconds while it goes on: a flood of events must not become one of the log."""
-        if _now() - desk.told_at < TOLD_EVERY_S:
+        if _now() - desk.logged_at < LOG_EVERY_S:
             return
-        desk.told_at = _now()
+        desk.logged_at = _now()
         log.error(
             "listener.event_dropped",
             pool=desk.pool.name,
@@ -214,20 +214,20 @@ class Listening:
             remedy="its listeners don't keep up, or are down: look at status; or raise buffer_size",
         )
 
-    def _arm(self, desk: _Desk) -> None:
+    def _arm_timer(self, desk: _PoolEntry) -> None:
         if desk.timer is not None:
             desk.timer.cancel()
         deadline_at = desk.pool.deadline()
         loop = asyncio.get_running_loop()
-        desk.timer = None if deadline_at is None else loop.call_at(deadline_at, self._expire, desk)
+        desk.timer = None if deadline_at is None else loop.call_at(deadline_at, self._on_timer, desk)
 
-    def _expire(self, desk: _Desk) -> None:
+    def _on_timer(self, desk: _PoolEntry) -> None:
         desk.timer = None
-        self._do(desk, desk.pool.expire(_now()))
+        self._execute(desk, desk.pool.expire(_now()))
 
-    def _tick_if_wanted(self) -> None:
+    def _start_or_stop_ticks(self) -> None:
         """Ticks are made only while a listener wants them."""
-        is_wanted = any(occurrences.wants_ticks(desk.events) for desk in self._desks.values())
+        is_wanted = any(occurrences.wants_ticks(desk.events) for desk in self._pools.values())
         if is_wanted and self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         elif not is_wanted:
@@ -240,7 +240,7 @@ class Listening:
             self.publish(occurrences.ticks(due_wall_s))
 
 
-def _works(pool: Pool) -> bool:
+def _has_unanswered(pool: Pool) -> bool:
     """Whether somebody is there to answer what it has not."""
     return pool.unanswered > 0 and any(each.is_up and each.standing is not Standing.UNKNOWN for each in pool.listeners)
 

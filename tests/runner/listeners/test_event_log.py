@@ -3,18 +3,18 @@
 import asyncio
 
 from supervisor.core.listeners.occurrences import daemon_running, remote
-from supervisor.runner.listeners import stream as stream_of
-from supervisor.runner.listeners.stream import Stream
+from supervisor.runner.listeners import event_log
+from supervisor.runner.listeners.event_log import EventLog
 
 
-def serials(stream: Stream, after: int, most: int = 100) -> list[int]:
-    return [each.serial for each in stream.after(after, most)]
+def serials(stream: EventLog, after: int, most: int = 100) -> list[int]:
+    return [each.serial for each in stream.read_from(after, most)]
 
 
 def test_a_watcher_reads_from_where_it_stands():
-    stream = Stream()
+    stream = EventLog()
     for _ in range(5):
-        stream.add(daemon_running())
+        stream.append(daemon_running())
 
     assert serials(stream, 0) == [0, 1, 2, 3, 4]
     assert serials(stream, 3) == [3, 4]
@@ -23,41 +23,41 @@ def test_a_watcher_reads_from_where_it_stands():
 
 
 def test_only_the_last_are_kept():
-    stream = Stream()
-    for _ in range(stream_of.KEPT + 3):
-        stream.add(daemon_running())
+    stream = EventLog()
+    for _ in range(event_log.KEPT + 3):
+        stream.append(daemon_running())
 
     assert stream.first_serial == 3
     assert serials(stream, 0, most=2) == [3, 4]
-    assert serials(stream, stream.next_serial - 1) == [stream_of.KEPT + 2]
+    assert serials(stream, stream.next_serial - 1) == [event_log.KEPT + 2]
 
 
 def test_what_clients_send_is_bounded_in_bytes():
-    stream = Stream()
+    stream = EventLog()
     for _ in range(3):
-        stream.add(remote("t", "x" * (stream_of.MAX_BYTES // 2)))
+        stream.append(remote("t", "x" * (event_log.MAX_BYTES // 2)))
 
     assert serials(stream, 0) == [2]
 
 
 def test_watchers_do_not_wait_for_what_will_not_come():
     async def watch() -> bool:
-        stream = Stream()
-        waiting = asyncio.create_task(stream.more())
+        stream = EventLog()
+        waiting = asyncio.create_task(stream.wait_for_more())
         await asyncio.sleep(0)
-        stream.end()
-        await asyncio.wait_for(asyncio.gather(waiting, stream.more()), 5)
-        return stream.is_over
+        stream.close()
+        await asyncio.wait_for(asyncio.gather(waiting, stream.wait_for_more()), 5)
+        return stream.is_closed
 
     assert asyncio.run(watch())
 
 
 def test_who_waits_is_woken_by_the_next():
     async def watch() -> list[int]:
-        stream = Stream()
-        waiting = asyncio.create_task(stream.more())
+        stream = EventLog()
+        waiting = asyncio.create_task(stream.wait_for_more())
         await asyncio.sleep(0)
-        stream.add(daemon_running())
+        stream.append(daemon_running())
         await asyncio.wait_for(waiting, 5)
         return serials(stream, 0)
 
