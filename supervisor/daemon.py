@@ -1,15 +1,12 @@
 """The command `supervisord`: its options, what it checks before it begins, and its exit status."""
 
-import supervisor.host.service.imports  # noqa: F401 - before whatever it keeps small
-
-# isort: split
-
-from supervisor.host.service import collector  # before what is loaded besides
+import supervisor.host.service.slim_imports  # noqa: F401 - has to come first
 
 # isort: split
 
 import asyncio
 import contextlib
+import gc
 import getpass
 import os
 import signal
@@ -24,11 +21,12 @@ from supervisor.config import Config, ConfigError, load_config, options
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
 from supervisor.control.http.sockets import ListenError
-from supervisor.host.daemon_log.log import DaemonLog
+from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.notices.sources import UnknownSourceError
 from supervisor.host.processes import limits
-from supervisor.host.processes.process import SpawnError, credentials
+from supervisor.host.processes.credentials import find_credentials
+from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.service.background import (
     Background,
     Foreground,
@@ -42,10 +40,10 @@ from supervisor.host.service.single_instance import (
     pid_file,
     refuse_beside_supervisor,
 )
+from supervisor.lifecycle import SIGNALS, Supervisord, notice_sources
 from supervisor.protocol.wording import counted
-from supervisor.supervisord import SIGNALS, Supervisord, notice_sources
 
-collector.is_over()
+gc.freeze()  # modules stay for good, so the garbage collector need not scan them again and again
 
 log = structlog.get_logger()
 
@@ -147,7 +145,7 @@ def _started_in() -> Path:
 
 def _become(user: str) -> None:
     """Gives up being root for this user, unless it is who we are already (after a reload, or as an ordinary user)."""
-    wanted = credentials(user)
+    wanted = find_credentials(user)
     if wanted.uid != os.geteuid():
         become(wanted)
 

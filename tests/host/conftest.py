@@ -8,12 +8,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from supervisor.host.processes.process import (
-    Exit,
-    Process,
-    SpawnRequest,
-    spawn,
-)
+from supervisor.host.processes.process import Process, SpawnRequest, spawn
+from supervisor.host.processes.process_status import Exit
 from tests.places import CHILDREN
 
 PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import daemon, supervisord
+from supervisor import daemon, lifecycle
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.host.service import service_end
@@ -98,8 +98,8 @@ def test_limits_shrink_from_the_outside_in():
     flush, stop = defaults["flush_timeout"], defaults["stopwaitsecs"]
 
     assert flush + stop <= service_end.PATIENCE_S
-    assert float(unit["TimeoutStopSec"][0]) > 2 * supervisord.EXTEND_EVERY_S + service_end.CRASH_PAUSE_S
-    assert float(unit["WatchdogSec"][0]) > 2 * supervisord.EXTEND_EVERY_S
+    assert float(unit["TimeoutStopSec"][0]) > 2 * lifecycle.EXTEND_EVERY_S + service_end.CRASH_PAUSE_S
+    assert float(unit["WatchdogSec"][0]) > 2 * lifecycle.EXTEND_EVERY_S
 
 
 def test_systemd_and_the_daemon_agree_on_what_is_final():

@@ -14,7 +14,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.processes.tree import identity
+from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol import layout
 from supervisor.protocol.launch import Control, DaemonIdentity, Interval, Launch
 from supervisor.protocol.messages import STANDBY, Committed, Done, Go, Promote, Ready, Restored
@@ -192,7 +192,7 @@ def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tm
     assert whole.wait(120) == 0
 
     end = DaemonEnd(tmp_path / "second", STANDBY)
-    daemon_is = DaemonIdentity(os.getpid(), identity(os.getpid()) or 0)
+    daemon_is = DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 0)
     second = start(*entry, launch=told("b", control=Control(STANDBY, end.folder), waits_for=daemon_is))
     ready = end.wait_for(Ready, 120.0)
     folder = end.folder.rename(end.folder.parent / "a2")
@@ -222,7 +222,7 @@ def test_without_a_checkpoint_a_hot_standby_begins_in_a_fresh_process(start: Sta
         tmp_path / "b"
     ).mkdir() is None else None
     end = DaemonEnd(tmp_path / "pipes", STANDBY)
-    daemon_is = DaemonIdentity(os.getpid(), identity(os.getpid()) or 0)
+    daemon_is = DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 0)
     launch = Launch(
         control=Control(STANDBY, end.folder), checkpoint_dir=tmp_path / "b", standby="hot", waits_for=daemon_is
     )

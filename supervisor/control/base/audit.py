@@ -14,7 +14,7 @@ import structlog
 
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.faults import RpcFault
-from supervisor.host.daemon_log.log import CHANGES
+from supervisor.host.daemon_log.daemon_log import CHANGES
 
 OK = "OK"
 UNFINISHED = "UNFINISHED"

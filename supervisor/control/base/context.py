@@ -6,12 +6,12 @@ from typing import Any
 
 from supervisor.config import SupervisordConfig
 from supervisor.control.base.errors import Code, CommandError
-from supervisor.host.commands.hooks import Hooks
+from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.hooks import Hooks
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
-from supervisor.host.storage.checkpoint_store import CheckpointStore
-from supervisor.host.storage.disk_threads import DiskThreads
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.listeners.hub import ListenerHub

@@ -10,11 +10,10 @@ import psutil
 from supervisor.control.base.context import Arguments, CommandContext, Result
 from supervisor.control.commands import groups, status
 from supervisor.core.program.facts import State
+from supervisor.host.blocking_calls import DiskThreads
 from supervisor.host.resources import usage
-from supervisor.host.resources.gpu_memory import GpuMemory
-from supervisor.host.resources.gpus import DRIVER
+from supervisor.host.resources.gpus import DRIVER, GpuMemory
 from supervisor.host.resources.usage import Usage
-from supervisor.host.storage.disk_threads import DiskThreads
 from supervisor.runner.program.runner import Runner
 
 GPUS_WITHIN_S = 2.0  # how often `top` draws; a driver answers in milliseconds, one in trouble never

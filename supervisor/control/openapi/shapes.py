@@ -22,8 +22,8 @@ from supervisor.core.notices.notice import Certainty, NoticeKind
 from supervisor.core.program.facts import State
 from supervisor.core.program.standby import Kind as Standby
 from supervisor.core.program.standby import Stage
+from supervisor.host.checkpoint_store import Listed
 from supervisor.host.ledger.ledger import AttemptRecord
-from supervisor.host.storage.checkpoint_store import Listed
 from supervisor.runner.fleet.programs import Changes
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.records.timeline import KEPT, TimelineEntry

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
-from supervisor.host.storage.disk_threads import DiskThreads
+from supervisor.host.blocking_calls import DiskThreads
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20

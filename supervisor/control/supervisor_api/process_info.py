@@ -8,8 +8,9 @@ from typing import Any
 from supervisor.config import ProgramConfig
 from supervisor.control.commands import status
 from supervisor.core.program.facts import State
-from supervisor.host.processes.exit_status import Exit
-from supervisor.host.processes.process import SpawnError, credentials
+from supervisor.host.processes.credentials import find_credentials
+from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.spawning import SpawnError
 from supervisor.runner.program.runner import Runner
 
 NONE = "none"  # how a value that is not set is written
@@ -85,7 +86,7 @@ def uids(users: Iterable[str | None]) -> dict[str | None, int | str]:
 
 def _uid(user: str | None) -> int | str:
     try:
-        return NONE if user is None else credentials(user).uid
+        return NONE if user is None else find_credentials(user).uid
     except SpawnError:
         return NONE
 

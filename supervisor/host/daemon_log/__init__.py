@@ -1,1 +1,1 @@
-"""The daemon's own log."""
+"""Where does the daemon's own log go, and in which format?"""

@@ -1,1 +1,1 @@
-"""The history on disk, in SQLite."""
+"""What does the daemon remember on disk? The history of every program, in one SQLite file."""

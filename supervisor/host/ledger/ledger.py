@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host.ledger.accounts import Accounts
-from supervisor.host.ledger.memories import Memories
-from supervisor.host.ledger.pruning import Pruning
+from supervisor.host.ledger.job_states import Memories
 from supervisor.host.ledger.schema import (
     LedgerError,
     connect_reading,
     open_or_create,
     sayable_errors,
 )
-from supervisor.host.ledger.writer import LedgerWriter, Value
-from supervisor.host.service.boot import boot_id
+from supervisor.host.ledger.writer import LedgerWriter, Pruning, Value
+from supervisor.host.processes.process_status import read_boot_id
 
 __all__ = ["AttemptRecord", "Ledger", "LedgerError", "OpenAttempt"]
 
@@ -80,7 +79,7 @@ class Ledger:
     def __init__(self, path: Path, pruning: Pruning | None = None) -> None:
         self._path = path
         connection, self.set_aside = open_or_create(path)
-        self._boot_id = boot_id()
+        self._boot_id = read_boot_id()
         self._writer = LedgerWriter(connection, pruning or Pruning())
         self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
         """Where the time of jobs went."""

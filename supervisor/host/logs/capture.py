@@ -18,6 +18,7 @@ from pathlib import Path
 
 import structlog
 
+from supervisor.host.blocking_calls import DiskThreads
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import truncate_with_backups
 from supervisor.host.logs.handover import (
@@ -27,7 +28,6 @@ from supervisor.host.logs.handover import (
     OutputSubscribers,
 )
 from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
-from supervisor.host.storage.disk_threads import DiskThreads
 
 ANSWER_S = 10.0  # how long `clear` waits for a disk
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from supervisor.core.notices.active import RememberedNotice
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
-from supervisor.host.service.boot import boot_id
+from supervisor.host.processes.process_status import read_boot_id
 
 NAME = "notices.json"
 VERSION = 1
@@ -29,7 +29,7 @@ class NoticeStore:
 
     def __init__(self, runtime_dir: Path, boot: str | None = None) -> None:
         self._path = runtime_dir / NAME
-        self._boot = boot or boot_id()
+        self._boot = boot or read_boot_id()
 
     def load(self) -> list[RememberedNotice]:
         """What was kept in this boot; nothing if there is no file, or one of another boot. Raises KeepingError."""

@@ -1,1 +1,1 @@
-"""Starts, recognises, watches and ends processes."""
+"""How is a process started, recognised, watched and ended?"""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import psutil
 
 from supervisor.host.processes import tree
-from supervisor.host.processes.tree import identity
+from supervisor.host.processes.process_status import read_start_time
 
 KILL_WAIT_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
 
@@ -34,13 +34,13 @@ async def end(processes: Sequence[psutil.Process], patience_s: float, stop_signa
 
 async def _end_worker(pid: int, patience_s: float, stop_signal: signal.Signals) -> bool:
     """Whether it left by itself in time; it is gone in any case."""
-    start_time = identity(pid)
+    start_time = read_start_time(pid)
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     try:
-        if start_time is None or identity(pid) != start_time:
+        if start_time is None or read_start_time(pid) != start_time:
             return True
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, stop_signal)
@@ -62,7 +62,7 @@ async def leaves(pid: int, start_time: int, patience_s: float) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return identity(pid) != start_time or await _dead(descriptor, patience_s)
+        return read_start_time(pid) != start_time or await _dead(descriptor, patience_s)
     finally:
         os.close(descriptor)
 

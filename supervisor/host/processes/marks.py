@@ -11,8 +11,6 @@ from pathlib import Path
 
 import psutil
 
-from supervisor.host.resources import kernel_files
-
 VARIABLE = "SUPERVISOR_ATTEMPT"
 CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was started from
 _STANDBY = "standby-"
@@ -86,7 +84,7 @@ def _marked(is_meant: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Proce
 def _read(pid: int, variable: str = VARIABLE) -> str | None:
     """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
     try:
-        variables = kernel_files.content(f"/proc/{pid}/environ")
+        variables = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return None
     _, is_there, rest = (b"\0" + variables).partition(f"\0{variable}=".encode())

@@ -1,4 +1,4 @@
-"""How a process group shares processors and disks: as the last of all, or as everybody; only what can be undone."""
+"""Sets how the kernel ranks a process against others: for processors, for disks, and when memory runs out."""
 
 import contextlib
 import ctypes
@@ -49,3 +49,23 @@ def _may_take_back() -> bool:
     lines = Path("/proc/self/status").read_text().splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> CAP_SYS_NICE & 1)
+
+
+def set_oom_score(pid: int, wanted: int | None) -> None:
+    """Sets a new process's oom_score_adj to `wanted` (0 to 1000; higher is killed first).
+
+    None takes away only the protection that it inherited from the daemon (OOMScoreAdjust= of its unit), so that the
+    kernel kills a worker before the daemon. Children that it started in its first moments keep the inherited value.
+    A process that is gone, or became another user's, is left alone.
+    """
+    score = Path(f"/proc/{pid}/oom_score_adj")
+    with contextlib.suppress(OSError):
+        if wanted is not None or int(score.read_bytes()) < 0:
+            score.write_text(str(wanted or 0))
+
+
+def lower_oom_score(pid: int, wanted: int | None) -> None:
+    """Sets oom_score_adj of a process that was started with a higher one. None: the daemon's own, at least 0."""
+    with contextlib.suppress(OSError):
+        own = max(0, int(Path("/proc/self/oom_score_adj").read_bytes()))
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(own if wanted is None else wanted))

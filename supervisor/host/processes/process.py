@@ -11,33 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from supervisor.host.processes import exit_status, limits, tree
-from supervisor.host.processes.exit_status import Exit
+from supervisor.host.processes import limits, priority, process_status, tree
+from supervisor.host.processes.credentials import Credentials
 from supervisor.host.processes.limits import Limits
-from supervisor.host.processes.spawning import (
-    Credentials,
-    SpawnError,
-    SpawnErrorKind,
-    credentials,
-    explain,
-    find_command,
-)
-from supervisor.host.processes.tree import identity
-from supervisor.host.resources import oom_score
+from supervisor.host.processes.process_status import Exit, read_start_time
+from supervisor.host.processes.spawning import explain, find_command
 from supervisor.host.resources.cgroup import Cgroup
-
-__all__ = [
-    "Credentials",
-    "Exit",
-    "Process",
-    "SpawnError",
-    "SpawnErrorKind",
-    "SpawnRequest",
-    "adopt",
-    "credentials",
-    "identity",
-    "spawn",
-]
 
 REAPED_WITHIN_S = 2.0  # an adopted process is reaped by init, at once; some containers' first process never does
 ASK_AGAIN_S = 0.01
@@ -77,7 +56,7 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
     command = find_command(request.argv[0], request.environment, request.directory, request.program)
     try:
         child = _popen(request, command)
-        oom_score.make_eligible(child.pid, request.oom_score_adjust)
+        priority.set_oom_score(child.pid, request.oom_score_adjust)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         _refuse(request, command, error)
     try:
@@ -87,7 +66,7 @@ def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
         child.wait()
         _refuse(request, command, error)
     child.returncode = 0  # so that Popen asks for no status when it is gone, here: that is the pidfd's
-    start_time = identity(child.pid) or 0  # an unreaped child always has one
+    start_time = read_start_time(child.pid) or 0  # an unreaped child always has one
     return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit)
 
 
@@ -101,7 +80,7 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
         pidfd = os.pidfd_open(pid)
     except OSError:
         return None
-    if identity(pid) != start_time:
+    if read_start_time(pid) != start_time:
         os.close(pidfd)
         return None
     return Process(pid, start_time, pidfd, group_ends_with_it, on_exit)
@@ -210,7 +189,7 @@ class Process:
         if self.exit is not None:
             return False
         try:
-            if group and identity(self.pid) == self.start_time:
+            if group and read_start_time(self.pid) == self.start_time:
                 os.killpg(self.pid, signal)  # safe: until the leader is reaped, nobody else can have its number
             else:
                 signals.pidfd_send_signal(self._pidfd, signal)
@@ -251,7 +230,7 @@ class Process:
 
     def _kill_group(self) -> None:
         """SIGKILL to its group, unless its number is somebody else's by now: init may have reaped what was adopted."""
-        if identity(self.pid) in (None, self.start_time):
+        if read_start_time(self.pid) in (None, self.start_time):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signals.SIGKILL)
 
@@ -259,12 +238,12 @@ class Process:
         """Asks how it ended; again later while whoever is to reap it has not."""
         if self._pidfd < 0:
             return
-        exit_ = exit_status.of(self._pidfd, self.pid, self.start_time)
+        exit_ = process_status.exit_of(self._pidfd, self.pid, self.start_time)
         if exit_ is None and self._loop.time() < until:
             self._loop.call_later(ASK_AGAIN_S, self._ask_how, until)
             return
         if exit_ is None:  # whoever traces it, as gdb, has not let go of it; until then it is a zombie, even to us
-            exit_ = exit_status.of_zombie(self.pid, self.start_time)
+            exit_ = process_status.exit_of_zombie(self.pid, self.start_time)
         self._finish(exit_ or Exit(None, None))
 
     def _stop_watching(self) -> None:

@@ -1,11 +1,9 @@
-"""What has to be settled before a process can start: which file, which user; and why it could not."""
+"""Finds the file that a command names, and explains why a process could not be started."""
 
 import errno
 import os
-import pwd
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import IO
@@ -31,36 +29,6 @@ class SpawnError(Exception):
         super().__init__(text)
         self.permanent = permanent
         self.kind = kind
-
-
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """The user, primary group and supplementary groups a process runs with."""
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-
-
-def credentials(user: str) -> Credentials:
-    """What a process of `user` (a name or a number) runs with.
-
-    Raises SpawnError if there is no such user, or if this process is not root and not that user.
-    """
-    try:
-        entry = pwd.getpwuid(int(user)) if user.isascii() and user.isdecimal() else pwd.getpwnam(user)
-    except (KeyError, OverflowError) as error:
-        raise SpawnError(
-            f"cannot run as {user}: this host has no such user; create it, or correct `user`", permanent=True
-        ) from error
-    if os.geteuid() not in (0, entry.pw_uid):
-        raise SpawnError(
-            f"cannot run as {user}: only root can start processes of another user and this daemon runs as uid "
-            f"{os.geteuid()}; start it as root, or remove `user`",
-            permanent=True,
-        )
-    groups = tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
-    return Credentials(entry.pw_uid, entry.pw_gid, groups)
 
 
 def find_command(command: str, environment: Mapping[str, str], directory: Path | None, program: str) -> Path:
@@ -102,8 +70,8 @@ def _candidates(command: str, path: str, directory: Path) -> Iterator[str]:
         yield from (os.path.join(directory, folder, command) for folder in path.split(os.pathsep))  # noqa: PTH118
 
 
-def place_for_words() -> IO[bytes]:
-    """A file without a name for what a command says; where none can be made, as on a full disk, its words are lost.
+def open_scratch_file() -> IO[bytes]:
+    """A file without a name, for the output of a command; where none can be made, as on a full disk, /dev/null.
 
     Raises OSError.
     """

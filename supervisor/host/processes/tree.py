@@ -7,32 +7,9 @@ from contextlib import suppress
 
 import psutil
 
-from supervisor.host.resources import kernel_files
+from supervisor.host.processes.process_status import read_start_time
 
 MAX_ROUNDS = 50  # each finds what was forked since the one before; a fork bomb must not hold the daemon for ever
-
-
-def identity(pid: int) -> int | None:
-    """When the process started (kernel ticks after boot), None if there is none. Pid and start time identify it.
-
-    0 if we may not look (proc(5), hidepid): somebody else's, or one of ours that became another user.
-    """
-    try:
-        stat = kernel_files.content(f"/proc/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    except PermissionError:
-        return 0
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])  # field 22; the name before it may hold blanks and brackets
-
-
-def is_zombie(pid: int) -> bool:
-    """Whether the process is dead and not reaped yet."""
-    try:
-        stat = kernel_files.content(f"/proc/{pid}/stat")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
-    return stat[stat.rindex(b")") + 2 :].split()[0] == b"Z"
 
 
 def freeze(pid: int, start_time: int) -> list[psutil.Process]:
@@ -40,7 +17,7 @@ def freeze(pid: int, start_time: int) -> list[psutil.Process]:
 
     A stopped process can't fork, so the list is complete once a round finds nobody new.
     """
-    if identity(pid) != start_time:
+    if read_start_time(pid) != start_time:
         return []
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGSTOP)
@@ -74,7 +51,7 @@ def kill_session(leader: int, start_time: int) -> int:
     """
     killed: dict[int, psutil.Process] = {}
     for _ in range(MAX_ROUNDS):
-        if identity(leader) not in (None, start_time):
+        if read_start_time(leader) not in (None, start_time):
             break
         fresh = [each for each in _members(leader) if killed.get(each.pid) != each]
         if not fresh:

@@ -1,1 +1,1 @@
-"""What the host and its control groups have: memory, GPUs, limits, and the kernel's out-of-memory killer."""
+"""How much memory, CPU time and GPU do processes use, how are they limited, and did the kernel kill one for memory?"""

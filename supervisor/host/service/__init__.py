@@ -1,1 +1,1 @@
-"""The daemon as a service: one instance, background, systemd, the host's shutdown, what is imported."""
+"""How does the daemon run as a service of the host: in the background, only once, under systemd?"""

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 
-from supervisor.host.processes.spawning import Credentials
+from supervisor.host.processes.credentials import Credentials
 
 READY = b"\0"  # an exit status, as one byte
 

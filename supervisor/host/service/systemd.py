@@ -1,14 +1,22 @@
-"""Tells systemd how the daemon is doing: the notification protocol of sd_notify(3), one datagram a message.
+"""Talks with systemd: tells it how the daemon is doing, and asks whether the host is shutting down.
+
+The first uses the notification protocol of sd_notify(3), one datagram for each message.
 
 Keys this uses are known to systemd 236 and later, but for MONOTONIC_USEC (253), which older ones ignore. Where no
 systemd listens, nothing is sent.
 """
 
+import asyncio
 import contextlib
 import os
 import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
+
+BOOTED = Path("/run/systemd/system")  # sd_booted(3): there if and only if systemd manages this host
+SHUTDOWN_QUERY_TIMEOUT_S = 2.0  # it answers in milliseconds; if it can't, we leave all the same
+GOING_DOWN = b"stopping"  # of systemctl(1): shutdown.target is wanted, so this is no restart and no stop of ours alone
 
 _OURS = (
     "NOTIFY_SOCKET",
@@ -78,6 +86,31 @@ class Systemd:
         ):
             way.setblocking(False)  # a service manager that does not listen must not hold up supervision
             way.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
+
+
+async def host_is_shutting_down(booted: Path = BOOTED, timeout_s: float = SHUTDOWN_QUERY_TIMEOUT_S) -> bool:
+    """Whether systemd is shutting the host down; False where there is no systemd, or no answer in time.
+
+    /run/systemd/shutdown/scheduled would not do: it is there for a shutdown at an hour, and not for `poweroff`.
+    """
+    if not booted.is_dir():  # noqa: ASYNC240 - /run is memory
+        return False
+    pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    try:
+        asking = await asyncio.create_subprocess_exec(
+            "systemctl", "is-system-running", stdin=nothing, stdout=pipe, stderr=nothing
+        )
+    except OSError:
+        return False
+    try:
+        async with asyncio.timeout(timeout_s):
+            said, _ = await asking.communicate()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            asking.kill()
+        await asking.wait()
+        return False
+    return said.strip() == GOING_DOWN
 
 
 def _address(text: str) -> str | None:

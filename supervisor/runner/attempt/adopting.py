@@ -13,10 +13,10 @@ import psutil
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
+from supervisor.host.checkpoint_store import CheckpointStore, Listed
 from supervisor.host.ledger.ledger import OpenAttempt
 from supervisor.host.pipes import control_pipes
-from supervisor.host.processes import marks, tree
-from supervisor.host.storage.checkpoint_store import CheckpointStore, Listed
+from supervisor.host.processes import marks, process_status
 from supervisor.protocol import layout, messages
 from supervisor.protocol.messages import Flush, Then
 
@@ -97,10 +97,10 @@ def _is_mark_of(value: str, worker: LeftoverWorker) -> bool:
 
 def _find_worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]) -> LeftoverWorker | None:
     """The ledger's process, if pid, start time and mark agree; a zombie has no mark any more, but an exit status."""
-    if not opened.of_this_boot or opened.pid <= 0 or tree.identity(opened.pid) != opened.start_time:
+    if not opened.of_this_boot or opened.pid <= 0 or process_status.read_start_time(opened.pid) != opened.start_time:
         return None
     its = next((value for value, found in marked.items() if any(each.pid == opened.pid for each in found)), None)
-    if its is None and not tree.is_zombie(opened.pid):
+    if its is None and not process_status.is_zombie(opened.pid):
         return None
     if its is not None and not marks.is_standby(its) and marks.attempt_of(its) != opened.attempt:
         return None

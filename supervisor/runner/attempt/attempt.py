@@ -16,14 +16,11 @@ from supervisor.host.pipes.control_pipes import Channel
 from supervisor.host.pipes.listener_pipes import ListenerPipes
 from supervisor.host.pipes.notify import Said
 from supervisor.host.processes import marks, tree
-from supervisor.host.processes.process import (
-    Exit,
-    Process,
-    SpawnError,
-    adopt,
-)
+from supervisor.host.processes.process import Process, adopt
+from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
-from supervisor.host.resources.oom_events import OomWatch
+from supervisor.host.resources.oom_kills import OomWatch
 from supervisor.protocol import layout, messages
 from supervisor.protocol.launch import Control
 from supervisor.runner.attempt.adopting import LeftoverWorker

@@ -14,11 +14,11 @@ from supervisor.core.program.facts import (
     Policy,
 )
 from supervisor.core.program.standby import Kind
-from supervisor.host.commands.health import Check
+from supervisor.host.health_checks import Check
 from supervisor.host.processes import marks
+from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
-from supervisor.host.processes.users import credentials_of
 from supervisor.protocol import launch
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 
@@ -97,7 +97,7 @@ def spawn_request(
             **({"NOTIFY_SOCKET": str(notify)} if notify else {}),
             **(told.to_environment() if told is not None else {}),
         },
-        credentials=credentials_of(config.user) if config.user else None,
+        credentials=cached_credentials(config.user) if config.user else None,
         umask=config.umask,
         group_ends_with_it=config.job is not None,
         stdout=stdout,
@@ -135,7 +135,7 @@ def owner_ids(config: ProgramConfig) -> tuple[int, int] | None:
     """Uid and gid of the user the program runs as; None: the daemon's own. Raises SpawnError."""
     if config.user is None:
         return None
-    user = credentials_of(config.user)
+    user = cached_credentials(config.user)
     return user.uid, user.gid
 
 

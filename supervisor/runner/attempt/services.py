@@ -5,12 +5,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.host.commands.hooks import Hooks
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.hooks import Hooks
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
 from supervisor.host.resources.gpus import Gpus
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.records.saves import SaveDurations
 

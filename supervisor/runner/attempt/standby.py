@@ -20,13 +20,10 @@ from supervisor.core.program.facts import ProgramFacts
 from supervisor.core.program.standby import Kind
 from supervisor.host.pipes.control_pipes import Channel
 from supervisor.host.processes import marks, priority, tree
-from supervisor.host.processes.process import (
-    Exit,
-    Process,
-    SpawnError,
-    identity,
-)
-from supervisor.host.resources import memory, oom_score
+from supervisor.host.processes.process import Process
+from supervisor.host.processes.process_status import Exit, read_start_time
+from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.resources import usage
 from supervisor.protocol import layout, messages
 from supervisor.protocol.launch import Control, DaemonIdentity
 from supervisor.runner.attempt.launching import launch_of, standby_kind_of
@@ -161,7 +158,7 @@ class StandbyHolder:
 
     def _measure_memory(self) -> None:
         self._timer = None
-        available, total = memory.available_and_total()
+        available, total = usage.available_and_total()
         turn = self._services.standby_loading.holder in (None, self._config.name)
         self._handle_event(core.Looked(core.Memory(available, total), self._expected_bytes(), turn))
 
@@ -200,7 +197,7 @@ class StandbyHolder:
             Control(messages.STANDBY, folder),
             self._between_failures_s(),
             effect.microbatches,
-            DaemonIdentity(os.getpid(), identity(os.getpid()) or 1),
+            DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
         )
         mark = marks.standby_mark(services.state_dir, config.name, token)
         channel = open_control_pipes(config, folder, messages.STANDBY, self._on_message, self._on_malformed_message)
@@ -235,7 +232,7 @@ class StandbyHolder:
         folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
         spare.channel.become(folder, attempt)
         _restore_priority(spare.process)
-        oom_score.give(spare.process.pid, config.oom_score_adjust)
+        priority.lower_oom_score(spare.process.pid, config.oom_score_adjust)
         spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
 
     # --- what comes back ----------------------------------------------------------------------------------------------

@@ -9,12 +9,9 @@ from pathlib import Path
 from supervisor.config import ProgramConfig
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import Channel
-from supervisor.host.processes.process import (
-    Exit,
-    Process,
-    SpawnError,
-    spawn,
-)
+from supervisor.host.processes.process import Process, spawn
+from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
 from supervisor.protocol import messages
 from supervisor.protocol.launch import Launch

@@ -10,7 +10,7 @@ import structlog
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
-from supervisor.host.commands.health import Checks
+from supervisor.host.health_checks import Checks
 from supervisor.host.resources import usage
 from supervisor.protocol.wording import counted
 from supervisor.runner.attempt.launching import command_beside

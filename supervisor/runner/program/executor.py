@@ -16,11 +16,13 @@ from supervisor.core.fleet.gpus import SICK_WAIT_S
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.standby import Kind
-from supervisor.host.commands.health import Checks
+from supervisor.host.health_checks import Checks
 from supervisor.host.pipes.notify import Said
 from supervisor.host.pipes.stdin import Stdin
-from supervisor.host.processes.process import Exit, Process, SpawnError
-from supervisor.host.resources.oom_events import Counter
+from supervisor.host.processes.process import Process
+from supervisor.host.processes.process_status import Exit
+from supervisor.host.processes.spawning import SpawnError
+from supervisor.host.resources.oom_kills import Counter
 from supervisor.protocol import layout, messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt

@@ -9,7 +9,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.host.commands.hooks import Fact, Happening, Hooks
+from supervisor.host.hooks import Fact, Happening, Hooks
 
 Commands = Mapping[str, tuple[str, ...] | None]
 

@@ -10,7 +10,7 @@ from supervisor.core.failures.silences import Section
 from supervisor.core.job import Job
 from supervisor.core.program.memory import Memory, memory_of
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.host.resources.oom_events import Counter
+from supervisor.host.resources.oom_kills import Counter
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.executor import EffectExecutor

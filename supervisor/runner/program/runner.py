@@ -25,8 +25,8 @@ from supervisor.core.program.facts import (
     State,
 )
 from supervisor.host.logs.handover import ProgramOutput
-from supervisor.host.processes import marks, users
-from supervisor.host.resources.oom_events import evidence
+from supervisor.host.processes import credentials, marks
+from supervisor.host.resources.oom_kills import evidence
 from supervisor.protocol import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker, reconstruct_end
 from supervisor.runner.attempt.launching import config_digest, policy_of
@@ -165,7 +165,7 @@ class Runner:
         """Before a start: what was learned of it, and which numbers are taken; `last_attempt` is the ledger's last."""
         self.is_resuming = await self._persisted_state.restore(last_attempt) or self.is_resuming
         if self.config.user is not None:
-            await users.ask(self.config.user)
+            await credentials.look_up(self.config.user)
 
     def start(self) -> None:
         """Nothing stands in the way any more."""

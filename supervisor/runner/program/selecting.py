@@ -9,8 +9,8 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import JobConfig
 from supervisor.core.program import events as fact
 from supervisor.core.program.effects import SelectCheckpoint, SetAside
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from supervisor.protocol.damage import RejectedCheckpoint
 

@@ -14,8 +14,8 @@ from supervisor.core.notices.flush import (
     expected_save_s,
     without_queueing,
 )
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger, LedgerError
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 
 log = structlog.get_logger()
 

@@ -14,9 +14,9 @@ from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.faults import FaultCode, RpcFault
 from supervisor.control.commands import start_stop
 from supervisor.control.supervisor_api import actions
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs

@@ -16,7 +16,7 @@ from supervisor.core.program.effects import (
 )
 from supervisor.core.program.facts import OnOom, Policy, State
 from supervisor.core.program.memory import memory_of
-from supervisor.host.ledger.memories import from_json, to_json
+from supervisor.host.ledger.job_states import from_json, to_json
 
 JOB = Policy(name="digits", is_job=True, startretries=4, hang_timeout_min=10.0)
 PAUSE_S = 1000.0  # longer than any back-off

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervisor.core.program.accounting import Spent, Standing
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.ledger.pruning import (
+from supervisor.host.ledger.writer import (
     LEAST_ATTEMPTS,
     PIECE,
     SAVES_KEPT,

@@ -12,13 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.processes.process import (
-    Exit,
-    SpawnError,
-    SpawnErrorKind,
-    credentials,
-    identity,
-)
+from supervisor.host.processes.credentials import find_credentials
+from supervisor.host.processes.process_status import Exit, read_start_time
+from supervisor.host.processes.spawning import SpawnError, SpawnErrorKind
 from tests.host.conftest import Spawned, gone
 from tests.reading import descriptors
 
@@ -26,12 +22,12 @@ Start = Callable[..., Spawned]
 KERNEL = tuple(int(each) for each in platform.release().split("-")[0].split(".")[:2])
 HIDDEN = """
 import os
-from supervisor.host.processes import exit_status, tree
+from supervisor.host.processes import process_status
 
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-print(tree.identity(1), tree.is_zombie(1), exit_status.of_zombie(1, 1))
+print(process_status.read_start_time(1), process_status.is_zombie(1), process_status.exit_of_zombie(1, 1))
 """
 """What somebody who is nobody sees of process 1, a shell of root's."""
 TRACER = """
@@ -144,7 +140,7 @@ async def test_the_command_is_found_in_the_programs_own_path(start: Start, tmp_p
 
 @ROOT
 async def test_a_worker_of_another_user_has_that_users_groups_only(start: Start) -> None:
-    nobody = credentials("nobody")
+    nobody = find_credentials("nobody")
     spawned = start("sh", "-c", "echo $(id -u) $(id -g) $(id -G)", credentials=nobody)
 
     assert await spawned.line() == f"{nobody.uid} {nobody.gid} {' '.join(map(str, nobody.groups))}"
@@ -152,13 +148,13 @@ async def test_a_worker_of_another_user_has_that_users_groups_only(start: Start)
 
 @ROOT
 def test_a_user_may_be_a_number() -> None:
-    assert credentials("0").uid == 0
+    assert find_credentials("0").uid == 0
 
 
 def test_a_user_that_does_not_exist_is_named() -> None:
     for user in ("no-such-user", "4000000000", "99999999999999999999"):
         with pytest.raises(SpawnError, match=f"cannot run as {user}: this host has no such user") as raised:
-            credentials(user)
+            find_credentials(user)
         assert raised.value.permanent
 
 
@@ -229,7 +225,7 @@ async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Star
 
     found = await asyncio.to_thread(spawned.process.kill_stragglers)
 
-    left_session = [pid for pid in pids if _session(pid) == pid and identity(pid) is not None]
+    left_session = [pid for pid in pids if _session(pid) == pid and read_start_time(pid) is not None]
     for pid in set(pids) - set(left_session):
         await gone(pid)
     for pid in left_session:  # documented: only kill_tree, before the leader's death, finds it
@@ -272,7 +268,7 @@ async def test_a_signal_to_the_process_reaches_it_alone(start: Start) -> None:
     spawned.process.send(signal.SIGKILL, group=False)
     await spawned.exit()
 
-    assert identity(member) is not None
+    assert read_start_time(member) is not None
     assert spawned.process.kill_stragglers() == 1
 
 
@@ -296,7 +292,7 @@ async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start
     stranger.start_time = real
 
     assert killed == 0
-    assert identity(stranger.pid) == real
+    assert read_start_time(stranger.pid) == real
 
 
 async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
@@ -318,8 +314,8 @@ async def test_identity_is_none_where_no_process_is(start: Start) -> None:
     await spawned.exit()
 
     assert before > 0
-    assert identity(spawned.process.pid) is None
-    assert identity(os.getpid()) is not None
+    assert read_start_time(spawned.process.pid) is None
+    assert read_start_time(os.getpid()) is not None
 
 
 def test_a_process_that_may_not_be_looked_at_is_none_of_ours() -> None:

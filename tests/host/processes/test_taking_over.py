@@ -12,13 +12,9 @@ import pytest
 
 from supervisor.host.pipes import control_pipes
 from supervisor.host.pipes.control_pipes import Channel
-from supervisor.host.processes import exit_status, leftovers, marks
-from supervisor.host.processes.process import (
-    Exit,
-    Process,
-    adopt,
-    identity,
-)
+from supervisor.host.processes import leftovers, marks, process_status
+from supervisor.host.processes.process import Process, adopt
+from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.protocol import layout
 from supervisor.protocol.codec import encode
 from supervisor.protocol.messages import Done, Flush, FromWorker, Identify, Progress, Then
@@ -31,7 +27,7 @@ WAITS = "read line < {fifo}; exit 7"
 
 async def watched(pid: int) -> tuple[Process, "asyncio.Future[Exit]"]:
     ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-    process = adopt(pid, identity(pid) or 0, False, ended.set_result)
+    process = adopt(pid, read_start_time(pid) or 0, False, ended.set_result)
     assert process is not None
     return process, ended
 
@@ -64,7 +60,7 @@ async def test_a_child_that_was_started_before_the_daemon_executed_itself_is_rea
     release(fifo)
 
     assert await asyncio.wait_for(ended, PATIENCE_S) == Exit(7, None)
-    assert identity(child.pid) is None
+    assert read_start_time(child.pid) is None
     child.returncode = 7
 
 
@@ -92,15 +88,15 @@ async def test_a_process_that_is_let_go_lives_and_is_watched_no_more(fifo: Path)
 async def test_another_process_with_the_same_pid_is_not_taken_over() -> None:
     ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
 
-    assert adopt(os.getpid(), (identity(os.getpid()) or 0) - 1, False, ended.set_result) is None
+    assert adopt(os.getpid(), (read_start_time(os.getpid()) or 0) - 1, False, ended.set_result) is None
 
 
 def test_a_zombie_tells_how_it_ended() -> None:
     child = subprocess.Popen(["sh", "-c", "kill -KILL $$"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
-    assert exit_status.of_zombie(child.pid, identity(child.pid) or 0) == Exit(None, 9)
-    assert exit_status.of_zombie(child.pid, 1) is None
+    assert process_status.exit_of_zombie(child.pid, read_start_time(child.pid) or 0) == Exit(None, 9)
+    assert process_status.exit_of_zombie(child.pid, 1) is None
     child.wait()
 
 
@@ -118,12 +114,12 @@ def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
 
 async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> None:
     child = waiting(fifo)
-    start_time = identity(child.pid) or 0
+    start_time = read_start_time(child.pid) or 0
 
     assert not await leftovers.leaves(child.pid, start_time, 0.05)
     release(fifo)
     assert await leftovers.leaves(child.pid, start_time, PATIENCE_S)
-    assert identity(child.pid) is None  # after a reload it is our child, and nobody else asks how it ended
+    assert read_start_time(child.pid) is None  # after a reload it is our child, and nobody else asks how it ended
     child.returncode = 7
 
 
@@ -132,7 +128,7 @@ async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: 
 
     await leftovers.end([psutil.Process(child.pid)], PATIENCE_S, signal.SIGTERM)
 
-    assert identity(child.pid) is None
+    assert read_start_time(child.pid) is None
     child.returncode = -signal.SIGTERM
 
 

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.processes.process import Exit, SpawnRequest, spawn
+from supervisor.host.processes.process import SpawnRequest, spawn
+from supervisor.host.processes.process_status import Exit
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.cgroup import Cgroup, Cgroups
-from supervisor.host.resources.memory import available_and_total
-from supervisor.host.resources.oom_events import OomWatch
+from supervisor.host.resources.oom_kills import OomWatch
+from supervisor.host.resources.usage import available_and_total
 from supervisor.host.service.service_end import left_in
 from tests.reading import alive
 from tests.system.delegated import Inside, entrance, group

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from supervisor.host.resources import usage
-from supervisor.host.resources.gpu_memory import GpuMemory
+from supervisor.host.resources.gpus import GpuMemory
 from tests.waiting import wait_until
 
 BUSY = "import subprocess, sys; print('up', flush=True); subprocess.run(['sleep', '100'])"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.service import shutdown
+from supervisor.host.service import systemd
 
 
 def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
@@ -28,15 +28,15 @@ def answering(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Pat
 async def test_only_a_system_that_is_stopping_is_shut_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: bool
 ) -> None:
-    assert await shutdown.is_under_way(answering(tmp_path, monkeypatch, script), patience_s=60.0) is expected
+    assert await systemd.host_is_shutting_down(answering(tmp_path, monkeypatch, script), timeout_s=60.0) is expected
 
 
 async def test_who_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not await shutdown.is_under_way(answering(tmp_path, monkeypatch, "exec sleep 100"), patience_s=0.2)
+    assert not await systemd.host_is_shutting_down(answering(tmp_path, monkeypatch, "exec sleep 100"), timeout_s=0.2)
 
 
 async def test_without_systemd_or_its_command_nobody_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert not await shutdown.is_under_way(tmp_path)
-    assert not await shutdown.is_under_way(tmp_path / "absent")
+    assert not await systemd.host_is_shutting_down(tmp_path)
+    assert not await systemd.host_is_shutting_down(tmp_path / "absent")

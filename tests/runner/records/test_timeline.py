@@ -14,9 +14,9 @@ from supervisor.config import load_config
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
+from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.timeline import KEPT, Timeline, describe

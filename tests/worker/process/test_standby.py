@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.processes.tree import identity
+from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Control, DaemonIdentity, Launch, without_launch_variables
@@ -62,7 +62,7 @@ class Waiting:
 
 @pytest.fixture
 def myself() -> DaemonIdentity:
-    return DaemonIdentity(os.getpid(), identity(os.getpid()) or 0)
+    return DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 0)
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_source_that_changed_while_it_was_loaded_counts_as_changed(tmp_path: P
 
 def test_it_ends_with_its_daemon(tmp_path: Path):
     daemon = subprocess.Popen(["sleep", "600"])
-    one = Waiting(tmp_path, DaemonIdentity(daemon.pid, identity(daemon.pid) or 0))
+    one = Waiting(tmp_path, DaemonIdentity(daemon.pid, read_start_time(daemon.pid) or 0))
     try:
         one.end.wait_for(Ready, PATIENCE_S)
         daemon.kill()
@@ -151,7 +151,9 @@ def test_it_ends_with_its_daemon(tmp_path: Path):
 
 
 def test_it_does_not_even_load_where_its_daemon_is_gone_already(tmp_path: Path):
-    other_start = DaemonIdentity(os.getpid(), (identity(os.getpid()) or 0) + 1)  # the pid is somebody else's by now
+    other_start = DaemonIdentity(
+        os.getpid(), (read_start_time(os.getpid()) or 0) + 1
+    )  # the pid is somebody else's by now
     one = Waiting(tmp_path, other_start)
     code, out, _ = one.ended()
     one.end.close()
@@ -161,7 +163,7 @@ def test_it_does_not_even_load_where_its_daemon_is_gone_already(tmp_path: Path):
 
 def test_an_attempt_outlives_the_daemon_that_promoted_it(tmp_path: Path):
     daemon = subprocess.Popen(["sleep", "600"])
-    one = Waiting(tmp_path, DaemonIdentity(daemon.pid, identity(daemon.pid) or 0), steps=200)
+    one = Waiting(tmp_path, DaemonIdentity(daemon.pid, read_start_time(daemon.pid) or 0), steps=200)
     try:
         one.end.wait_for(Ready, PATIENCE_S)
         one.promote(4)

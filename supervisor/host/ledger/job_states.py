@@ -13,7 +13,7 @@ from supervisor.core.failures.silences import section_of
 from supervisor.core.failures.suspects import REMEMBERED, Death
 from supervisor.core.program.memory import Memory
 from supervisor.host.ledger.writer import LedgerWriter, Value
-from supervisor.host.resources.oom_events import Counter
+from supervisor.host.resources.oom_kills import Counter
 
 MOST_NAMES = 1000  # more than a job ever suspects; a damaged row must not fill the memory
 

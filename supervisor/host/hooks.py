@@ -18,7 +18,7 @@ from typing import IO
 
 import structlog
 
-from supervisor.host.processes.spawning import place_for_words
+from supervisor.host.processes.spawning import open_scratch_file
 from supervisor.protocol.wording import counted
 
 QUEUED = 100  # a command that takes all of its 30 s is then 50 minutes behind: whoever reads it has other trouble
@@ -117,7 +117,7 @@ class Hooks:
         words = {"STEPKEEPER_EVENT": happening.event, "STEPKEEPER_PROGRAM": happening.program}
         content = json.dumps(happening.facts).encode() + b"\n"
         try:
-            with place_for_words() as errors:
+            with open_scratch_file() as errors:
                 return self._wait(happening.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **words})
         except OSError as error:
             return f"cannot run {happening.command[0]}: {error.strerror}; make it an executable file"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.memory import Memory
+from supervisor.host.ledger.job_states import from_json, to_json
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.ledger.memories import from_json, to_json
-from supervisor.host.resources.oom_events import Counter
+from supervisor.host.resources.oom_kills import Counter
 from tests.fuzzing import cases
 
 COUNTERS = (Counter(Path("/sys/fs/cgroup/memory/x/memory.oom_control"), "its cgroup /x", 3),)

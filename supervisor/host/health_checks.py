@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host.processes import limits
-from supervisor.host.processes.spawning import SpawnError, credentials, place_for_words
+from supervisor.host.processes.credentials import find_credentials
+from supervisor.host.processes.spawning import SpawnError, open_scratch_file
 
 WORDS_BYTES = 300  # of what the command says: enough for the reason, short enough for a line
 
@@ -42,7 +43,7 @@ class Checks:
     def trouble(self, check: Check) -> str | None:
         """Why all is not well, None if it is: the command ended with 0 in time."""
         try:
-            with place_for_words() as output:
+            with open_scratch_file() as output:
                 return self._ask(check, output.fileno())
         except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
             return f"{check.key} can't be run: {error}"
@@ -64,7 +65,7 @@ class Checks:
 
 
 def _started(check: Check, output: int) -> subprocess.Popen[bytes]:
-    who = credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
+    who = find_credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
     return subprocess.Popen(
         check.argv,
         cwd=check.directory,

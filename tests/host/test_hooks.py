@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.commands.hooks import QUEUED, Happening, Hooks
+from supervisor.host.hooks import QUEUED, Happening, Hooks
 from tests.places import ROOT
 from tests.reading import alive, content
 from tests.waiting import wait_until

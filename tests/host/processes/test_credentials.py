@@ -9,9 +9,9 @@ from itertools import count
 
 import pytest
 
-from supervisor.host.processes import users
-from supervisor.host.processes.spawning import SpawnError, credentials
-from supervisor.host.processes.users import credentials_of
+from supervisor.host.processes import credentials
+from supervisor.host.processes.credentials import cached_credentials, find_credentials
+from supervisor.host.processes.spawning import SpawnError
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 _numbers = count()
@@ -41,41 +41,41 @@ def test_database_that_answers_at_once_is_asked_anew_for_each_start(
     user: str, slow: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow.set()
-    assert credentials_of(user) == credentials(ME)
+    assert cached_credentials(user) == find_credentials(ME)
 
     monkeypatch.setattr(os, "getgrouplist", lambda name, group: [group, 4711])
 
-    assert credentials_of(user).groups[-1] == 4711
+    assert cached_credentials(user).groups[-1] == 4711
 
 
 def test_slow_database_holds_up_nobody_and_its_last_answer_holds(user: str, slow: threading.Event) -> None:
     slow.set()
-    before = credentials_of(user)
+    before = cached_credentials(user)
     slow.clear()
 
     began_at = time.monotonic()
     for _ in range(20):
-        assert credentials_of(user) == before
-    assert time.monotonic() - began_at < 10 * users.GLANCE_S, "only the first of them looks"
+        assert cached_credentials(user) == before
+    assert time.monotonic() - began_at < 10 * credentials.BLOCKING_WAIT_S, "only the first of them looks"
 
 
 async def test_start_of_a_user_that_is_not_known_in_time_is_tried_again_and_works_once_it_is(
     user: str, slow: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(users, "ANSWERS_WITHIN_S", 0.2)
-    await users.ask(user)
+    monkeypatch.setattr(credentials, "LOOKUP_TIMEOUT_S", 0.2)
+    await credentials.look_up(user)
 
     with pytest.raises(SpawnError, match=f"cannot run as {user}: the password database has not answered") as raised:
-        credentials_of(user)
+        cached_credentials(user)
     assert not raised.value.permanent
     slow.set()
-    await users.ask(user)
-    assert credentials_of(user).uid == os.geteuid()
+    await credentials.look_up(user)
+    assert cached_credentials(user).uid == os.geteuid()
 
 
 async def test_user_that_does_not_exist_is_named_at_the_start() -> None:
-    await users.ask("no-such-user")
+    await credentials.look_up("no-such-user")
 
     with pytest.raises(SpawnError, match="cannot run as no-such-user: this host has no such user") as raised:
-        credentials_of("no-such-user")
+        cached_credentials("no-such-user")
     assert raised.value.permanent

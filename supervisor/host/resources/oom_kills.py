@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from supervisor.host.resources import kernel_files
-
 REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
 _FILES = frozenset({"memory.events", "memory.oom_control"})
 _HOST = Path("/proc/vmstat")
@@ -81,7 +79,7 @@ def evidence(counters: Iterable[Counter]) -> str | None:
 def _cgroup_counter(pid: int) -> Counter | None:
     """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
     try:
-        cgroups = kernel_files.content(f"/proc/{pid}/cgroup")
+        cgroups = Path(f"/proc/{pid}/cgroup").read_bytes()
     except OSError:
         return None
     for file, where in _files_of(cgroups):
@@ -118,7 +116,7 @@ def _host_counter() -> Counter | None:
 
 def _count(file: Path) -> int | None:
     try:
-        said = kernel_files.content(os.fspath(file))
+        said = file.read_bytes()
     except OSError:
         return None
     _, is_there, rest = (b"\n" + said).partition(_COUNT)

@@ -18,10 +18,11 @@ from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
 from supervisor.core.fleet.finishing import ExitOn, Finish, finish
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
-from supervisor.host.commands.hooks import Hooks
-from supervisor.host.daemon_log.log import DaemonLog
+from supervisor.host.checkpoint_store import CheckpointStore
+from supervisor.host.daemon_log.daemon_log import DaemonLog
+from supervisor.host.hooks import Hooks
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.ledger.pruning import Pruning
+from supervisor.host.ledger.writer import Pruning
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
 from supervisor.host.notices.settings import NoticeSettings
@@ -31,10 +32,9 @@ from supervisor.host.notices.store import NoticeStore
 from supervisor.host.processes import orphans
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.gpus import Gpus
-from supervisor.host.service import shutdown
+from supervisor.host.service import systemd
 from supervisor.host.service.background import Background, Foreground
 from supervisor.host.service.systemd import Systemd, without_notify
-from supervisor.host.storage.checkpoint_store import CheckpointStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -272,7 +272,7 @@ class Supervisord:
 
     async def _ask_and_leave(self, programs: Programs) -> None:
         """Leaves, knowing whether the host does too; who does not answer soon is heard when it does."""
-        asking = asyncio.create_task(shutdown.is_under_way())
+        asking = asyncio.create_task(systemd.host_is_shutting_down())
         await asyncio.wait({asking}, timeout=SHUTDOWN_ANSWER_S)
         late = not asking.done()
         if late:

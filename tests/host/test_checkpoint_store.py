@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.storage.checkpoint_store import CheckpointStore, Listed
+from supervisor.host.checkpoint_store import CheckpointStore, Listed
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest

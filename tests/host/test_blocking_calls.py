@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.storage.disk_threads import DiskThreads
+from supervisor.host.blocking_calls import DiskThreads
 
 HANGS = """
 import asyncio, threading
 from pathlib import Path
-from supervisor.host.storage.disk_threads import DiskThreads
+from supervisor.host.blocking_calls import DiskThreads
 
 async def main():
     task = asyncio.create_task(DiskThreads().run(Path("/dead/log"), threading.Event().wait))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.commands.health import Check, Checks
+from supervisor.host.health_checks import Check, Checks
 from supervisor.host.processes import limits
 from tests.reading import alive, content
 from tests.waiting import wait_until

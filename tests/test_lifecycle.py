@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.host.service.background import Foreground
-from supervisor.supervisord import Supervisord
+from supervisor.lifecycle import Supervisord
 
 
 @pytest.mark.parametrize(("told", "begins_anew"), [(["reload"], True), (["leave", "reload"], False)])

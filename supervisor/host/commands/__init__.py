@@ -1,1 +1,0 @@
-"""Commands that the daemon runs beside programs: hooks and health checks."""
