@@ -1,4 +1,4 @@
-"""The same step with less memory: a batch in parts, one after the other, whose gradients are added up."""
+"""Divides a batch into parts that are computed one after the other, so that a step needs less memory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,10 +7,11 @@ import tensorflow as tf
 
 
 def parts_of(batch: Any, parts: int) -> Iterator[tuple[Any, float]]:
-    """The batch in `parts` slices along its first axis (fewer if it has fewer examples), each with its share of it.
+    """Yields `parts` slices of the batch along its first axis, each with its share of the examples.
 
-    A mean loss over the batch is the sum over the slices of share times their mean loss; so are its gradients.
-    Raises ValueError for the batches of a strategy with several replicas, which are divided on each (`accumulate`).
+    There are fewer slices if the batch has fewer examples. The mean loss over the batch is the sum over the slices of
+    share times mean loss; the same holds for the gradients.
+    Raises ValueError for a batch that a strategy has spread over replicas; divide those with `accumulate`.
     """
     first = tf.nest.flatten(batch)[0]
     if isinstance(first, tf.distribute.DistributedValues):
@@ -23,10 +24,10 @@ def parts_of(batch: Any, parts: int) -> Iterator[tuple[Any, float]]:
 
 
 def accumulate(compute: Callable[[Any], Any], batch: Any, parts: int) -> Any:
-    """The sum of what `compute` gives for each of `parts` slices of the batch; one slice is in memory at a time.
+    """Returns the sum of `compute(slice)` over `parts` slices of the batch; one slice is in memory at a time.
 
-    For use inside a tf.function, on each replica. `compute` gives a structure of tensors that can be added, such as
-    (loss, gradients), already divided by the size of the whole batch; None stays None, sparse gradients become dense.
+    Call it inside a tf.function, on each replica. `compute` returns a structure of tensors that can be added, such as
+    (loss, gradients), already divided by the size of the whole batch. None stays None; sparse gradients become dense.
     """
     if parts <= 1:
         return compute(batch)
@@ -35,13 +36,14 @@ def accumulate(compute: Callable[[Any], Any], batch: Any, parts: int) -> Any:
 
     def values(number: Any) -> tuple[Any, list[Any]]:
         begin, end = number * rows // count, (number + 1) * rows // count
-        found = compute(tf.nest.map_structure(lambda part: part[begin:end], batch))
-        return found, [tf.convert_to_tensor(each) for each in tf.nest.flatten(found) if each is not None]
+        result = compute(tf.nest.map_structure(lambda part: part[begin:end], batch))
+        return result, [tf.convert_to_tensor(each) for each in tf.nest.flatten(result) if each is not None]
 
     def add(number: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
         return number + 1, [total + each for total, each in zip(sums, values(number)[1], strict=True)]
 
-    shape, first = values(tf.constant(0))
+    structure, first = values(tf.constant(0))
     _, sums = tf.while_loop(lambda number, _: number < count, add, (tf.constant(1), first), parallel_iterations=1)
-    left = iter(sums)
-    return tf.nest.pack_sequence_as(shape, [each if each is None else next(left) for each in tf.nest.flatten(shape)])
+    remaining = iter(sums)
+    parts_of_sum = [each if each is None else next(remaining) for each in tf.nest.flatten(structure)]
+    return tf.nest.pack_sequence_as(structure, parts_of_sum)

@@ -69,7 +69,7 @@ def test_tracing_ahead_changes_nothing_and_is_what_training_uses(
 
     assert all(np.array_equal(*pair) for pair in zip(before, training.all_values(tracked), strict=True))
     assert repr(extra_state.read_generators()) == generators
-    assert "not run" not in capsys.readouterr().err
+    assert "without running it" not in capsys.readouterr().err
     assert step.experimental_get_tracing_count() == 1
     step(*batch)
     assert step.experimental_get_tracing_count() == 1, "the real batch found the trace"

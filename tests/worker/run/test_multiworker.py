@@ -203,7 +203,7 @@ def test_script_that_exits_in_the_middle_is_not_done(start: Start, daemon: Daemo
         ("tests.worker.children.entries:absent", 78, "'absent' does not exist"),
         ("tests.worker.children.entries:NOT_A_FUNCTION", 78, "'NOT_A_FUNCTION' is not callable"),
         ("tests.worker.children.entries", 78, "not of the form package.module:function"),
-        ("tests.worker.children.entries:gives_nothing", 78, "gave a NoneType, not a worker.Training"),
+        ("tests.worker.children.entries:gives_nothing", 78, "returned a NoneType, not a worker.Training"),
         ("tests.worker.children.entries:raises", 1, "LookupError: no such corpus"),
     ],
 )
