@@ -180,7 +180,7 @@ class Site:
 
     def _processes(self) -> list[Running]:
         found = []
-        for mark, processes in marks.of_daemon(self.folder / "state").items():
+        for mark, processes in marks.processes_of_daemon(self.folder / "state").items():
             program = marks.program_of(mark)
             if program not in self._sections:
                 continue
@@ -204,7 +204,7 @@ class Site:
 
     def strays(self) -> list[str]:
         """What still carries a mark of this site."""
-        found = marks.of_daemon(self.folder / "state")
+        found = marks.processes_of_daemon(self.folder / "state")
         return [f"{mark.rpartition('/')[2]} pid {each.pid}" for mark, processes in found.items() for each in processes]
 
     @contextlib.contextmanager
@@ -230,7 +230,7 @@ class Site:
         finally:
             with contextlib.suppress(Exception):
                 self.daemon.stop()
-            for processes in marks.of_daemon(self.folder / "state").values():
+            for processes in marks.processes_of_daemon(self.folder / "state").values():
                 for each in processes:
                     with contextlib.suppress(psutil.Error):
                         each.kill()

@@ -30,17 +30,17 @@ from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.service.background import (
     Background,
     Foreground,
-    become,
     detach,
-    hold_standard_descriptors,
+    drop_privileges,
+    open_standard_descriptors,
 )
 from supervisor.host.service.single_instance import (
-    NotAlone,
+    AlreadyRunning,
     StateFolder,
     pid_file,
-    refuse_beside_supervisor,
+    refuse_shared_environment,
 )
-from supervisor.lifecycle import SIGNALS, Supervisord, notice_sources
+from supervisor.lifecycle import SIGNALS, DaemonLifecycle, notice_sources
 from supervisor.protocol.wording import counted
 
 gc.freeze()  # modules stay for good, so the garbage collector need not scan them again and again
@@ -60,11 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.migrate is not None:
         return _migrate(asked.migrate)
     try:
-        refuse_beside_supervisor()
+        refuse_shared_environment()
         said, path = options.overridden_keys(asked), options.configuration_path(asked)  # whole: `directory` may move us
         config = load_config(path, os.environ, said)
         notice_sources(config.supervisord)
-    except (ConfigError, NotAlone, UnknownSourceError) as error:
+    except (ConfigError, AlreadyRunning, UnknownSourceError) as error:
         print(error, file=sys.stderr)  # noqa: T201 - before there is a log
         return EXIT_CONFIG
     if asked.check_config:
@@ -96,30 +96,30 @@ def _hash_password() -> int:
 
 
 def _run(config: Config, read: Callable[[], Config]) -> int:
-    hold_standard_descriptors()
+    open_standard_descriptors()
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()
     started_in = _started_in()
     try:
-        limits.raise_given(settings.minfds, settings.minprocs)
-        limits.raise_own()
+        limits.raise_inherited_limits(settings.minfds, settings.minprocs)
+        limits.raise_own_nofile()
         if settings.user is not None:
             _become(settings.user)
         os.umask(settings.umask)
         if settings.directory is not None:
             os.chdir(settings.directory)
-        state.hold()
+        state.lock()
         settings.childlogdir.mkdir(parents=True, exist_ok=True)
         if not settings.nodaemon:
             background = detach()
-        state.sign()
+        state.write_pid()
         with pid_file(settings.pidfile):
             status = _live(config, read, background)
-    except NotAlone as error:
+    except AlreadyRunning as error:
         return _refuse(str(error), EXIT_BUSY)
     except (OSError, ListenError, LedgerError, SpawnError, limits.LimitError) as error:
-        background.failed(EXIT_CANNOT_RUN)
+        background.report_failure(EXIT_CANNOT_RUN)
         return _refuse(f"cannot run: {_in_words(error)}", EXIT_CANNOT_RUN)
     if status is None:
         _begin_anew(config.path, started_in)
@@ -147,7 +147,7 @@ def _become(user: str) -> None:
     """Gives up being root for this user, unless it is who we are already (after a reload, or as an ordinary user)."""
     wanted = find_credentials(user)
     if wanted.uid != os.geteuid():
-        become(wanted)
+        drop_privileges(wanted)
 
 
 def _begin_anew(configuration: Path, folder: Path) -> NoReturn:
@@ -155,7 +155,7 @@ def _begin_anew(configuration: Path, folder: Path) -> NoReturn:
 
     `folder`: where it was started, as paths among the options may start from there.
     """
-    limits.restore_own()
+    limits.restore_own_nofile()
     with contextlib.suppress(OSError):  # it may be gone, or another user's
         os.chdir(folder)
     named = ["-c", str(configuration)]
@@ -188,7 +188,7 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
 async def _supervise(
     config: Config, read: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
 ) -> int | None:
-    return await Supervisord(config, read, background, daemon_log).run()
+    return await DaemonLifecycle(config, read, background, daemon_log).run()
 
 
 def _refuse(text: str, status: int) -> int:

@@ -20,7 +20,7 @@ from supervisor.core.fleet.finishing import ExitOn, Finish, finish
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
-from supervisor.host.hooks import Hooks
+from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.writer import Pruning
 from supervisor.host.logs.capture import LogCapture
@@ -34,7 +34,7 @@ from supervisor.host.resources import cgroup
 from supervisor.host.resources.gpus import Gpus
 from supervisor.host.service import systemd
 from supervisor.host.service.background import Background, Foreground
-from supervisor.host.service.systemd import Systemd, without_notify
+from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
 from supervisor.runner.fleet.programs import Programs
@@ -57,7 +57,7 @@ SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHU
 log = structlog.get_logger()
 
 
-class Supervisord:
+class DaemonLifecycle:
     """One run of the daemon, from the ledger's opening to the last process's end."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Supervisord:
         self._daemon_log = daemon_log
         self._read = read
         self._background = background
-        self._systemd = Systemd(os.environ)
+        self._systemd = SystemdNotifier(os.environ)
         self._leave = asyncio.Event()
         self._asking = False
         self._told_at: float | None = None
@@ -111,10 +111,10 @@ class Supervisord:
         )
         try:
             async with self._listening(context):
-                self._background.ready()
+                self._background.report_ready()
                 self._stay_alive()
                 notices.watch_sources(notice_sources(settings))
-                with orphans.reaped(programs.has_worker):
+                with orphans.reaping_orphans(programs.has_worker):
                     await self._supervise(programs, services.environment)
                 services.listeners.close()
         finally:
@@ -141,12 +141,12 @@ class Supervisord:
             checkpoints=CheckpointStore(),
             state_dir=settings.state_dir,
             runtime_dir=settings.runtime_dir,
-            environment={**without_notify(os.environ), **settings.environment},
+            environment={**environment_for_children(os.environ), **settings.environment},
             server_url=self._server_url(),
             notice_grace=settings.notice_grace,
-            cgroups=cgroup.prepare(),
+            cgroups=cgroup.prepare_cgroups(),
             gpus=Gpus(),
-            hooks=Hooks(settings.hook_timeout),
+            hooks=HookRunner(settings.hook_timeout),
             hook_commands=settings.hooks(),
             listeners=ListenerHub(settings.identifier),
         )
@@ -160,12 +160,14 @@ class Supervisord:
         programs.on_change = partial(self._programs_changed, programs, watching, pulse, begin.done)
         try:
             while not (begin.done() or leave.done()):
-                self._systemd.extend(2 * EXTEND_EVERY_S)  # workers of an earlier daemon have their limits to leave in
+                self._systemd.extend_timeout(
+                    2 * EXTEND_EVERY_S
+                )  # workers of an earlier daemon have their limits to leave in
                 await asyncio.wait({begin, leave}, timeout=EXTEND_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
             if begin.done():
                 begin.result()
                 log.info("daemon.ready", pid=os.getpid(), programs=len(programs.runners), version=__version__)
-                self._systemd.ready(status_line(programs.runners.values()))
+                self._systemd.send_ready(status_line(programs.runners.values()))
                 self._tell_standing(programs)
                 programs.on_change()
             await leave
@@ -204,23 +206,23 @@ class Supervisord:
         if self._reload:  # the workers don't notice: the next daemon takes them over
             programs.hand_over()
             return
-        self._systemd.stopping("flushing and stopping all programs")
+        self._systemd.send_stopping("flushing and stopping all programs")
         leaving = asyncio.create_task(programs.stop_all())
         while not leaving.done():
-            self._systemd.extend(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
+            self._systemd.extend_timeout(2 * EXTEND_EVERY_S)  # at once: TimeoutStopSec= may be shorter than our period
             await asyncio.wait({leaving}, timeout=EXTEND_EVERY_S)
         await leaving
 
     def _stay_alive(self) -> None:
         """Feeds systemd's watchdog from the supervising loop, at half its period, as sd_watchdog_enabled(3) asks."""
         if self._systemd.watchdog_s is not None:
-            self._systemd.alive()
+            self._systemd.send_watchdog()
             asyncio.get_running_loop().call_later(self._systemd.watchdog_s / 2, self._stay_alive)
 
     def _tell_standing(self, programs: Programs) -> None:
         """Tells systemd where training stands, at a low rate, until the daemon leaves."""
-        if self._systemd.listens and not self._leave.is_set():
-            self._systemd.status(status_line(programs.runners.values()))
+        if self._systemd.is_connected and not self._leave.is_set():
+            self._systemd.send_status(status_line(programs.runners.values()))
             asyncio.get_running_loop().call_later(STATUS_EVERY_S, self._tell_standing, programs)
 
     @contextlib.asynccontextmanager
@@ -353,11 +355,11 @@ def notice_sources(settings: SupervisordConfig) -> tuple[NoticeSource, ...]:
     return sources(settings.notices, told)
 
 
-async def _update(programs: Programs, systemd: Systemd) -> None:
+async def _update(programs: Programs, systemd: SystemdNotifier) -> None:
     """SIGHUP: the configuration is read again, and what differs is changed; an unusable one changes nothing."""
     if programs.closing:
         return
-    systemd.reloading("reading the configuration again")
+    systemd.send_reloading("reading the configuration again")
     try:
         await programs.reread()
         actions = await programs.update()
@@ -365,4 +367,4 @@ async def _update(programs: Programs, systemd: Systemd) -> None:
     except ConfigError as error:
         log.error("configuration.refused", error=str(error), kept="the one before")
     finally:
-        systemd.ready(status_line(programs.runners.values()))
+        systemd.send_ready(status_line(programs.runners.values()))

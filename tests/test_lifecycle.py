@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.host.service.background import Foreground
-from supervisor.lifecycle import Supervisord
+from supervisor.lifecycle import DaemonLifecycle
 
 
 @pytest.mark.parametrize(("told", "begins_anew"), [(["reload"], True), (["leave", "reload"], False)])
@@ -18,7 +18,7 @@ async def test_told_to_leave_while_a_reload_read_the_configuration_it_leaves(
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\nstate_dir={tmp_path}/state\n")
     config = load_config(path, os.environ)
-    daemon = Supervisord(config, lambda: config, Foreground(), cast("Any", None))
+    daemon = DaemonLifecycle(config, lambda: config, Foreground(), cast("Any", None))
 
     for each in told:
         {"leave": daemon._leave.set, "reload": daemon._ask_reload}[each]()

@@ -17,7 +17,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class DiskThreads:
+class BlockingCalls:
     """A thread for each folder with something to do there, so that a disk that hangs holds up no other's files."""
 
     def __init__(self) -> None:

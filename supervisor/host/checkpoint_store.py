@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedCheckpoint:
     """One checkpoint as a list shows it. `valid`: proven whole or proven damaged, None if not looked at.
 
     `reason`: why it is not valid. `created_wall_at`: Unix time.
@@ -61,11 +61,11 @@ class CheckpointStore:
         """Sets aside what was saved at step `before` or later, if something whole is older: see `rollback`."""
         return await self._ask(directory, lambda: rollback.roll_back(directory, before))
 
-    async def set_aside(self, directory: Path, unfit: Collection[tuple[str, str]]) -> tuple[RejectedCheckpoint, ...]:
+    async def quarantine(self, directory: Path, unfit: Collection[tuple[str, str]]) -> tuple[RejectedCheckpoint, ...]:
         """Puts these, by name and with why, into quarantine, as far as they are there. Raises OSError."""
         return await self._ask(directory, lambda: _set_unfit_aside(directory, dict(unfit)))
 
-    async def listing(self, directory: Path, verify: bool) -> list[Listed]:
+    async def list_checkpoints(self, directory: Path, verify: bool) -> list[ListedCheckpoint]:
         """All checkpoints, newest first, then those in quarantine. `verify` reads every byte of them.
 
         Raises OSError if the directory can't be read.
@@ -79,7 +79,7 @@ class CheckpointStore:
         """
         return await self._ask(directory, lambda: selection.highest_attempt(directory))
 
-    async def disk(self, directory: Path) -> int:
+    async def device_number(self, directory: Path) -> int:
         """The number of the device it is on. Raises OSError if the directory can't be looked at."""
         return await self._ask(directory, lambda: directory.stat().st_dev)
 
@@ -116,14 +116,14 @@ def _answer(future: Future[Answer], work: Callable[[], Answer]) -> None:
         future.set_result(result)
 
 
-def _listing(directory: Path, verify: bool) -> list[Listed]:
+def _listing(directory: Path, verify: bool) -> list[ListedCheckpoint]:
     committed = (_look_at(directory / str(name), name, verify) for name in selection.committed(directory))
     quarantine = directory / layout.QUARANTINE
     aside = (_set_aside(quarantine, each) for each in selection.quarantined(directory))
     return [*filter(None, committed), *filter(None, aside)]
 
 
-def _look_at(folder: Path, name: layout.CheckpointName, verify: bool) -> Listed | None:
+def _look_at(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:
     try:
         found = manifest.verify(folder) if verify else manifest.read(folder)
     except ManifestError as error:
@@ -135,7 +135,7 @@ def _look_at(folder: Path, name: layout.CheckpointName, verify: bool) -> Listed 
     return _listed(folder.name, name, found, True if verify else None, None)
 
 
-def _set_aside(quarantine: Path, refused: RejectedCheckpoint) -> Listed | None:
+def _set_aside(quarantine: Path, refused: RejectedCheckpoint) -> ListedCheckpoint | None:
     name = layout.checkpoint_name_in(refused.name)
     if name is None:
         return None
@@ -156,8 +156,8 @@ def _listed(
     valid: bool | None,
     reason: str | None,
     quarantined: bool = False,
-) -> Listed:
-    return Listed(
+) -> ListedCheckpoint:
+    return ListedCheckpoint(
         name=text,
         step=name.step,
         attempt=name.attempt,

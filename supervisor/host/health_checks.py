@@ -16,7 +16,7 @@ WORDS_BYTES = 300  # of what the command says: enough for the reason, short enou
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class HealthCheck:
     """One question. `user`: whom the command runs as; None: the daemon's. `key`: what the configuration calls it."""
 
     argv: tuple[str, ...]
@@ -27,7 +27,7 @@ class Check:
     key: str = "healthcheck_command"
 
 
-class Checks:
+class HealthChecks:
     """Asks, from threads, until it is closed."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Checks:
         for child in tuple(self._children):
             _kill(child)
 
-    def trouble(self, check: Check) -> str | None:
+    def failure_of(self, check: HealthCheck) -> str | None:
         """Why all is not well, None if it is: the command ended with 0 in time."""
         try:
             with open_scratch_file() as output:
@@ -48,7 +48,7 @@ class Checks:
         except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
             return f"{check.key} can't be run: {error}"
 
-    def _ask(self, check: Check, output: int) -> str | None:
+    def _ask(self, check: HealthCheck, output: int) -> str | None:
         child = _started(check, output)
         self._children.add(child)
         if self._is_closed:
@@ -64,7 +64,7 @@ class Checks:
         return None if status == 0 else f"{check.key} ended with status {status}{_words(output)}"
 
 
-def _started(check: Check, output: int) -> subprocess.Popen[bytes]:
+def _started(check: HealthCheck, output: int) -> subprocess.Popen[bytes]:
     who = find_credentials(check.user) if check.user is not None and os.geteuid() == 0 else None
     return subprocess.Popen(
         check.argv,
@@ -78,7 +78,7 @@ def _started(check: Check, output: int) -> subprocess.Popen[bytes]:
         group=who.gid if who else None,
         extra_groups=who.groups if who else None,
         # not lent: a disk that hangs may keep this thread here, and programs are started meanwhile
-        preexec_fn=limits.setting(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
+        preexec_fn=limits.limit_setter(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
     )
 
 

@@ -27,40 +27,40 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 log = structlog.get_logger()
 
-Fact = str | int | float | bool | None
+HookFact = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class HookEvent:
     """Something to tell: `command` gets `facts` as JSON; `event` and `program` say what and of whom."""
 
     command: tuple[str, ...]
     event: str
     program: str
-    facts: Mapping[str, Fact]
+    facts: Mapping[str, HookFact]
 
 
-class Hooks:
+class HookRunner:
     """The queue and its thread, which begins with the first event. `timeout_s`: how long a command may take."""
 
     def __init__(self, timeout_s: float = 30.0) -> None:
         self.dropped = self.failed = 0
         self._timeout_s = timeout_s
-        self._queue: deque[Happening] = deque()
+        self._queue: deque[HookEvent] = deque()
         self._changed = threading.Condition()
         self._closing = self._busy = False
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def trouble(self) -> str | None:
+    def failure_summary(self) -> str | None:
         """What did not get through since the daemon's start; None if all did."""
         if not (self.dropped or self.failed):
             return None
         failed, dropped = counted(self.failed, "hook command"), counted(self.dropped, "event")
         return f"{failed} failed, {dropped} dropped; the daemon's log says which"
 
-    def tell(self, happening: Happening) -> None:
+    def run_hook(self, happening: HookEvent) -> None:
         """Queues it; never waits."""
         with self._changed:
             if self._closing or len(self._queue) >= QUEUED:
@@ -112,7 +112,7 @@ class Hooks:
                 self._busy = False
                 self._changed.notify_all()
 
-    def _tell(self, happening: Happening) -> str | None:
+    def _tell(self, happening: HookEvent) -> str | None:
         """Runs the command to its end; gives what went wrong."""
         words = {"STEPKEEPER_EVENT": happening.event, "STEPKEEPER_PROGRAM": happening.program}
         content = json.dumps(happening.facts).encode() + b"\n"

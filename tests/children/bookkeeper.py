@@ -12,7 +12,7 @@ from supervisor.host.ledger.ledger import Ledger
 
 ledger = Ledger(Path(sys.argv[1]))
 for attempt in count(1):
-    ledger.remember_wanted("digits", True)
+    ledger.record_wanted("digits", True)
     ledger.attempt_started("digits", attempt, 1000 + attempt, 5, time.time())
     ledger.attempt_restored("digits", attempt, None, 0)
     ledger.attempt_ended("digits", attempt, "crash", "killed", None, 9, attempt, time.time())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 
 HANGS = """
 import asyncio, threading
@@ -32,7 +32,7 @@ def test_a_call_that_never_returns_does_not_keep_the_process(tmp_path: Path):
 
 
 async def test_a_folder_that_hangs_holds_up_no_other():
-    disks, released = DiskThreads(), threading.Event()
+    disks, released = BlockingCalls(), threading.Event()
     stuck = asyncio.create_task(disks.run(Path("/dead/log"), released.wait))
 
     assert await asyncio.wait_for(disks.run(Path("/well/log"), lambda: 7), 20) == 7
@@ -43,7 +43,7 @@ async def test_a_folder_that_hangs_holds_up_no_other():
 
 
 async def test_what_goes_wrong_is_raised_where_it_was_asked():
-    disks = DiskThreads()
+    disks = BlockingCalls()
 
     with pytest.raises(FileNotFoundError):
         await disks.run(Path("/x/y"), Path("/nonexistent/file").stat)

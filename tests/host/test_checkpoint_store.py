@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.checkpoint_store import CheckpointStore, Listed
+from supervisor.host.checkpoint_store import CheckpointStore, ListedCheckpoint
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest
@@ -55,13 +55,13 @@ async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Pat
     (tmp_path / layout.QUARANTINE / "not ours").mkdir()
     reason = "ckpt.index is 7 bytes, its manifest says 100"
 
-    proven = await CheckpointStore().listing(tmp_path, verify=True)
-    looked = await CheckpointStore().listing(tmp_path, verify=False)
+    proven = await CheckpointStore().list_checkpoints(tmp_path, verify=True)
+    looked = await CheckpointStore().list_checkpoints(tmp_path, verify=False)
 
     assert proven == [
-        Listed("step-0000000200.a2", 200, 2, 1200.0, 100, False, reason, False),
-        Listed("step-0000000100.a1", 100, 1, 1100.0, 100, True, None, False),
-        Listed("step-0000000300.a3", 300, 3, 1300.0, 100, False, "a person said so", True),
+        ListedCheckpoint("step-0000000200.a2", 200, 2, 1200.0, 100, False, reason, False),
+        ListedCheckpoint("step-0000000100.a1", 100, 1, 1100.0, 100, True, None, False),
+        ListedCheckpoint("step-0000000300.a3", 300, 3, 1300.0, 100, False, "a person said so", True),
     ]
     assert [each.valid for each in looked] == [None, None, False]
 
@@ -69,7 +69,7 @@ async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Pat
 async def test_a_list_says_why_a_manifest_can_not_be_read(tmp_path: Path) -> None:
     (commit(tmp_path, 100) / layout.MANIFEST).write_bytes(b"garbage")
 
-    (listed,) = await CheckpointStore().listing(tmp_path, verify=False)
+    (listed,) = await CheckpointStore().list_checkpoints(tmp_path, verify=False)
 
     assert (listed.valid, listed.size_bytes, listed.created_wall_at) == (False, None, None)
     assert listed.reason is not None and "is not JSON" in listed.reason
@@ -78,7 +78,7 @@ async def test_a_list_says_why_a_manifest_can_not_be_read(tmp_path: Path) -> Non
 async def test_a_directory_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     store = CheckpointStore()
 
-    assert await store.listing(tmp_path / "missing", verify=True) == []
+    assert await store.list_checkpoints(tmp_path / "missing", verify=True) == []
     assert (await store.select(tmp_path / "missing")).path is None
     assert await store.highest_attempt(tmp_path / "missing") == 0
 
@@ -86,10 +86,10 @@ async def test_a_directory_that_does_not_exist_is_empty(tmp_path: Path) -> None:
 async def test_the_disk_a_directory_is_on_is_told(tmp_path: Path) -> None:
     here = os.lstat(tmp_path).st_dev
 
-    assert await CheckpointStore().disk(tmp_path) == here
-    assert await CheckpointStore().disk(Path("/proc")) != here
+    assert await CheckpointStore().device_number(tmp_path) == here
+    assert await CheckpointStore().device_number(Path("/proc")) != here
     with pytest.raises(FileNotFoundError):
-        await CheckpointStore().disk(tmp_path / "missing")
+        await CheckpointStore().device_number(tmp_path / "missing")
 
 
 async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) -> None:

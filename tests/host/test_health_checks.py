@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.health_checks import Check, Checks
+from supervisor.host.health_checks import HealthCheck, HealthChecks
 from supervisor.host.processes import limits
 from tests.reading import alive, content
 from tests.waiting import wait_until
 
 
 def asked(*argv: str, timeout_s: float = 20.0, **environment: str) -> str | None:
-    return Checks().trouble(Check(argv, {**os.environ, **environment}, None, None, timeout_s))
+    return HealthChecks().failure_of(HealthCheck(argv, {**os.environ, **environment}, None, None, timeout_s))
 
 
 def test_status_0_is_well():
@@ -81,14 +81,16 @@ def test_a_command_on_a_disk_that_hangs_holds_up_no_program(tmp_path: Path):
 
 
 def start_a_program() -> None:
-    with limits.lent():
+    with limits.inherited_nofile():
         subprocess.run(["/bin/true"], check=True)
 
 
 def test_closed_nothing_is_waited_for():
-    checks, said = Checks(), []
+    checks, said = HealthChecks(), []
     asking = threading.Thread(
-        target=lambda: said.append(checks.trouble(Check(("/bin/sleep", "1000"), dict(os.environ), None, None, 900.0)))
+        target=lambda: said.append(
+            checks.failure_of(HealthCheck(("/bin/sleep", "1000"), dict(os.environ), None, None, 900.0))
+        )
     )
     asking.start()
     deadline = time.monotonic() + 20

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.hooks import QUEUED, Happening, Hooks
+from supervisor.host.hooks import QUEUED, HookEvent, HookRunner
 from tests.places import ROOT
 from tests.reading import alive, content
 from tests.waiting import wait_until
@@ -38,22 +38,22 @@ def of_page(language: str) -> str:
     return str(found[-1])
 
 
-def happening(*command: object, **facts: int | str) -> Happening:
-    return Happening(tuple(map(str, command)), "failed", "digits", {**TOLD, **facts})
+def happening(*command: object, **facts: int | str) -> HookEvent:
+    return HookEvent(tuple(map(str, command)), "failed", "digits", {**TOLD, **facts})
 
 
 @pytest.fixture
-def hooks() -> Iterator[Hooks]:
-    hooks = Hooks(PATIENCE_S)
+def hooks() -> Iterator[HookRunner]:
+    hooks = HookRunner(PATIENCE_S)
     yield hooks
     hooks.close(0.0)
 
 
-def test_a_command_gets_the_facts_and_a_bare_environment_in_order(hooks: Hooks, tmp_path: Path):
+def test_a_command_gets_the_facts_and_a_bare_environment_in_order(hooks: HookRunner, tmp_path: Path):
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\ncat >> {tmp_path}/told\nenv > {tmp_path}/env\n")
 
-    hooks.tell(happening(command, number=1))
-    hooks.tell(happening(command, number=2))
+    hooks.run_hook(happening(command, number=1))
+    hooks.run_hook(happening(command, number=2))
     hooks.close(PATIENCE_S)
 
     told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
@@ -61,74 +61,74 @@ def test_a_command_gets_the_facts_and_a_bare_environment_in_order(hooks: Hooks, 
     names = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
     assert {"PATH", "LANG", "STEPKEEPER_EVENT", "STEPKEEPER_PROGRAM"} <= names
     assert not names & {"HOME", "PYTHONPATH", "USER"}
-    assert hooks.trouble is None
+    assert hooks.failure_summary is None
 
 
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path):
-    hooks = Hooks(timeout_s=1.0)
+    hooks = HookRunner(timeout_s=1.0)
     command = script(tmp_path, "slow.sh", f"#!/bin/sh\nsleep 1000 &\necho $! > {tmp_path}/child.new\n"
                      f"mv {tmp_path}/child.new {tmp_path}/child\nwait\n")  # fmt: skip
 
-    hooks.tell(happening(command))
+    hooks.run_hook(happening(command))
     wait_until(lambda: hooks.failed, "it is given up")
 
     if (tmp_path / "child").exists():  # a machine that is too busy to start a shell within the second kills that
         child = int((tmp_path / "child").read_text())
         wait_until(lambda: not alive(child), "its child is gone")
-    assert "1 hook command failed" in str(hooks.trouble)
+    assert "1 hook command failed" in str(hooks.failure_summary)
     hooks.close(0.0)
 
 
-def test_what_the_queue_does_not_hold_is_dropped_and_counted(hooks: Hooks, tmp_path: Path):
+def test_what_the_queue_does_not_hold_is_dropped_and_counted(hooks: HookRunner, tmp_path: Path):
     os.mkfifo(tmp_path / "gate")
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\nread line < {tmp_path}/gate\n")
 
     began = time.monotonic()
     for _ in range(QUEUED + 11):  # at most one of them runs
-        hooks.tell(happening(command))
+        hooks.run_hook(happening(command))
 
     assert time.monotonic() - began < PATIENCE_S / 2
     assert hooks.dropped in (10, 11)
-    assert "events dropped" in str(hooks.trouble)
+    assert "events dropped" in str(hooks.failure_summary)
 
 
 @pytest.mark.parametrize("command", ["/no/such/command", "/etc/passwd"])
-def test_a_command_that_cannot_run_is_a_failure(hooks: Hooks, command: str):
-    hooks.tell(happening(command))
+def test_a_command_that_cannot_run_is_a_failure(hooks: HookRunner, command: str):
+    hooks.run_hook(happening(command))
     wait_until(lambda: hooks.failed, "it is told")
 
     assert hooks.failed == 1
 
 
 def test_without_a_place_for_its_words_a_command_is_run_all_the_same(
-    hooks: Hooks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hooks: HookRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", "/proc")  # as on a full disk: no file can be made there
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\necho bad >&2\ncat >> {tmp_path}/told\n")
 
-    hooks.tell(happening(command))
+    hooks.run_hook(happening(command))
     wait_until(lambda: content(tmp_path / "told"), "it is told")
 
-    assert hooks.trouble is None
+    assert hooks.failure_summary is None
 
 
 def test_what_is_told_while_there_is_no_thread_is_run_with_the_next(
-    hooks: Hooks, tmp_path: Path, no_threads: pytest.MonkeyPatch
+    hooks: HookRunner, tmp_path: Path, no_threads: pytest.MonkeyPatch
 ):
     command = script(tmp_path, "hook.sh", f"#!/bin/sh\ncat >> {tmp_path}/told\n")
-    hooks.tell(happening(command, number=1))
+    hooks.run_hook(happening(command, number=1))
 
     no_threads.undo()
-    hooks.tell(happening(command, number=2))
+    hooks.run_hook(happening(command, number=2))
     wait_until(lambda: content(tmp_path / "told").count(b"\n") == 2, "both are told")
 
     assert [json.loads(line)["number"] for line in content(tmp_path / "told").splitlines()] == [1, 2]
-    assert hooks.trouble is None
+    assert hooks.failure_summary is None
 
 
-def test_a_command_that_fails_does_not_keep_the_next_from_running(hooks: Hooks, tmp_path: Path):
-    hooks.tell(happening("/bin/false"))
-    hooks.tell(happening(script(tmp_path, "hook.sh", f"#!/bin/sh\ntouch {tmp_path}/ran\n")))
+def test_a_command_that_fails_does_not_keep_the_next_from_running(hooks: HookRunner, tmp_path: Path):
+    hooks.run_hook(happening("/bin/false"))
+    hooks.run_hook(happening(script(tmp_path, "hook.sh", f"#!/bin/sh\ntouch {tmp_path}/ran\n")))
     hooks.close(PATIENCE_S)
 
     assert hooks.failed == 1
@@ -136,7 +136,7 @@ def test_a_command_that_fails_does_not_keep_the_next_from_running(hooks: Hooks, 
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_the_page_s_web_hook_posts_the_event(hooks: Hooks, tmp_path: Path):
+def test_the_page_s_web_hook_posts_the_event(hooks: HookRunner, tmp_path: Path):
     got: list[tuple[str | None, bytes]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -153,13 +153,13 @@ def test_the_page_s_web_hook_posts_the_event(hooks: Hooks, tmp_path: Path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         command = script(tmp_path, "webhook.sh", of_page("sh"))
-        hooks.tell(happening(command, f"http://127.0.0.1:{server.server_port}/trained"))
+        hooks.run_hook(happening(command, f"http://127.0.0.1:{server.server_port}/trained"))
         hooks.close(PATIENCE_S)
     finally:
         server.shutdown()
         server.server_close()
 
-    assert hooks.trouble is None
+    assert hooks.failure_summary is None
     assert [(kind, json.loads(body)) for kind, body in got] == [("application/json", TOLD)]
 
 

@@ -17,7 +17,7 @@ from tests.system.harness import Daemon
 @contextlib.contextmanager
 def group(*controllers: str) -> Iterator[Path]:
     """One that has these controllers; skips the test where none can be made."""
-    mount = cgroup.mounted(Path("/proc/self/mounts").read_text())
+    mount = cgroup.find_cgroup2_mount(Path("/proc/self/mounts").read_text())
     if mount is None:
         pytest.skip("no unified cgroup tree is mounted")
     folder = mount / f"stepkeeper-test-{uuid.uuid4().hex[:8]}"

@@ -474,7 +474,7 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
     daemon = Daemon(tmp_path, job("t", tmp_path, keys, STEPS=ENDLESS)).start()
     daemon.until_step("t", 30)
     daemon.die()
-    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "t", 0)}
+    marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "t", 0)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()
 
@@ -494,7 +494,7 @@ def test_what_an_earlier_daemon_left_ends_with_this_one(in_a_hurry: bool, tmp_pa
 
 
 def test_stop_all_stops_what_waits_for_the_last_of_an_earlier_daemon_too(tmp_path: Path) -> None:
-    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "p", 1)}
+    marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "p", 1)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()
     others = "[program:q]\ncommand=/bin/sleep 100000\nstartsecs=0\n[program:r]\ncommand=/bin/true\nautostart=false\n"
@@ -523,7 +523,7 @@ def test_stop_all_stops_what_waits_for_the_last_of_an_earlier_daemon_too(tmp_pat
 
 def test_an_update_while_a_program_is_taken_up_counts_its_attempts_on(tmp_path: Path) -> None:
     """Until something of an earlier attempt has ended nothing starts, and then the old configuration does first."""
-    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "p", 1)}
+    marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "p", 1)}
     stray = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=-1, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()
     section = "[program:p]\ncommand=/bin/sleep 100000\nstartsecs=0\nstopwaitsecs=1000\n"

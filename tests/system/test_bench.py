@@ -70,7 +70,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 def test_a_second_worker_is_seen(site: Site):
     site._sections["count-1"] = ""
-    mark = marks.mark(site.folder / "state", "count-1", 1)
+    mark = marks.mark_of_attempt(site.folder / "state", "count-1", 1)
     sleeping = [sys.executable, "-c", "import time; time.sleep(60)", str(TRAINER)]
     twins = [subprocess.Popen(sleeping, env={marks.VARIABLE: mark}) for _ in range(2)]
     try:

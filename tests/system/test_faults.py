@@ -83,7 +83,7 @@ def ends_well(daemon: Daemon, name: str, steps: int = STEPS) -> None:
 
 def left(folder: Path) -> list[int]:
     """What runs of this daemon's programs."""
-    return [each.pid for found in marks.of_daemon(folder / "state").values() for each in found]
+    return [each.pid for found in marks.processes_of_daemon(folder / "state").values() for each in found]
 
 
 @pytest.fixture(scope="module")

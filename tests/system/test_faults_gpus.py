@@ -54,16 +54,16 @@ def test_what_the_driver_says_is_understood(tmp_path: Path, monkeypatch: pytest.
     host = Host(tmp_path)
     monkeypatch.setenv("NVML_STATE", str(tmp_path / "gpus.json"))
     gpus = Gpus(stand_in)
-    gpus.open()
-    assert gpus.can_ask
+    gpus.connect()
+    assert gpus.is_connected
 
     host.are({"uuid": "GPU-a", "pids": [1, 2]}, {"uuid": "GPU-b", "error": LOST}, {"uuid": "GPU-c", "failed": True})
-    first, second, third = gpus.look()
+    first, second, third = gpus.list_gpus()
 
     assert first == Gpu(0, "GPU-a", frozenset({1, 2}))
     assert (second.uuid, second.trouble) == ("GPU-b", "GPU is lost")
     assert "row remapping failed" in (third.trouble or "")
-    assert gpus.known == {"GPU-a", "GPU-b", "GPU-c"}
+    assert gpus.seen_uuids == {"GPU-a", "GPU-b", "GPU-c"}
 
 
 def test_the_stand_in_has_the_names_of_the_real_one():

@@ -41,7 +41,7 @@ def until_ready(daemon: Daemon, name: str = "digits", but: int | None = None) ->
 
 def of_job(daemon: Daemon) -> list[psutil.Process]:
     """All live processes of the daemon's programs."""
-    found = marks.of_daemon(daemon.folder / "state")
+    found = marks.processes_of_daemon(daemon.folder / "state")
     return [each for some in found.values() for each in some if alive(each.pid)]
 
 

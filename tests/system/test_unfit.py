@@ -45,7 +45,7 @@ def test_what_grows_on_instead_of_stopping_is_killed_long_before_its_time_is_ove
 
 def test_one_that_is_not_well_is_seen_while_what_an_earlier_daemon_left_of_another_still_ends(tmp_path: Path) -> None:
     checked = f"healthcheck_command=/bin/sh -c 'test ! -e {tmp_path}/sick'\nhealthcheck_interval=0.2\nstartsecs=0\n"
-    marked = {**os.environ, marks.VARIABLE: marks.mark(tmp_path / "state", "slow", 1)}
+    marked = {**os.environ, marks.VARIABLE: marks.mark_of_attempt(tmp_path / "state", "slow", 1)}
     stray = subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, env=marked, start_new_session=True)
     assert stray.stdout is not None and stray.stdout.readline()
     programs = f"[program:p]\ncommand=/bin/sleep 1000\n{checked}[program:slow]\ncommand=/bin/true\nstopwaitsecs=1000\n"

@@ -6,9 +6,9 @@ from typing import Any
 
 from supervisor.config import SupervisordConfig
 from supervisor.control.base.errors import Code, CommandError
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.hooks import Hooks
+from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
@@ -34,10 +34,10 @@ class CommandContext:
     settings: SupervisordConfig
     is_reloading: Callable[[], bool]
     notices: NoticeDispatcher
-    hooks: Hooks
+    hooks: HookRunner
     drills: Drills
     listening: ListenerHub
-    disks: DiskThreads = field(default_factory=DiskThreads)
+    disks: BlockingCalls = field(default_factory=BlockingCalls)
 
 
 def program_in(context: CommandContext, arguments: Arguments) -> Runner:

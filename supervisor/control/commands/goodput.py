@@ -47,10 +47,10 @@ async def report(context: CommandContext, arguments: Arguments) -> Result:
 
 
 def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[Spent, float]], list[AttemptRecord]]:
-    return ledger.accounts.spent(name), ledger.history(name, ALL)
+    return ledger.accounts.time_spent(name), ledger.history(name, ALL)
 
 
 def of_attempts(ledger: Ledger, name: str) -> dict[int, dict[str, Any]]:
     """For each attempt, seconds by what they went into; empty for a plain program. Raises LedgerError."""
-    spent_s = ledger.accounts.spent(name)
+    spent_s = ledger.accounts.time_spent(name)
     return {attempt: {str(spent): span_s for spent, span_s in each.items()} for attempt, each in spent_s.items()}

@@ -32,7 +32,7 @@ async def status(context: CommandContext, arguments: Arguments) -> Result:
             for each in groups.in_order(context.programs.runners.values())
         ],
         "ledger_error": context.ledger.last_error,
-        "hooks_error": context.hooks.trouble,
+        "hooks_error": context.hooks.failure_summary,
     }
 
 

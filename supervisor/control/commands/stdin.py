@@ -26,7 +26,7 @@ async def send_stdin(context: CommandContext, arguments: Arguments) -> Result:
     if stdin is None:
         raise CommandError(Code.NO_FILE, f"{runner.name} is a training job, which has no standard input")
     try:
-        await stdin.send(data)
+        await stdin.write(data)
     except StdinClosed as error:
         if runner.executor.pid is None:
             raise CommandError(Code.NOT_RUNNING, runner.name) from error

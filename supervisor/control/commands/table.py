@@ -98,7 +98,7 @@ async def checkpoints(context: CommandContext, arguments: Arguments) -> Result:
         raise CommandError(Code.NOT_A_JOB, f"{runner.name} has no checkpoint_dir, so it has no checkpoints")
     directory = runner.config.job.checkpoint_dir
     try:
-        listed = await context.checkpoints.listing(directory, verify=flag_in(arguments, "verify", True))
+        listed = await context.checkpoints.list_checkpoints(directory, verify=flag_in(arguments, "verify", True))
     except OSError as error:
         raise CommandError(Code.FAILED, f"cannot list {directory}: {error.strerror}") from error
     return {"checkpoints": [asdict(each) for each in listed]}

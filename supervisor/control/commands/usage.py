@@ -10,10 +10,10 @@ import psutil
 from supervisor.control.base.context import Arguments, CommandContext, Result
 from supervisor.control.commands import groups, status
 from supervisor.core.program.facts import State
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.resources import usage
 from supervisor.host.resources.gpus import DRIVER, GpuMemory
-from supervisor.host.resources.usage import Usage
+from supervisor.host.resources.usage import ResourceUsage
 from supervisor.runner.program.runner import Runner
 
 GPUS_WITHIN_S = 2.0  # how often `top` draws; a driver answers in milliseconds, one in trouble never
@@ -25,7 +25,7 @@ async def top(context: CommandContext, arguments: Arguments) -> Result:
     """What every program and all it started use. Processor time is a total: ask twice and take the difference."""
     runners = groups.in_order(context.programs.runners.values())
     leaders = {runner.executor.pid for runner in runners if runner.executor.pid is not None}
-    found = await asyncio.to_thread(usage.of_trees, leaders)
+    found = await asyncio.to_thread(usage.usage_of_trees, leaders)
     at_s = time.monotonic()
     gpu = await _gpu_memory_by_pid(context.disks)
     return {
@@ -36,15 +36,15 @@ async def top(context: CommandContext, arguments: Arguments) -> Result:
     }
 
 
-async def _gpu_memory_by_pid(threads: DiskThreads) -> Mapping[int, int] | None:
+async def _gpu_memory_by_pid(threads: BlockingCalls) -> Mapping[int, int] | None:
     """None where nobody can tell, or the driver does not answer; its thread is waited for by nobody, not at the end."""
     try:
-        return await asyncio.wait_for(threads.run(DRIVER, _gpu_memory.by_pid), GPUS_WITHIN_S)
+        return await asyncio.wait_for(threads.run(DRIVER, _gpu_memory.bytes_by_pid), GPUS_WITHIN_S)
     except TimeoutError:
         return None
 
 
-def _row(runner: Runner, found: Mapping[int, Usage], gpu: Mapping[int, int] | None) -> Result:
+def _row(runner: Runner, found: Mapping[int, ResourceUsage], gpu: Mapping[int, int] | None) -> Result:
     pid, training = runner.executor.pid, runner.executor.training
     its = found.get(pid) if pid is not None else None
     trains = runner.config.job is not None and runner.state in (State.RUNNING, State.FLUSHING)

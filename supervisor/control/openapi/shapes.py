@@ -22,7 +22,7 @@ from supervisor.core.notices.notice import Certainty, NoticeKind
 from supervisor.core.program.facts import State
 from supervisor.core.program.standby import Kind as Standby
 from supervisor.core.program.standby import Stage
-from supervisor.host.checkpoint_store import Listed
+from supervisor.host.checkpoint_store import ListedCheckpoint
 from supervisor.host.ledger.ledger import AttemptRecord
 from supervisor.runner.fleet.programs import Changes
 from supervisor.runner.listeners.hub import ListenerStatus
@@ -128,7 +128,7 @@ SHAPES: Mapping[str, Shape] = {
         )
     ),
     "checkpoint": named(object_(checkpoint=TEXT, step=WHOLE, size_bytes=WHOLE, save_s=NUMBER)),
-    "checkpoints": named(object_(checkpoints=list_of(schema_of(Listed))), verify={**FLAG, "default": True}),
+    "checkpoints": named(object_(checkpoints=list_of(schema_of(ListedCheckpoint))), verify={**FLAG, "default": True}),
     "clear": named(NAME),
     "drill": named(
         {"anyOf": [GIVEN, object_(name=TEXT, withdrawn=WHOLE)]},

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
@@ -38,7 +38,7 @@ async def respond(request: web.Request, context: CommandContext) -> web.Response
 
 
 async def _stream(
-    disks: DiskThreads, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
+    disks: BlockingCalls, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
 ) -> AsyncGenerator[bytes, None]:
     """`count` bytes of what is open already, `piece` first, so that no rotation takes them away; then what is added."""
     try:
@@ -103,7 +103,7 @@ def _position(file: BinaryIO) -> tuple[int, int]:
 
 
 async def follow(
-    disks: DiskThreads, path: Path, position: tuple[int, int], on_truncation: bytes = b""
+    disks: BlockingCalls, path: Path, position: tuple[int, int], on_truncation: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
     """What is added to the file behind `position`, over rotations and truncations, without end.
 

@@ -12,7 +12,7 @@ from typing import TextIO
 import structlog
 
 from supervisor.host.daemon_log.journal import JournalHandler
-from supervisor.host.daemon_log.supervisor_format import SupervisorLines
+from supervisor.host.daemon_log.supervisor_format import SupervisorLogFormatter
 from supervisor.host.logs import journal
 from supervisor.host.logs.syslog import ADDRESS, SyslogHandler
 
@@ -60,7 +60,9 @@ class DaemonLog:
             )
         if syslog_tag is not None:
             handlers.append(SyslogHandler(syslog_tag, syslog_at))
-        lines = _Once(_formatter(SupervisorLines() if in_supervisors_words else structlog.processors.JSONRenderer()))
+        lines = _Once(
+            _formatter(SupervisorLogFormatter() if in_supervisors_words else structlog.processors.JSONRenderer())
+        )
         for each in handlers:
             each.setFormatter(lines)
         if foreground or not handlers:

@@ -57,7 +57,7 @@ def _fields(record: logging.LogRecord) -> dict[str, str]:
     return fields
 
 
-def facts_in_words(record: Mapping[str, Any]) -> str:
+def format_record(record: Mapping[str, Any]) -> str:
     """A record in one line: its event, then its facts, the program among them."""
     facts = " ".join(f"{key}={_quoted(value)}" for key, value in _said(record).items())
     return f"{record.get('event')} {facts}".rstrip()

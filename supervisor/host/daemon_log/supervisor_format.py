@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from supervisor.host.daemon_log.journal import facts_in_words
+from supervisor.host.daemon_log.journal import format_record
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Then
 
@@ -25,7 +25,7 @@ class _Worker:
 
 
 @dataclass(slots=True)
-class SupervisorLines:
+class SupervisorLogFormatter:
     """A structlog renderer: `2026-11-22 01:02:03,456 INFO spawned: 'x' with pid 7`.
 
     What Supervisor has no line for keeps its name and its facts. Programs go by their names without the group, as
@@ -41,7 +41,7 @@ class SupervisorLines:
         if tell is not None:  # else what it calls a program may be any text that a client sent
             told = tell(record, self._workers.setdefault(program, _Worker()) if program is not None else _Worker())
         moment = _moment(str(record.get("timestamp", "")))
-        lines = told or [(str(record.get("level", "info")), facts_in_words(record))]
+        lines = told or [(str(record.get("level", "info")), format_record(record))]
         exception = f"\n{record['exception']}" if record.get("exception") else ""
         return "\n".join(f"{moment} {_LEVELS.get(level, 'INFO')} {line}" for level, line in lines) + exception
 
@@ -109,7 +109,7 @@ def _changed(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
             return [("info", f"success: {_name(record)} entered RUNNING state, {stayed}")]
         case _, "FAILED":
             gave_up = f"gave up: {_name(record)} entered FATAL state, too many start retries too quickly"
-            return [("info", gave_up), (str(record.get("level", "error")), facts_in_words(record))]
+            return [("info", gave_up), (str(record.get("level", "error")), format_record(record))]
     return []
 
 
@@ -120,7 +120,7 @@ def _ready(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
 def _signalled(record: Mapping[str, Any], worker: _Worker) -> list[Said]:
     match record["signal"]:
         case "SIGHUP":  # at which Supervisor restarts
-            return [("warning", facts_in_words(record))]
+            return [("warning", format_record(record))]
         case "SIGUSR2":
             return [("info", "received SIGUSR2 indicating log reopen request")]
     return [("warning", f"received {record['signal']} indicating exit request")]

@@ -13,7 +13,7 @@ Select = Callable[..., list[sqlite3.Row]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredAccount:
     """The books of a program's last attempt, and how many seconds ago they were kept."""
 
     standing: Standing
@@ -30,9 +30,9 @@ class Accounts:
         self._select = select
         self._boot_id = boot_id
 
-    def keep(self, program: str, standing: Standing, ago_s: float) -> None:
+    def store(self, program: str, standing: Standing, ago_s: float) -> None:
         """The books of an attempt as they stood `ago_s` seconds ago. Never waits, never raises."""
-        self._writer.put(
+        self._writer.enqueue(
             "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             program,
             standing.attempt,
@@ -46,7 +46,7 @@ class Accounts:
             json.dumps({str(spent): round(span_s, 3) for spent, span_s in standing.spent_s.items()}),
         )
 
-    def last(self, program: str) -> Kept | None:
+    def load_last(self, program: str) -> StoredAccount | None:
         """Of the last attempt; None if there are none yet. Raises LedgerError.
 
         How long ago: by a clock that nobody sets while the host runs, by the wall clock after a reboot.
@@ -65,9 +65,9 @@ class Accounts:
         furthest = max(row["furthest"], row["reached"] or 0)
         spent_s = _spent(row["spent_s"])
         standing = Standing(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
-        return Kept(standing, max(0.0, ago_s))
+        return StoredAccount(standing, max(0.0, ago_s))
 
-    def spent(self, program: str) -> dict[int, dict[Spent, float]]:
+    def time_spent(self, program: str) -> dict[int, dict[Spent, float]]:
         """Seconds by what they went into, for each attempt that is kept. Raises LedgerError."""
         rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", (program,))
         return {row["attempt"]: _spent(row["spent_s"]) for row in rows}

@@ -13,13 +13,13 @@ from supervisor.core.failures.silences import section_of
 from supervisor.core.failures.suspects import REMEMBERED, Death
 from supervisor.core.program.memory import Memory
 from supervisor.host.ledger.writer import LedgerWriter, Value
-from supervisor.host.resources.oom_kills import Counter
+from supervisor.host.resources.oom_kills import OomKillCounter
 
 MOST_NAMES = 1000  # more than a job ever suspects; a damaged row must not fill the memory
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class StoredJobState:
     """What an earlier daemon knew of a job, how many seconds ago, and of which configuration (its digest).
 
     `counters`: of kills for lack of memory, as they stood when its last attempt was seen to live.
@@ -28,10 +28,10 @@ class Recalled:
     memory: Memory
     ago_s: float
     digest: str
-    counters: tuple[Counter, ...] = ()
+    counters: tuple[OomKillCounter, ...] = ()
 
 
-class Memories:
+class JobStates:
     """Those in a ledger: writes go to its queue, reads are done in the caller's thread."""
 
     def __init__(
@@ -41,9 +41,9 @@ class Memories:
         self._select = select
         self._boot_id = boot_id
 
-    def keep(self, program: str, memory: Memory, digest: str, counters: tuple[Counter, ...] = ()) -> None:
+    def store(self, program: str, memory: Memory, digest: str, counters: tuple[OomKillCounter, ...] = ()) -> None:
         """As it stands now. Never waits, never raises."""
-        self._writer.put(
+        self._writer.enqueue(
             "INSERT OR REPLACE INTO memories VALUES (?, ?, ?, ?, ?)",
             program,
             to_json(memory, counters),
@@ -52,7 +52,7 @@ class Memories:
             self._boot_id,
         )
 
-    def last(self, program: str) -> Recalled | None:
+    def load(self, program: str) -> StoredJobState | None:
         """What is known of a job; None if nothing is, or nothing that can be read. Raises LedgerError.
 
         Of an earlier boot: without its back-off and its counters, as the failure may have gone with it.
@@ -63,12 +63,12 @@ class Memories:
         memory, counters = found
         row = rows[0]
         if self._boot_id is None or row["boot_id"] != self._boot_id:
-            return Recalled(memory, math.inf, row["digest"])
+            return StoredJobState(memory, math.inf, row["digest"])
         ago_s = time.clock_gettime(time.CLOCK_BOOTTIME) - row["kept_awake_s"]
-        return Recalled(memory, max(0.0, ago_s), row["digest"], counters)
+        return StoredJobState(memory, max(0.0, ago_s), row["digest"], counters)
 
 
-def to_json(memory: Memory, counters: tuple[Counter, ...] = ()) -> str:
+def to_json(memory: Memory, counters: tuple[OomKillCounter, ...] = ()) -> str:
     """One line, for `from_json`."""
     content = {name: getattr(memory, name) for name in memory.__dataclass_fields__}
     content["by_cause"] = {str(cause): count for cause, count in memory.by_cause.items()}
@@ -78,7 +78,7 @@ def to_json(memory: Memory, counters: tuple[Counter, ...] = ()) -> str:
     return json.dumps(content)
 
 
-def from_json(text: str) -> tuple[Memory, tuple[Counter, ...]] | None:
+def from_json(text: str) -> tuple[Memory, tuple[OomKillCounter, ...]] | None:
     """What was written; None for what nobody wrote. What a later version wrote besides is left out."""
     try:
         found = json.loads(text)
@@ -122,8 +122,10 @@ def _death(name: Any, from_step: Any, step: Any, restored: Any, place: Any) -> D
     return Death(str(name), _number(from_step), _number(step), restored is True, _text(place))
 
 
-def _counters(found: Any) -> tuple[Counter, ...]:
-    return tuple(Counter.of(str(file), str(where), _number(count)) for file, where, count in found[:MOST_NAMES])
+def _counters(found: Any) -> tuple[OomKillCounter, ...]:
+    return tuple(
+        OomKillCounter.from_stored(str(file), str(where), _number(count)) for file, where, count in found[:MOST_NAMES]
+    )
 
 
 def _names(found: Any) -> frozenset[str]:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.host.ledger.accounts import Accounts
-from supervisor.host.ledger.job_states import Memories
+from supervisor.host.ledger.job_states import JobStates
 from supervisor.host.ledger.schema import (
     LedgerError,
     connect_reading,
+    decodable_errors,
     open_or_create,
-    sayable_errors,
 )
 from supervisor.host.ledger.writer import LedgerWriter, Pruning, Value
 from supervisor.host.processes.process_status import read_boot_id
@@ -83,36 +83,36 @@ class Ledger:
         self._writer = LedgerWriter(connection, pruning or Pruning())
         self.accounts = Accounts(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
         """Where the time of jobs went."""
-        self.memories = Memories(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
+        self.job_states = JobStates(self._writer, lambda sql, values: self._select(sql, *values), self._boot_id)
         """What the failures of jobs taught."""
 
     @property
     def last_error(self) -> str | None:
         """Why the latest write failed, and how many records are lost so far; None if all is well."""
-        trouble = self._writer.trouble
+        trouble = self._writer.failure_text
         return None if trouble is None else f"cannot write the ledger {self._path}: {trouble}"
 
     # --- writes: queued, never wait, never raise ---------------------------------------------------------------------
 
-    def remember_wanted(self, program: str, wanted: bool) -> None:
+    def record_wanted(self, program: str, wanted: bool) -> None:
         """Whether the program is to run, also after the next start of the daemon."""
-        self._writer.put(
+        self._writer.enqueue(
             "INSERT INTO programs VALUES (?, ?) ON CONFLICT (program) DO UPDATE SET wanted = excluded.wanted",
             program,
             int(wanted),
         )
 
-    def forget(self, program: str) -> None:
+    def forget_program(self, program: str) -> None:
         """The program is no longer configured: what was wanted of it counts no more. Its history stays."""
-        self._writer.put("DELETE FROM programs WHERE program = ?", program)
+        self._writer.enqueue("DELETE FROM programs WHERE program = ?", program)
 
-    def took_out_of_use(self, program: str) -> None:
+    def record_removed(self, program: str) -> None:
         """Somebody took the program out of use: it stays so until it is taken into use again."""
-        self._writer.put("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
+        self._writer.enqueue("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
 
-    def took_into_use(self, program: str) -> None:
+    def record_added(self, program: str) -> None:
         """The program is used again, or is not configured any more."""
-        self._writer.put("DELETE FROM out_of_use WHERE program = ?", program)
+        self._writer.enqueue("DELETE FROM out_of_use WHERE program = ?", program)
 
     def attempt_started(
         self, program: str, attempt: int, pid: int, start_time: int, at: float, microbatches: int = 1
@@ -121,7 +121,7 @@ class Ledger:
 
         `microbatches`: into how many parts it divides each batch.
         """
-        self._writer.put(
+        self._writer.enqueue(
             "INSERT OR REPLACE INTO attempts (program, attempt, pid, start_time, started_at, boot_id, split)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             program,
@@ -137,7 +137,7 @@ class Ledger:
         self, program: str, attempt: int, checkpoint: str | None, step: int, changed: tuple[str, ...] = ()
     ) -> None:
         """Training begins at `step`, from `checkpoint`, or from nothing, under conditions of which these `changed`."""
-        self._writer.put(
+        self._writer.enqueue(
             "UPDATE attempts SET restored = ?, from_step = ?, to_step = max(coalesce(to_step, 0), ?), changed = ?"
             " WHERE program = ? AND attempt = ?",
             checkpoint,
@@ -150,7 +150,7 @@ class Ledger:
 
     def attempt_progressed(self, program: str, attempt: int, step: int) -> None:
         """The attempt reached `step`. Costs a write: for now and then, not for every step."""
-        self._writer.put(
+        self._writer.enqueue(
             "UPDATE attempts SET to_step = max(coalesce(to_step, 0), ?) WHERE program = ? AND attempt = ?",
             step,
             program,
@@ -169,7 +169,7 @@ class Ledger:
         at: float,
     ) -> None:
         """A checkpoint is on the disk."""
-        self._writer.put(
+        self._writer.enqueue(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             program,
             attempt,
@@ -184,14 +184,16 @@ class Ledger:
 
     def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
         """A checkpoint was found damaged when `attempt` was to begin from it."""
-        self._writer.put("INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at)
+        self._writer.enqueue(
+            "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at
+        )
 
-    def remember_silences(self, program: str, longest: Mapping[str, float]) -> None:
+    def record_hang_history(self, program: str, longest: Mapping[str, float]) -> None:
         """The longest silences (s), by section, that the program's training came back from; what was told before of a
         section counts no more.
         """
         for section, longest_s in longest.items():
-            self._writer.put(
+            self._writer.enqueue(
                 "INSERT INTO silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
                 " DO UPDATE SET longest_s = excluded.longest_s",
                 program,
@@ -212,7 +214,7 @@ class Ledger:
         ran_s: float | None = None,
     ) -> None:
         """An attempt is over, also one that never became a process. `ran_s`: if that was measured."""
-        self._writer.put(
+        self._writer.enqueue(
             "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
             " ran_s) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (program, attempt) DO UPDATE SET"
             " cause = ?3, text = ?4, exit_code = ?5, signal = ?6, to_step = coalesce(?7, to_step), ended_at = ?8,"
@@ -234,12 +236,12 @@ class Ledger:
 
     # --- reads: in the caller's thread; each raises LedgerError ------------------------------------------------------
 
-    def wanted(self) -> dict[str, bool]:
+    def wanted_programs(self) -> dict[str, bool]:
         """Of every program somebody ever started or stopped: whether it is to run."""
         rows = self._select("SELECT program, wanted FROM programs ORDER BY program")
         return {row["program"]: bool(row["wanted"]) for row in rows}
 
-    def out_of_use(self) -> frozenset[str]:
+    def removed_programs(self) -> frozenset[str]:
         """The programs that somebody took out of use."""
         return frozenset(row["program"] for row in self._select("SELECT program FROM out_of_use"))
 
@@ -253,7 +255,7 @@ class Ledger:
         rows = self._select("SELECT program, cause, max(attempt) FROM attempts GROUP BY program")  # cause of that row
         return {row["program"]: row["cause"] for row in rows}
 
-    def unfinished(self) -> list[OpenAttempt]:
+    def unfinished_attempts(self) -> list[OpenAttempt]:
         """Attempts that began and never ended as far as the ledger knows."""
         rows = self._select(
             "SELECT program, attempt, pid, start_time, started_at,"
@@ -264,7 +266,7 @@ class Ledger:
         )
         return [OpenAttempt(**{**row, "of_this_boot": bool(row["of_this_boot"])}) for row in map(dict, rows)]
 
-    def last_split(self, program: str) -> int:
+    def next_microbatches(self, program: str) -> int:
         """Into how many parts the next attempt is to divide each batch: as the last one, or twice as many if it ran
         out of memory."""
         rows = self._select(
@@ -286,12 +288,12 @@ class Ledger:
             found.setdefault(row["program"], []).append(row["save_s"])
         return found
 
-    def silences(self, program: str) -> dict[str, float]:
+    def hang_history(self, program: str) -> dict[str, float]:
         """The longest silence (s) of each section, as `remember_silences` was told."""
         rows = self._select("SELECT section, longest_s FROM silences WHERE program = ?", program)
         return {row["section"]: row["longest_s"] for row in rows}
 
-    def ends(self, program: str) -> list[tuple[float, str]]:
+    def ended_attempts(self, program: str) -> list[tuple[float, str]]:
         """How long each attempt that trained ran, in seconds, and why it ended; those that are over, oldest first."""
         rows = self._select(
             "SELECT coalesce(ran_s, max(0.0, ended_at - started_at)) AS ran_s, cause FROM attempts"
@@ -331,9 +333,9 @@ class Ledger:
         return records[::-1]
 
     def _select(self, sql: str, *values: Value) -> list[sqlite3.Row]:
-        self._writer.wait(READ_WAIT_S)
+        self._writer.wait_until_written(READ_WAIT_S)
         try:
-            with sayable_errors(), closing(connect_reading(self._path)) as connection:
+            with decodable_errors(), closing(connect_reading(self._path)) as connection:
                 return connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
             raise LedgerError(

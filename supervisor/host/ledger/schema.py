@@ -117,7 +117,7 @@ def connect_reading(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def sayable_errors() -> Iterator[None]:
+def decodable_errors() -> Iterator[None]:
     """Makes sqlite3.DatabaseErrors of those that Python can't even word: SQLite quotes damaged names as they are."""
     try:
         yield
@@ -159,7 +159,7 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.text_factory = _text
     try:
-        with sayable_errors():
+        with decodable_errors():
             _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()

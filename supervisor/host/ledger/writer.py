@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from supervisor.host.ledger.schema import is_damage, is_passing, sayable_errors
+from supervisor.host.ledger.schema import decodable_errors, is_damage, is_passing
 from supervisor.protocol.wording import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
@@ -43,7 +43,7 @@ class Pruning:
     attempts: int = 1000
     days: int = 365
 
-    def piece(self, connection: sqlite3.Connection) -> bool:
+    def prune_some(self, connection: sqlite3.Connection) -> bool:
         """Forgets some of what may go, inside the caller's transaction; whether there is more. Raises sqlite3.Error."""
         before = time.time() - self.days * 86400.0
         most = max(self.attempts, LEAST_ATTEMPTS)
@@ -75,7 +75,7 @@ class LedgerWriter:
         self._thread.start()
 
     @property
-    def trouble(self) -> str | None:
+    def failure_text(self) -> str | None:
         """Why the latest write failed and what was lost so far; None if there is neither."""
         error, lost = self._error, self._lost
         if error is None and not lost:
@@ -85,7 +85,7 @@ class LedgerWriter:
             fate = f"{counted(lost, 'record')} lost"
         return f"{error or 'it works again'}; {fate}"
 
-    def put(self, sql: str, *values: Value) -> None:
+    def enqueue(self, sql: str, *values: Value) -> None:
         """Queues one statement; it is lost, and counted, if too many wait already or the writer was closed."""
         statement = sql, tuple(_storable(value) for value in values)
         with self._changed:
@@ -97,7 +97,7 @@ class LedgerWriter:
             if len(self._queue) == 1:  # else the thread knows, and is about to take all
                 self._changed.notify_all()
 
-    def wait(self, patience_s: float) -> None:
+    def wait_until_written(self, patience_s: float) -> None:
         """Returns once all that is queued now is written, or can't be for the moment, or after `patience_s`."""
         with self._changed:
             awaited = self._queued
@@ -144,8 +144,8 @@ class LedgerWriter:
 
     def _prune(self) -> None:
         more = False
-        with suppress(sqlite3.Error), sayable_errors(), _transaction(self._connection):  # a disk in trouble: later
-            more = self._pruning.piece(self._connection)
+        with suppress(sqlite3.Error), decodable_errors(), _transaction(self._connection):  # a disk in trouble: later
+            more = self._pruning.prune_some(self._connection)
         self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
 
     def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
@@ -155,10 +155,10 @@ class LedgerWriter:
         """
         lost = 0
         try:
-            with sayable_errors(), _transaction(self._connection):
+            with decodable_errors(), _transaction(self._connection):
                 for sql, values in batch:
                     try:
-                        with sayable_errors():
+                        with decodable_errors():
                             self._connection.execute(sql, values)
                     except (sqlite3.Error, OverflowError) as error:
                         if isinstance(error, sqlite3.Error) and (is_passing(error) or is_damage(error)):

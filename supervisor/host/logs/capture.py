@@ -18,7 +18,7 @@ from pathlib import Path
 
 import structlog
 
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import truncate_with_backups
 from supervisor.host.logs.handover import (
@@ -81,7 +81,7 @@ class LogCapture:
         self.subscribers = OutputSubscribers()
         """Who hears what programs print, if they are to be heard; called in a thread of this."""
         self._handover = Handover(state_dir, silent_s, self.subscribers)
-        self._disks = DiskThreads()
+        self._disks = BlockingCalls()
         self._orders: deque[Callable[[], None]] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()

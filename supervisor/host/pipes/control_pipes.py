@@ -22,7 +22,7 @@ QUEUED_MESSAGES = 64  # a worker that never reads is not sent more than a few fl
 REPORTED_EVERY_S = 10.0  # a worker that talks nonsense is reported, not its every line
 
 
-class Channel:
+class ControlPipes:
     """Two named pipes in `folder`, opened at both ends by each side so that neither side's death closes them.
 
     Creating it removes whatever an earlier daemon left at `folder`; `found`: its pipes are opened instead, with what is
@@ -43,7 +43,7 @@ class Channel:
         self._folder = folder
         self._attempt = attempt
         self._on_message = on_message
-        self._complaints = _Complaints(on_error)
+        self._complaints = _ErrorReports(on_error)
         self._decoder = Decoder()
         self._items: Iterator[Message | ProtocolError] = iter(())
         self._unsent: deque[bytes] = deque()
@@ -59,7 +59,7 @@ class Channel:
             if owner is not None and not found:
                 os.chown(folder, *owner)  # last: from here on its owner can change what is in it
             undo.pop_all()
-        self.was_heard = False
+        self.has_received = False
         """Whether the worker has said anything, which it can't before it has its ends of the pipes."""
         self._is_open = True
         self._loop.add_reader(self._reading, self._read)
@@ -77,7 +77,7 @@ class Channel:
         self._write()
         return True
 
-    def become(self, folder: Path, attempt: int) -> None:
+    def move_to_attempt(self, folder: Path, attempt: int) -> None:
         """A standby's pipes are an attempt's from now on, in `folder`. Raises OSError if they can't be moved there.
 
         Not before it `was_heard`: it would not find them where it looks.
@@ -88,9 +88,9 @@ class Channel:
         self._folder.rename(folder)
         self._folder, self._attempt = folder, attempt
 
-    def belongs_to(self, on_message: Callable[[FromWorker], None], on_error: Callable[[str], None]) -> None:
+    def set_receiver(self, on_message: Callable[[FromWorker], None], on_error: Callable[[str], None]) -> None:
         """Somebody else hears what comes from now on."""
-        self._on_message, self._complaints = on_message, _Complaints(on_error)
+        self._on_message, self._complaints = on_message, _ErrorReports(on_error)
 
     def close(self) -> None:
         """Delivers what is still in the pipe, then removes both pipes and the folder. A second call does nothing."""
@@ -106,11 +106,11 @@ class Channel:
         os.close(self._writing)
         shutil.rmtree(self._folder, ignore_errors=True)  # only empty pipes; the next daemon removes what remains
 
-    def last_words(self) -> list[FromWorker]:
+    def read_last_words(self) -> list[FromWorker]:
         """What the worker wrote beside the pipes for a daemon that missed its end."""
-        return last_words(self._folder, self._attempt)
+        return read_last_words(self._folder, self._attempt)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Closes this end; the pipes stay, with what is in them, for the next daemon."""
         if not self._is_open:
             return
@@ -169,11 +169,11 @@ class Channel:
         elif item.attempt != self._attempt:
             self._complaints.add("attempt", _foreign(item, self._attempt))
         else:
-            self.was_heard = True
+            self.has_received = True
             self._on_message(item)
 
 
-class _Complaints:
+class _ErrorReports:
     """Passes on what went wrong: the first of each kind at once, then at most one in REPORTED_EVERY_S, with a count."""
 
     def __init__(self, on_error: Callable[[str], None]) -> None:
@@ -201,7 +201,7 @@ def _foreign(message: Message, attempt: int) -> str:
     return f"{type(message).__name__} of attempt {message.attempt} came through the pipe of attempt {attempt}; dropped"
 
 
-def make_folder(folder: Path, mode: int) -> None:
+def create_empty_folder(folder: Path, mode: int) -> None:
     """Makes an attempt's folder, empty, in place of whatever an earlier daemon left there. Raises OSError."""
     try:
         folder.mkdir(mode=mode)
@@ -219,14 +219,14 @@ def make_folder(folder: Path, mode: int) -> None:
 
 
 def _create(folder: Path, owner: tuple[int, int] | None) -> None:
-    make_folder(folder, 0o700)
+    create_empty_folder(folder, 0o700)
     for name in (layout.TO_WORKER, layout.FROM_WORKER):
         os.mkfifo(folder / name, mode=0o600)
         if owner is not None:
             os.chown(folder / name, *owner, follow_symlinks=False)
 
 
-def tell(folder: Path, message: ToWorker) -> bool:
+def send_once(folder: Path, message: ToWorker) -> bool:
     """Says one thing to a worker whose pipes nobody else speaks through; False if it has none, or they are full."""
     try:
         writing = _open(folder / layout.TO_WORKER)
@@ -240,7 +240,7 @@ def tell(folder: Path, message: ToWorker) -> bool:
         os.close(writing)
 
 
-def last_words(folder: Path, attempt: int) -> list[FromWorker]:
+def read_last_words(folder: Path, attempt: int) -> list[FromWorker]:
     """What a worker that is gone wrote beside its pipes for a daemon that missed its end."""
     items = islice(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
     return [item for item in items if isinstance(item, FromWorker) and item.attempt == attempt]

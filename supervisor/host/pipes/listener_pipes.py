@@ -32,7 +32,7 @@ class ListenerPipes:
             os.set_blocking(descriptor, False)
         self._loop.add_reader(self._reading, self._readable)
 
-    def handed_over(self) -> None:
+    def close_listener_ends(self) -> None:
         """The listener has its ends: they are closed here."""
         for descriptor in (self.stdin, self.stdout):
             if descriptor >= 0:
@@ -52,7 +52,7 @@ class ListenerPipes:
             for _ in range(16):  # 1 MiB; a child that it left behind may print for ever
                 if self._reading < 0 or not self._readable():
                     break
-        self.handed_over()
+        self.close_listener_ends()
         self._stop_reading()
         self._stop_writing()
         if self._copy is not None:

@@ -28,35 +28,35 @@ _MOST_FDS = 253  # SCM_MAX_FD: what a sender can attach, as systemd-notify's bar
 _ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_MOST_FDS * array.array("i").itemsize)
 
 
-class NotUnderstood(Exception):
+class NotifyError(Exception):
     """A datagram that is no notification; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class NotifyMessage:
     """What a datagram says. `status`: None if nothing of it; "" takes back what was said."""
 
     ready: bool = False
     status: str | None = None
 
 
-def parse(datagram: bytes) -> Said:
-    """What it says, keys that nobody acts on left out. Raises NotUnderstood."""
+def parse_notification(datagram: bytes) -> NotifyMessage:
+    """What it says, keys that nobody acts on left out. Raises NotifyError."""
     if len(datagram) > MAX_BYTES:
-        raise NotUnderstood(f"it is longer than {MAX_BYTES} bytes")
+        raise NotifyError(f"it is longer than {MAX_BYTES} bytes")
     said: dict[str, str] = {}
     for line in datagram.decode(errors="replace").split("\n"):
         key, equals, value = line.partition("=")
         if line and not (equals and key.isascii() and key.replace("_", "").isalnum()):
-            raise NotUnderstood(f"{line[:40]!r} is not KEY=VALUE")
+            raise NotifyError(f"{line[:40]!r} is not KEY=VALUE")
         if line:
             said[key] = value
     if not said:
-        raise NotUnderstood("it is empty")
+        raise NotifyError("it is empty")
     status = said.get("STATUS")
     if status is not None:
         status = "".join(each if each.isprintable() else " " for each in status).strip()[:MAX_STATUS]
-    return Said(said.get("READY") == "1", status)
+    return NotifyMessage(said.get("READY") == "1", status)
 
 
 class NotifySocket:
@@ -72,7 +72,7 @@ class NotifySocket:
         folder: Path,
         owner: tuple[int, int] | None,
         mark: str,
-        on_said: Callable[[Said], None],
+        on_said: Callable[[NotifyMessage], None],
         on_refused: Callable[[str], None],
     ) -> None:
         self.path = folder / layout.NOTIFY
@@ -116,8 +116,8 @@ class NotifySocket:
             return False
         sender = _sender(ancillary)
         try:
-            said = parse(datagram)
-        except NotUnderstood as error:
+            said = parse_notification(datagram)
+        except NotifyError as error:
             self._refuse(f"a notification of pid {sender[0]} is not understood: {error}")
             return True
         if not self._is_ours(*sender):
@@ -142,7 +142,7 @@ class NotifySocket:
             session = os.getsid(pid) if pid else None
         except ProcessLookupError:
             return True
-        return session is None or session == self.pid or marks.of(pid) == self._mark
+        return session is None or session == self.pid or marks.read_mark(pid) == self._mark
 
     def _refuse(self, why: str) -> None:
         now = self._loop.time()

@@ -33,7 +33,7 @@ class Stdin:
         self._folder = folder
         self._sending = asyncio.Lock()
 
-    async def send(self, data: bytes, patience_s: float = PATIENCE_S) -> None:
+    async def write(self, data: bytes, patience_s: float = PATIENCE_S) -> None:
         """Writes all of it, after what others are writing. Up to 4096 bytes arrive as a whole or not at all.
 
         Raises StdinClosed, or StdinFull after `patience_s`.
@@ -80,7 +80,7 @@ class Stdin:
         return descriptor
 
 
-def create(folder: Path, owner: tuple[int, int] | None) -> int:
+def create_pipe(folder: Path, owner: tuple[int, int] | None) -> int:
     """Makes the pipe in `folder`, an attempt's own; gives what the program is to have as descriptor 0.
 
     `owner`: uid and gid of the program, so that it may open /dev/stdin. Raises OSError.
@@ -92,7 +92,7 @@ def create(folder: Path, owner: tuple[int, int] | None) -> int:
     return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
-def without_path() -> int:
+def create_unnamed_pipe() -> int:
     """As `create`, where no file can be made: nobody can write into it, and it has no end either. Raises OSError."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:

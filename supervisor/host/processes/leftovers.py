@@ -14,7 +14,7 @@ from supervisor.host.processes.process_status import read_start_time
 KILL_WAIT_S = 10.0  # SIGKILL can't be refused; longer means the kernel holds the process (D state)
 
 
-async def end(processes: Sequence[psutil.Process], patience_s: float, stop_signal: signal.Signals) -> str:
+async def end_leftovers(processes: Sequence[psutil.Process], patience_s: float, stop_signal: signal.Signals) -> str:
     """Has workers flush and leave, then kills what is left of them and of what they started; says how it went.
 
     Leaders of a session are workers: they get `stop_signal` and `patience_s` to heed it. Raises OSError if one can't
@@ -26,7 +26,7 @@ async def end(processes: Sequence[psutil.Process], patience_s: float, stop_signa
     in_time = await asyncio.gather(
         *(_end_worker(each.pid, patience_s, stop_signal) for each in alive if _leads(each.pid))
     )
-    tree.kill(each for each in alive if each.is_running())
+    tree.kill_all(each for each in alive if each.is_running())
     if all(in_time):
         return "left behind by a daemon that died; told to flush, and gone"
     return f"left behind by a daemon that died; killed after {patience_s:g} s"
@@ -46,7 +46,7 @@ async def _end_worker(pid: int, patience_s: float, stop_signal: signal.Signals) 
             signal.pidfd_send_signal(descriptor, stop_signal)
         if await _dead(descriptor, patience_s):
             return True
-        tree.kill(await asyncio.to_thread(tree.freeze, pid, start_time))
+        tree.kill_all(await asyncio.to_thread(tree.stop_tree, pid, start_time))
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         await _dead(descriptor, KILL_WAIT_S)
@@ -55,7 +55,7 @@ async def _end_worker(pid: int, patience_s: float, stop_signal: signal.Signals) 
         os.close(descriptor)
 
 
-async def leaves(pid: int, start_time: int, patience_s: float) -> bool:
+async def wait_for_exit(pid: int, start_time: int, patience_s: float) -> bool:
     """Whether the process, told so before, ends within `patience_s`."""
     try:
         descriptor = os.pidfd_open(pid)

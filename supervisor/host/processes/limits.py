@@ -21,15 +21,15 @@ RESOURCES = {
 MOST_FILES = 1 << 20  # the kernel's own bound for a process (fs.nr_open) unless somebody raised it
 HEADROOM = 32  # files that starting a process, and other threads meanwhile, may open
 
-_given = {resource.RLIMIT_NOFILE: resource.getrlimit(resource.RLIMIT_NOFILE)}
-"""What programs get: as this process was started, or as `raise_given` left it."""
+_inherited = {resource.RLIMIT_NOFILE: resource.getrlimit(resource.RLIMIT_NOFILE)}
+"""What programs get: as this process was started, or as `raise_inherited_limits` left it."""
 
 
 class LimitError(Exception):
     """This process may have less than it must; the text says what to do."""
 
 
-def raise_given(minfds: int | None, minprocs: int | None) -> None:
+def raise_inherited_limits(minfds: int | None, minprocs: int | None) -> None:
     """Raises what this process was started with, and so what programs get, to at least this. Raises LimitError."""
     for key, least, number, name, flag in (
         ("minfds", minfds, resource.RLIMIT_NOFILE, "LimitNOFILE", "n"),
@@ -45,47 +45,47 @@ def raise_given(minfds: int | None, minprocs: int | None) -> None:
                 f"{key} is {least}, but this process may have no more than {hard}; lower it, or raise the limit where "
                 f"supervisord is started ({name}= in its systemd unit, ulimit -H{flag} elsewhere)"
             ) from error
-    _given[resource.RLIMIT_NOFILE] = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _inherited[resource.RLIMIT_NOFILE] = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
-def raise_own() -> None:
+def raise_own_nofile() -> None:
     """Lets this process open as many files as it is allowed to: a thousand programs need three descriptors each.
 
     Programs get what the daemon was started with, as some close, or select among, all that they might open.
     """
-    soft, hard = _given[resource.RLIMIT_NOFILE]
+    soft, hard = _inherited[resource.RLIMIT_NOFILE]
     wanted = MOST_FILES if hard == UNLIMITED else min(hard, MOST_FILES)
     if soft != UNLIMITED and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def restore_own() -> None:
+def restore_own_nofile() -> None:
     """Takes that back, for who is executed in this process' place."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
+    resource.setrlimit(resource.RLIMIT_NOFILE, _inherited[resource.RLIMIT_NOFILE])
 
 
-def can_lend() -> bool:
+def can_use_inherited_nofile() -> bool:
     """Whether this process can live with what it was started with for a moment; it may have more files open by now."""
     probe = os.dup(0)  # the lowest number that is free
     os.close(probe)
-    return probe + HEADROOM < _given[resource.RLIMIT_NOFILE][0]
+    return probe + HEADROOM < _inherited[resource.RLIMIT_NOFILE][0]
 
 
 @contextlib.contextmanager
-def lent() -> Iterator[None]:
+def inherited_nofile() -> Iterator[None]:
     """What is started inside has from its first instruction what this process was started with. Ask `can_lend`.
 
     For the thread of the event loop alone: two that lend could not know what to take back.
     """
     own = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE])
+    resource.setrlimit(resource.RLIMIT_NOFILE, _inherited[resource.RLIMIT_NOFILE])
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, own)
 
 
-def setting(program: str, limits: Limits) -> Callable[[], None]:
+def limit_setter(program: str, limits: Limits) -> Callable[[], None]:
     """What a child has to call, before it becomes the program, to be held to these limits.
 
     Raises SpawnError if one is above what this process may give.
@@ -103,7 +103,7 @@ def setting(program: str, limits: Limits) -> Callable[[], None]:
             )
         pairs.append((number, (value, value)))
     if resource.RLIMIT_NOFILE not in dict(pairs):
-        pairs.append((resource.RLIMIT_NOFILE, _given[resource.RLIMIT_NOFILE]))
+        pairs.append((resource.RLIMIT_NOFILE, _inherited[resource.RLIMIT_NOFILE]))
     return lambda: _set(pairs)
 
 

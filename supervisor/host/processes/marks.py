@@ -16,14 +16,14 @@ CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was sta
 _STANDBY = "standby-"
 
 
-def mark(state_dir: Path, program: str, attempt: int) -> str:
+def mark_of_attempt(state_dir: Path, program: str, attempt: int) -> str:
     """The variable's value for one attempt. A name may have a colon (`GROUP:PROCESS`), and never has a slash."""
     return f"{state_dir}:{program.replace(':', '/')}:{attempt}"
 
 
-def standby_mark(state_dir: Path, program: str, token: str) -> str:
+def mark_of_standby(state_dir: Path, program: str, token: str) -> str:
     """The variable's value for a standby, which keeps it when it becomes an attempt. `token`: of this one alone."""
-    return f"{mark(state_dir, program, 0)[:-1]}{_STANDBY}{token}"
+    return f"{mark_of_attempt(state_dir, program, 0)[:-1]}{_STANDBY}{token}"
 
 
 def is_standby(value: str) -> bool:
@@ -31,7 +31,7 @@ def is_standby(value: str) -> bool:
     return value.rsplit(":", 1)[-1].startswith(_STANDBY)
 
 
-def of_process(pid: int) -> str | None:
+def read_mark(pid: int) -> str | None:
     """A process' mark; None if it has none, is gone, or is another user's."""
     return _read(pid)
 
@@ -47,22 +47,17 @@ def attempt_of(value: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
-def of(pid: int) -> str | None:
-    """A process' mark; None if it has none that can be read."""
-    return _read(pid)
-
-
-def configuration_of(pid: int) -> str | None:
+def read_configuration_digest(pid: int) -> str | None:
     """The digest of the configuration a process was started from; None if it does not say."""
     return _read(pid, CONFIGURATION)
 
 
-def of_attempt(value: str) -> list[psutil.Process]:
+def processes_of_attempt(value: str) -> list[psutil.Process]:
     """The live processes of one attempt. Reads all of /proc: call it from a thread."""
     return [process for _, process in _marked(lambda found: found == value)]
 
 
-def of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
+def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
     """Every live process that daemons of this state folder started, by mark. Reads all of /proc."""
     found: dict[str, list[psutil.Process]] = {}
     start = f"{state_dir}:"

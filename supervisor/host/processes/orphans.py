@@ -20,7 +20,7 @@ PR_GET_CHILD_SUBREAPER = 37  # <linux/prctl.h>
 log = structlog.get_logger()
 
 
-def come_here() -> bool:
+def adopts_orphans() -> bool:
     """Whether orphans become children of this process: it is PID 1, or a subreaper."""
     if os.getpid() == 1:
         return True
@@ -29,12 +29,12 @@ def come_here() -> bool:
 
 
 @contextlib.contextmanager
-def reaped(is_ours: Callable[[int], bool]) -> Iterator[None]:
+def reaping_orphans(is_ours: Callable[[int], bool]) -> Iterator[None]:
     """Within it orphans are reaped, if they come here at all; see Orphans."""
-    if not come_here():
+    if not adopts_orphans():
         yield
         return
-    orphans = Orphans(is_ours)
+    orphans = OrphanReaper(is_ours)
     orphans.watch()
     try:
         yield
@@ -42,7 +42,7 @@ def reaped(is_ours: Callable[[int], bool]) -> Iterator[None]:
         orphans.close()
 
 
-class Orphans:
+class OrphanReaper:
     """Reaps zombies that are not ours, PATIENCE_S after they were first seen. For the running loop.
 
     `is_ours`: whether a pid is that of a child whose exit status somebody here waits for.

@@ -14,7 +14,7 @@ _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}.get(platform.machine())  # it has n
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def yield_to_all(group: int) -> None:
+def lower_priority(group: int) -> None:
     """Every process of the group, which leads a session, gets what nobody else wants; one that is gone is left alone.
 
     Where the kernel groups processes by session (sched(7), autogroup), `nice` counts among those of one session only,
@@ -23,7 +23,7 @@ def yield_to_all(group: int) -> None:
     _set(group, 19, IOPRIO_IDLE)
 
 
-def as_everybody(group: int) -> bool:
+def restore_priority(group: int) -> bool:
     """Takes that back; False if the kernel says to ask again: it hears plain users ten times a second, all together."""
     return _set(group, 0, IOPRIO_NONE)
 

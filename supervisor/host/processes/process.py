@@ -89,8 +89,8 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
     with contextlib.ExitStack() as until_it_runs:
         entrance = _entrance(request, until_it_runs)
-        if limits.can_lend():
-            until_it_runs.enter_context(limits.lent())
+        if limits.can_use_inherited_nofile():
+            until_it_runs.enter_context(limits.inherited_nofile())
         return _popen_in(request, command, entrance)
 
 
@@ -99,7 +99,7 @@ def _entrance(request: SpawnRequest, until_it_runs: contextlib.ExitStack) -> int
     if request.cgroup is None:
         return None
     try:
-        entrance = request.cgroup.entrance()
+        entrance = request.cgroup.open_procs()
     except OSError:  # removed by somebody: what it can't be held to is watched from outside
         return None
     until_it_runs.callback(os.close, entrance)
@@ -107,8 +107,8 @@ def _entrance(request: SpawnRequest, until_it_runs: contextlib.ExitStack) -> int
 
 
 def _in_child(request: SpawnRequest, entrance: int | None) -> Callable[[], None] | None:
-    is_needed = request.limits or not limits.can_lend()
-    set_limits = limits.setting(request.program, request.limits) if is_needed else None
+    is_needed = request.limits or not limits.can_use_inherited_nofile()
+    set_limits = limits.limit_setter(request.program, request.limits) if is_needed else None
     if entrance is None:
         return set_limits
 
@@ -171,12 +171,12 @@ class Process:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(pidfd, self._ended)
 
-    def handed_to(self, on_exit: Callable[[Exit], None], group_ends_with_it: bool) -> None:
+    def reassign(self, on_exit: Callable[[Exit], None], group_ends_with_it: bool) -> None:
         """Somebody else is told of its end from now on."""
         self._on_exit, self._group_ends_with_it = on_exit, group_ends_with_it
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended, though nobody may have been told yet."""
         if self.exit is not None or self._pidfd < 0:
             return True
@@ -184,7 +184,7 @@ class Process:
         poll.register(self._pidfd, select.POLLIN)
         return bool(poll.poll(0))
 
-    def send(self, signal: int, group: bool) -> bool:
+    def send_signal(self, signal: int, group: bool) -> bool:
         """Sends a signal to the process, or to its whole process group; False if it is gone already."""
         if self.exit is not None:
             return False
@@ -204,20 +204,20 @@ class Process:
         dead its children can't be told from anybody's.
         """
         if self.exit is not None:
-            self.kill_stragglers()
+            self.kill_session()
             return
-        victims = tree.freeze(self.pid, self.start_time)
+        victims = tree.stop_tree(self.pid, self.start_time)
         self._kill_group()
-        tree.kill(victims)
+        tree.kill_all(victims)
 
-    def kill_stragglers(self) -> int:
+    def kill_session(self) -> int:
         """After the process ended: SIGKILL to what is left of its session and group; how many that were.
 
         Reads all of /proc: call it from a thread. What had left the session is found only by `kill_tree`.
         """
         return tree.kill_session(self.pid, self.start_time)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Watches it no longer; it lives on, and `on_exit` is not called any more."""
         if self._pidfd >= 0:
             self._stop_watching()

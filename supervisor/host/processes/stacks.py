@@ -21,19 +21,19 @@ LOOK_AGAIN_S = 0.02
 THREADS_SHOWN = 256
 
 
-def collect(pid: int, folder: Path, ask: Callable[[], bool], patience_s: float, why: str) -> str:
+def collect_stacks(pid: int, folder: Path, ask: Callable[[], bool], patience_s: float, why: str) -> str:
     """The threads of process `pid` in text, within about `patience_s` seconds. `why`: the first line.
 
     `folder`: of the attempt's pipes, where the worker's own file is; `ask`: sends it the signal to write that.
     """
     ends_at = time.monotonic() + patience_s
-    parts = [why, f"threads, as the kernel sees them:\n{threads(pid)}"]
+    parts = [why, f"threads, as the kernel sees them:\n{describe_threads(pid)}"]
     parts.append(f"stacks, by py-spy:\n{_py_spy(pid, patience_s / 2)}")
     parts.append(f"stacks, by the worker's faulthandler:\n{_own(folder, pid, ask, ends_at)}")
     return "\n\n".join(parts) + "\n"
 
 
-def keep(folder: Path, attempt: int, text: str) -> Path:
+def store_dump(folder: Path, attempt: int, text: str) -> Path:
     """Writes the text into the folder, as `aN.txt`, and deletes all but the newest files. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"a{attempt}.txt"
@@ -44,7 +44,7 @@ def keep(folder: Path, attempt: int, text: str) -> Path:
     return path
 
 
-def threads(pid: int) -> str:
+def describe_threads(pid: int) -> str:
     """One line for each thread: its number, name, state, and the kernel function it waits in, if it may be known."""
     lines = [_thread(Path(f"/proc/{pid}/task/{each}")) for each in _tasks(pid)]
     return "\n".join(filter(None, lines[:THREADS_SHOWN])) or "(gone)"

@@ -12,7 +12,7 @@ from supervisor.host.processes.process_status import read_start_time
 MAX_ROUNDS = 50  # each finds what was forked since the one before; a fork bomb must not hold the daemon for ever
 
 
-def freeze(pid: int, start_time: int) -> list[psutil.Process]:
+def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
     """Stops the process and everything it started, and lists all but itself.
 
     A stopped process can't fork, so the list is complete once a round finds nobody new.
@@ -33,7 +33,7 @@ def freeze(pid: int, start_time: int) -> list[psutil.Process]:
     return list(frozen.values())
 
 
-def kill(victims: Iterable[psutil.Process]) -> int:
+def kill_all(victims: Iterable[psutil.Process]) -> int:
     """SIGKILL to each; how many were still there. A pid that somebody else has by now is left alone."""
     killed = 0
     for victim in victims:
@@ -57,7 +57,7 @@ def kill_session(leader: int, start_time: int) -> int:
         if not fresh:
             break
         killed.update((each.pid, each) for each in fresh)
-        kill(fresh)
+        kill_all(fresh)
     return len(killed)
 
 

@@ -33,13 +33,13 @@ class Cgroups:
         self.base = base
         self.controllers = controllers
 
-    def of(self, program: str, attempt: int) -> "Cgroup":
+    def group_of(self, program: str, attempt: int) -> "Cgroup":
         """The group of one attempt, which need not exist."""
         return Cgroup(self.base / f"{PREFIX}{quote(program, safe='')}.a{attempt}")
 
-    def make(self, program: str, attempt: int, memory_bytes: int | None, cores: float | None) -> "Cgroup | None":
+    def create(self, program: str, attempt: int, memory_bytes: int | None, cores: float | None) -> "Cgroup | None":
         """A new group for one attempt, with these limits; None, and a word in the log, where it can't be made."""
-        group = self.of(program, attempt)
+        group = self.group_of(program, attempt)
         try:
             group.path.mkdir(exist_ok=True)
         except OSError as error:
@@ -62,7 +62,7 @@ class Cgroups:
             settings["cpu.max"] = f"{max(1000, int(cores * CPU_PERIOD_US))} {CPU_PERIOD_US}"
         return settings
 
-    def sweep(self, program: str, below: int) -> None:
+    def remove_empty_groups(self, program: str, below: int) -> None:
         """Removes the empty groups of attempts before `below`."""
         stem = f"{PREFIX}{quote(program, safe='')}.a"
         for path in self.base.glob(f"{PREFIX}*"):
@@ -83,11 +83,11 @@ class Cgroup:
         """Whether it is there."""
         return self.path.is_dir()
 
-    def entrance(self) -> int:
+    def open_procs(self) -> int:
         """A descriptor through which a process that writes `0` into it enters. Raises OSError."""
         return os.open(self.path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
-    def take_in(self, pid: int) -> bool:
+    def move_process(self, pid: int) -> bool:
         """Has a process that runs already enter; whether it did. Memory that it holds stays where it is counted."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
@@ -126,25 +126,25 @@ class Cgroup:
             time.sleep(LOOK_EVERY_S)
 
 
-def prepare() -> Cgroups | None:
+def prepare_cgroups() -> Cgroups | None:
     """The part of the tree that is this daemon's to divide, ready for it; None if there is none.
 
     The daemon moves into a group of its own where it has to. A systemd service whose main process is in the delegated
     group itself is left alone: with workers alive below, systemd could not start the next daemon there
     (DelegateSubgroup=, systemd 254, is for that).
     """
-    mount = mounted(os.fsdecode(Path("/proc/self/mounts").read_bytes()))
-    own = own_group(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
+    mount = find_cgroup2_mount(os.fsdecode(Path("/proc/self/mounts").read_bytes()))
+    own = parse_own_group(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
     if mount is None or own is None:
         return None
     here = mount / own.lstrip("/")
     try:
-        if is_given(here.parent) and here.name == LEAF:
+        if is_delegated(here.parent) and here.name == LEAF:
             base = here.parent
-        elif is_given(here) and not here.name.endswith(".service"):
+        elif is_delegated(here) and not here.name.endswith(".service"):
             base = here
             _settle_in(base)
-        elif is_given(here.parent) and here != mount:
+        elif is_delegated(here.parent) and here != mount:
             base = here.parent
         else:
             return None
@@ -154,18 +154,18 @@ def prepare() -> Cgroups | None:
         return None
 
 
-def mounted(mounts: str) -> Path | None:
+def find_cgroup2_mount(mounts: str) -> Path | None:
     """Where the unified tree is mounted, by the text of /proc/self/mounts."""
     lines = (line.split() for line in mounts.splitlines())
     return next((Path(fields[1]) for fields in lines if len(fields) > 2 and fields[2] == "cgroup2"), None)
 
 
-def own_group(text: str) -> str | None:
+def parse_own_group(text: str) -> str | None:
     """The group of a process in the unified tree, by the text of its /proc/PID/cgroup."""
     return next((line[3:] for line in text.splitlines() if line.startswith("0::/")), None)
 
 
-def is_given(group: Path) -> bool:
+def is_delegated(group: Path) -> bool:
     """Whether somebody gave this group, with all below it, to whoever runs in it, and it can be written."""
     if not (group / "cgroup.type").exists() or not os.access(group, os.W_OK):  # the host's own root has no type
         return False

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from supervisor.core.fleet.gpus import Gpu
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 
 DRIVER = Path("/dev/nvidiactl")
 ANSWERS_WITHIN_S = 10.0  # a driver in trouble hangs; nvidia-smi takes about a second for eight GPUs
@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 
 @cache
-def binding() -> Any:
+def load_pynvml() -> Any:
     """The module pynvml, loaded when it is first asked for, as it holds 2 MiB; None where it isn't installed."""
     try:
         return import_module("pynvml")
@@ -34,16 +34,16 @@ def binding() -> Any:
 class Gpus:
     """NVML, once it was reached. `known`: the ids of all GPUs that were ever seen; `load`: gives the binding."""
 
-    def __init__(self, load: Callable[[], Any] = binding) -> None:
-        self.known: set[str] = set()
+    def __init__(self, load: Callable[[], Any] = load_pynvml) -> None:
+        self.seen_uuids: set[str] = set()
         self._load = load
         self._nvml: Any = None
         self._is_open = False
         self._is_reached = False
         self._reaching = asyncio.Lock()
-        self._threads = DiskThreads()
+        self._threads = BlockingCalls()
 
-    async def ask(self, question: Callable[[], Answer]) -> Answer:
+    async def call_driver(self, question: Callable[[], Answer]) -> Answer:
         """What `open` or `look` gives, in a thread that nobody waits for: a driver that hangs holds up no exit.
 
         Raises TimeoutError if there is no answer within ANSWERS_WITHIN_S; a later question waits behind that one.
@@ -51,23 +51,23 @@ class Gpus:
         return await asyncio.wait_for(self._threads.run(DRIVER, question), ANSWERS_WITHIN_S)
 
     @property
-    def can_ask(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is somebody to ask; a host without a driver has no GPUs of NVIDIA's to wait for."""
         return self._is_open
 
-    async def reach(self) -> None:
+    async def connect_once(self) -> None:
         """Once, before the first job: a daemon of plain programs loads nothing of NVIDIA's."""
         async with self._reaching:
             if self._is_reached:
                 return
             self._is_reached = True
             try:
-                await self.ask(self.open)
+                await self.call_driver(self.connect)
             except TimeoutError:
                 effect = "starts wait for no GPU until it answers"
                 log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect=effect)
 
-    def open(self) -> None:
+    def connect(self) -> None:
         """Blocks: without nvidia-persistenced it loads the driver."""
         self._nvml = self._load()
         if self._nvml is not None:
@@ -75,7 +75,7 @@ class Gpus:
                 self._nvml.nvmlInit()
                 self._is_open = True
 
-    def look(self) -> list[Gpu]:
+    def list_gpus(self) -> list[Gpu]:
         """All that the driver still counts. Blocks."""
         nvml = self._nvml
         try:
@@ -83,7 +83,7 @@ class Gpus:
         except nvml.NVMLError as error:
             return [Gpu(0, "", trouble=f"the driver says {error}")]
         found = [self._one(number) for number in range(count)]
-        self.known |= {each.uuid for each in found if each.uuid}
+        self.seen_uuids |= {each.uuid for each in found if each.uuid}
         return found
 
     def _one(self, number: int) -> Gpu:
@@ -92,12 +92,12 @@ class Gpus:
             device = nvml.nvmlDeviceGetHandleByIndex(number)
             uuid = _text(nvml.nvmlDeviceGetUUID(device))
             pids = frozenset(process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(device))
-            return Gpu(number, uuid, pids, self._lasting_trouble(device))
+            return Gpu(number, uuid, pids, self._permanent_fault(device))
         except nvml.NVMLError as error:
             fatal = error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED)
             return Gpu(number, uuid, trouble=str(error) if fatal or not uuid else None)
 
-    def _lasting_trouble(self, device: Any) -> str | None:
+    def _permanent_fault(self, device: Any) -> str | None:
         """Memory that could not be mapped out any more; a mere error counter says nothing of the next attempt."""
         try:
             *_, failed = self._nvml.nvmlDeviceGetRemappedRows(device)
@@ -114,9 +114,9 @@ class GpuMemory:
     def __init__(self) -> None:
         self._is_open: bool | None = None
 
-    def by_pid(self) -> Mapping[int, int] | None:
+    def bytes_by_pid(self) -> Mapping[int, int] | None:
         """Bytes by process id, over all GPUs; None where nobody can tell."""
-        pynvml = binding()
+        pynvml = load_pynvml()
         if pynvml is None or not self._opens(pynvml):
             return None
         held: Counter[int] = Counter()

@@ -14,7 +14,7 @@ _COUNT = b"\noom_kill "
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class OomKillCounter:
     """A file with a line `oom_kill N`, and what it said. `where`: whose kills it counts."""
 
     file: Path
@@ -22,7 +22,7 @@ class Counter:
     count: int
 
     @classmethod
-    def of(cls, file: str, where: str, count: int) -> "Counter":
+    def from_stored(cls, file: str, where: str, count: int) -> "OomKillCounter":
         """One that was written down; only of files that a counter may be in."""
         path = Path(file)
         is_known = path.name in _FILES and path.is_absolute() and ".." not in path.parts
@@ -44,10 +44,10 @@ class OomWatch:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._looked_at = float("-inf")
-        self._counters: tuple[Counter, ...] = ()
-        self.lives(time.monotonic())
+        self._counters: tuple[OomKillCounter, ...] = ()
+        self.refresh(time.monotonic())
 
-    def lives(self, now: float, moved: bool = False) -> None:
+    def refresh(self, now: float, moved: bool = False) -> None:
         """The process was heard at `now` (monotonic), so that what was counted before is not its end.
 
         `moved`: it may be in another cgroup than at the last look; one that starts it may do that.
@@ -58,16 +58,16 @@ class OomWatch:
         self._counters = tuple(filter(None, (_cgroup_counter(self._pid), _host_counter())))
 
     @property
-    def of_cgroups(self) -> tuple[Counter, ...]:
+    def cgroup_counters(self) -> tuple[OomKillCounter, ...]:
         """Those that a later daemon can compare with: the host's count other processes too, and for longer."""
         return tuple(each for each in self._counters if each.file.name in _FILES)
 
     def evidence(self) -> str | None:
         """What shows that the kernel took it for its memory, in words; None if nothing does."""
-        return evidence(self._counters)
+        return oom_evidence(self._counters)
 
 
-def evidence(counters: Iterable[Counter]) -> str | None:
+def oom_evidence(counters: Iterable[OomKillCounter]) -> str | None:
     """What counters show; the first one that can still be read decides: a cgroup's says more than the host's."""
     for counter in counters:
         risen = counter.has_risen()
@@ -76,7 +76,7 @@ def evidence(counters: Iterable[Counter]) -> str | None:
     return None
 
 
-def _cgroup_counter(pid: int) -> Counter | None:
+def _cgroup_counter(pid: int) -> OomKillCounter | None:
     """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
     try:
         cgroups = Path(f"/proc/{pid}/cgroup").read_bytes()
@@ -104,12 +104,12 @@ def _files_of(cgroups: bytes) -> tuple[tuple[Path, str], ...]:
 
 
 @lru_cache(maxsize=64)
-def _seen(file: Path, where: str, count: int) -> Counter:
+def _seen(file: Path, where: str, count: int) -> OomKillCounter:
     """One for all processes that saw the same."""
-    return Counter(file, where, count)
+    return OomKillCounter(file, where, count)
 
 
-def _host_counter() -> Counter | None:
+def _host_counter() -> OomKillCounter | None:
     count = _count(_HOST)
     return None if count is None else _seen(_HOST, "this host", count)
 

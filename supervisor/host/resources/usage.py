@@ -13,7 +13,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ResourceUsage:
     """One tree of processes. `cpu_s`: since they began, with those that ended and were waited for.
 
     `memory_bytes`: resident, where what processes share counts once for each of them.
@@ -33,7 +33,7 @@ class _Stat:
     memory_bytes: int
 
 
-def of_trees(leaders: Collection[int]) -> dict[int, Usage]:
+def usage_of_trees(leaders: Collection[int]) -> dict[int, ResourceUsage]:
     """What each leader, its descendants and its session use, by the leader's pid; those that are gone are left out.
 
     Reads all of /proc once, however many leaders there are: call it from a thread.
@@ -46,7 +46,7 @@ def of_trees(leaders: Collection[int]) -> dict[int, Usage]:
         if owner is not None:
             trees.setdefault(owner, []).append(pid)
     return {
-        leader: Usage(
+        leader: ResourceUsage(
             processes=len(pids),
             cpu_s=sum(stats[pid].cpu_s for pid in pids),
             memory_bytes=sum(stats[pid].memory_bytes for pid in pids),
@@ -93,7 +93,7 @@ def _stats() -> Iterator[tuple[int, _Stat]]:
         )
 
 
-def available_and_total(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
+def available_memory(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
     """Bytes; of the tightest limit of the host and of every control group (v2) above this process."""
     host = psutil.virtual_memory()
     available, total = int(host.available), int(host.total)

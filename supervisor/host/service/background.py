@@ -12,10 +12,10 @@ READY = b"\0"  # an exit status, as one byte
 class Foreground:
     """Stands in where the process stays in the foreground: nobody waits for the word that it is ready."""
 
-    def ready(self) -> None:
+    def report_ready(self) -> None:
         """Nobody to tell."""
 
-    def failed(self, status: int) -> None:
+    def report_failure(self, status: int) -> None:
         """Nobody to tell."""
 
 
@@ -25,7 +25,7 @@ class Background:
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
-    def ready(self) -> None:
+    def report_ready(self) -> None:
         """Lets the parent exit with status 0, and gives up standard output and error."""
         os.write(self._pipe, READY)
         os.close(self._pipe)
@@ -34,13 +34,13 @@ class Background:
             os.dup2(null, descriptor)
         os.close(null)
 
-    def failed(self, status: int) -> None:
+    def report_failure(self, status: int) -> None:
         """Has the parent exit with `status`, if it still waits."""
         with contextlib.suppress(OSError):  # it was told that all is well, long ago
             os.write(self._pipe, bytes([status]))
 
 
-def hold_standard_descriptors() -> None:
+def open_standard_descriptors() -> None:
     """Opens the null device for those of 0, 1 and 2 that whoever started us has closed.
 
     Else the next files we open would have these numbers, and be lost where standard input, output and error are given
@@ -70,7 +70,7 @@ def detach() -> Background:
     return Background(write_end)
 
 
-def become(user: Credentials) -> None:
+def drop_privileges(user: Credentials) -> None:
     """Gives up being root for good. Raises OSError."""
     os.setgroups(user.groups)
     os.setgid(user.gid)

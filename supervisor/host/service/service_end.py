@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from supervisor.host.processes import leftovers, marks, tree
-from supervisor.host.service.systemd import Systemd
+from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.protocol.wording import counted
 
 CRASH_PAUSE_S = 1.0
@@ -38,14 +38,14 @@ EXTEND_EVERY_S = 5.0
 EXIT_CONFIG = "78"  # as RestartPreventExitStatus= of the unit: systemd will not start it again by itself
 
 
-def ends(environment: Mapping[str, str], job: str | None) -> bool:
+def is_final_stop(environment: Mapping[str, str], job: str | None) -> bool:
     """Whether the service stops for good. `job`: what systemd is about to do with the unit, as "stop" or "restart"."""
     if job is not None:
         return job == "stop"
     return environment.get("SERVICE_RESULT") == "success" or environment.get("EXIT_STATUS") == EXIT_CONFIG
 
 
-def job_of(unit: str, listed: str) -> str | None:
+def parse_job_type(unit: str, listed: str) -> str | None:
     """The type of the unit's job in what `systemctl list-jobs` said: lines of number, unit, type and state."""
     rows = [line.split() for line in listed.splitlines()]
     return next((row[2] for row in rows if len(row) > 2 and row[1] == unit), None)
@@ -56,7 +56,7 @@ def _service(group: str) -> str:
     return re.sub(r"(?m)^(.*\.service)/.*$", r"\1", group)
 
 
-def left_in(group: str) -> list[psutil.Process]:
+def processes_in(group: str) -> list[psutil.Process]:
     """The processes of a service (the text of /proc/PID/cgroup of one in it), in groups below too, but this one."""
     found, service = [], _service(group)
     for pid in psutil.pids():
@@ -66,23 +66,23 @@ def left_in(group: str) -> list[psutil.Process]:
     return found
 
 
-async def end(left: Iterable[psutil.Process], systemd: Systemd) -> str:
+async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier) -> str:
     """Has workers flush and leave, then ends what remains, and has systemd wait for it; says how it went."""
     ending = asyncio.create_task(_end(list(left)))
     while not ending.done():
-        systemd.extend(2 * EXTEND_EVERY_S)
+        systemd.extend_timeout(2 * EXTEND_EVERY_S)
         await asyncio.wait({ending}, timeout=EXTEND_EVERY_S)
     return await ending
 
 
 async def _end(left: list[psutil.Process]) -> str:
     workers = [each for each in left if _is_marked(each.pid)]
-    how = await leftovers.end(workers, PATIENCE_S, signal.SIGTERM)
+    how = await leftovers.end_leftovers(workers, PATIENCE_S, signal.SIGTERM)
     others = [each for each in left if each not in workers]  # only now: what workers print last is still to be written
     for each in others:
         with contextlib.suppress(psutil.Error):
             each.terminate()
-    tree.kill((await asyncio.to_thread(psutil.wait_procs, others, KEEPER_PATIENCE_S))[1])
+    tree.kill_all((await asyncio.to_thread(psutil.wait_procs, others, KEEPER_PATIENCE_S))[1])
     return how
 
 
@@ -102,7 +102,7 @@ def _ask_job(unit: str) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         _say(f"cannot ask systemd what becomes of {unit}: {error}; going by how the daemon ended")
         return None
-    return job_of(unit, answer.stdout)
+    return parse_job_type(unit, answer.stdout)
 
 
 def _say(text: str) -> None:
@@ -113,8 +113,8 @@ def main(unit: str) -> int:
     """Gives the exit status: 0, or 1 if something could not be ended."""
     if os.environ.get("SERVICE_RESULT") != "success":
         time.sleep(CRASH_PAUSE_S)
-    left = left_in(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
-    if not ends(os.environ, _ask_job(unit)):
+    left = processes_in(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
+    if not is_final_stop(os.environ, _ask_job(unit)):
         if left:
             lives_on = f"for the next it left {counted(len(left), 'process', 'processes')}"
             _say(f"the daemon is gone ({os.environ.get('SERVICE_RESULT')}); {lives_on}")
@@ -122,7 +122,7 @@ def main(unit: str) -> int:
     if not left:
         return 0
     try:
-        how = asyncio.run(end(left, Systemd(os.environ)))
+        how = asyncio.run(end_processes(left, SystemdNotifier(os.environ)))
     except OSError as error:
         _say(f"cannot end what the daemon left: {error}; end it by hand: systemctl kill -s KILL {unit}")
         return 1

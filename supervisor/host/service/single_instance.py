@@ -10,14 +10,14 @@ from pathlib import Path
 LOCK = "lock"
 
 
-class NotAlone(Exception):
+class AlreadyRunning(Exception):
     """Something else is where only we may be; the text says what and what to do."""
 
 
-def refuse_beside_supervisor() -> None:
+def refuse_shared_environment() -> None:
     """PyPI's Supervisor installs the same package and commands, so one of the two is broken by the other.
 
-    Raises NotAlone where the distribution `supervisor` is installed in this environment.
+    Raises AlreadyRunning where the distribution `supervisor` is installed in this environment.
     """
     if not any(each for folder in sys.path for each in Path(folder).glob("supervisor[-.]*-info")):
         return
@@ -27,7 +27,7 @@ def refuse_beside_supervisor() -> None:
         version = metadata.version("supervisor")
     except metadata.PackageNotFoundError:
         return
-    raise NotAlone(
+    raise AlreadyRunning(
         f"cannot run: Supervisor {version} is installed in this environment, and its files and stepkeeper's overwrite "
         f"each other; install stepkeeper into an environment of its own (python -m venv), there: pip install stepkeeper"
     )
@@ -40,11 +40,11 @@ class StateFolder:
         self.path = path
         self._descriptor = -1
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """Creates the folder and takes its lock.
 
-        Raises NotAlone if another daemon has it, OSError if it can't be made. Others may pass through the folder, to
-        the control pipes of their own jobs, but not look around in it.
+        Other users may pass through the folder to the control pipes of their own jobs, but not list it. Raises
+        AlreadyRunning if another daemon holds the lock, OSError if the folder can't be made.
         """
         if not self.path.exists():
             self.path.mkdir(parents=True)
@@ -55,13 +55,13 @@ class StateFolder:
         except BlockingIOError:
             holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
-            raise NotAlone(
+            raise AlreadyRunning(
                 f"cannot start: another supervisord (pid {holder}) holds the state folder {self.path}; "
                 f"stop it, or give this one a state_dir of its own"
             ) from None
         self._descriptor = descriptor
 
-    def sign(self) -> None:
+    def write_pid(self) -> None:
         """Writes our pid into the lock, for the message that a second daemon gives."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)

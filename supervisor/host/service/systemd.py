@@ -30,12 +30,12 @@ _OURS = (
 """Variables that are between systemd and the daemon: a worker must not speak for it."""
 
 
-def without_notify(environment: Mapping[str, str]) -> dict[str, str]:
+def environment_for_children(environment: Mapping[str, str]) -> dict[str, str]:
     """`environment` for children: less what is between systemd and the daemon."""
     return {key: value for key, value in environment.items() if key not in _OURS}
 
 
-class Systemd:
+class SystemdNotifier:
     """The way to the service manager that `environment` names, if it names one.
 
     `watchdog_s`: systemd restarts the daemon if it hears nothing for so long; None if it does not watch.
@@ -45,35 +45,35 @@ class Systemd:
         self._address = _address(environment.get("NOTIFY_SOCKET", ""))
         self.watchdog_s = _watchdog(environment)
 
-    def ready(self, status: str) -> None:
+    def send_ready(self, status: str) -> None:
         """Started completely, or reloaded."""
         self._tell("READY=1", f"STATUS={status}")
 
     @property
-    def listens(self) -> bool:
+    def is_connected(self) -> bool:
         """Whether there is anybody to tell."""
         return self._address is not None
 
-    def status(self, text: str) -> None:
+    def send_status(self, text: str) -> None:
         """One line for `systemctl status`."""
         self._tell(f"STATUS={text}")
 
-    def reloading(self, text: str) -> None:
+    def send_reloading(self, text: str) -> None:
         """Began to take up a changed configuration; `ready` ends it.
 
         The time is what Type=notify-reload tells this answer from one to an earlier reload by.
         """
         self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", f"STATUS={text}")
 
-    def stopping(self, text: str) -> None:
+    def send_stopping(self, text: str) -> None:
         """Began to leave."""
         self._tell("STOPPING=1", f"STATUS={text}")
 
-    def alive(self) -> None:
+    def send_watchdog(self) -> None:
         """The supervision loop turns."""
         self._tell("WATCHDOG=1")
 
-    def extend(self, seconds: float) -> None:
+    def extend_timeout(self, seconds: float) -> None:
         """Asks that the start or stop in progress may take so much longer from now on."""
         self._tell(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 

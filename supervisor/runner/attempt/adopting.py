@@ -13,7 +13,7 @@ import psutil
 
 from supervisor.config import ProgramConfig
 from supervisor.core.program.events import AttemptLost
-from supervisor.host.checkpoint_store import CheckpointStore, Listed
+from supervisor.host.checkpoint_store import CheckpointStore, ListedCheckpoint
 from supervisor.host.ledger.ledger import OpenAttempt
 from supervisor.host.pipes import control_pipes
 from supervisor.host.processes import marks, process_status
@@ -116,7 +116,7 @@ async def reconstruct_end(
     not answer is not waited for.
     """
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
-    words = await asyncio.to_thread(control_pipes.last_words, folder, attempt)
+    words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
     await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     done = any(isinstance(each, messages.Done) for each in words)
     failed = next((each for each in words if isinstance(each, messages.Failed)), None)
@@ -138,11 +138,15 @@ async def reconstruct_end(
     return lost, words, lived_s_ago
 
 
-async def _newest_checkpoint(config: ProgramConfig, attempt: int, checkpoints: CheckpointStore) -> Listed | None:
+async def _newest_checkpoint(
+    config: ProgramConfig, attempt: int, checkpoints: CheckpointStore
+) -> ListedCheckpoint | None:
     if config.job is None:
         return None
     with contextlib.suppress(TimeoutError, OSError):
-        listing = await asyncio.wait_for(checkpoints.listing(config.job.checkpoint_dir, verify=False), SLOW_DISK_S)
+        listing = await asyncio.wait_for(
+            checkpoints.list_checkpoints(config.job.checkpoint_dir, verify=False), SLOW_DISK_S
+        )
         mine = [each for each in listing if each.attempt == attempt and not each.quarantined]
         return max(mine, key=lambda each: each.step, default=None)
     return None
@@ -151,4 +155,4 @@ async def _newest_checkpoint(config: ProgramConfig, attempt: int, checkpoints: C
 def request_flush_and_exit(runtime_dir: Path, name: str, attempt: int, patience_s: float) -> bool:
     """Asks the worker of a program that nobody configures any more to flush and leave; False if it can't hear."""
     folder = layout.attempt_folder(runtime_dir, name, attempt)
-    return control_pipes.tell(folder, Flush(attempt, REMOVED_FLUSH_ID, "update", Then.STOP, patience_s))
+    return control_pipes.send_once(folder, Flush(attempt, REMOVED_FLUSH_ID, "update", Then.STOP, patience_s))

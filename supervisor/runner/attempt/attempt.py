@@ -12,9 +12,9 @@ from typing import Protocol
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.host.pipes.control_pipes import Channel
+from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.pipes.listener_pipes import ListenerPipes
-from supervisor.host.pipes.notify import Said
+from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.processes import marks, tree
 from supervisor.host.processes.process import Process, adopt
 from supervisor.host.processes.process_status import Exit
@@ -37,7 +37,7 @@ class LiveAttempt:
 
     number: int
     process: Process
-    channel: Channel | None
+    channel: ControlPipes | None
     memory: OomWatch
     mark: str
     began_at: float
@@ -57,7 +57,7 @@ class LiveAttempt:
         if self.io is not None:
             self.io.close_and_remove()
         if self.channel is not None:
-            words = self.channel.last_words() if self.is_adopted else []
+            words = self.channel.read_last_words() if self.is_adopted else []
             self.channel.close()
         return words
 
@@ -71,14 +71,14 @@ class LiveAttempt:
         """In a thread: kills what the worker left behind, in its session and out of it."""
         if self.cgroup is not None:
             self.cgroup.remove()
-        self.process.kill_stragglers()
-        tree.kill(marks.of_attempt(self.mark))
+        self.process.kill_session()
+        tree.kill_all(marks.processes_of_attempt(self.mark))
 
     def detach(self) -> None:
         """Leaves it, as it is, to the next daemon."""
-        self.process.let_go()
+        self.process.detach()
         if self.channel is not None:
-            self.channel.let_go()
+            self.channel.detach()
         if self.io is not None:
             self.io.close()
 
@@ -95,7 +95,7 @@ class AttemptObserver(Protocol):
     def on_malformed_message(self, number: int, error: str) -> None:
         """The worker said what is no message."""
 
-    def on_notification(self, number: int, said: Said) -> None:
+    def on_notification(self, number: int, said: NotifyMessage) -> None:
         """A plain program said how it stands."""
 
 
@@ -131,7 +131,7 @@ class AttemptFactory:
             elif config.listener is not None:
                 listener = self._listener_pipes(ends.stdout)
                 undo.callback(listener.close)
-                handed_over.callback(listener.handed_over)
+                handed_over.callback(listener.close_listener_ends)
                 ends = replace(ends, stdin=listener.stdin, stdout=listener.stdout)
             else:
                 ways = self._program_io(number, mark)
@@ -156,11 +156,11 @@ class AttemptFactory:
         """The standby, which has been told so. If it raises, the caller has it still, to end it."""
         pid, memory = spare.process.pid, OomWatch(spare.process.pid)
         cgroup = self._cgroup(number)
-        if cgroup is not None and not cgroup.take_in(pid):
+        if cgroup is not None and not cgroup.move_process(pid):
             cgroup.remove_if_empty()
             cgroup = None
-        spare.process.handed_to(partial(self._observer.on_exit, number), group_ends_with_it=True)
-        spare.channel.belongs_to(self._observer.on_message, partial(self._observer.on_malformed_message, number))
+        spare.process.reassign(partial(self._observer.on_exit, number), group_ends_with_it=True)
+        spare.channel.set_receiver(self._observer.on_message, partial(self._observer.on_malformed_message, number))
         now = time.monotonic()
         return LiveAttempt(number, spare.process, spare.channel, memory, spare.mark, now, cgroup=cgroup)
 
@@ -176,7 +176,7 @@ class AttemptFactory:
         process = adopt(found.pid, found.start_time, is_job, partial(self._observer.on_exit, number))
         if process is None:
             if channel is not None:
-                channel.let_go()
+                channel.detach()
             return None
         mark, began_at = found.mark or self._mark(number), time.monotonic() - found.age_s
         if not is_job:
@@ -192,13 +192,13 @@ class AttemptFactory:
             self._services.listeners.remove_listener(self._config.group, self._config.name)
 
     def _mark(self, number: int) -> str:
-        return marks.mark(self._services.state_dir, self._config.name, number)
+        return marks.mark_of_attempt(self._services.state_dir, self._config.name, number)
 
     def _folder(self, number: int) -> Path:
         """The attempt's own, for its pipes."""
         return layout.attempt_folder(self._services.runtime_dir, self._config.name, number)
 
-    def _open_control_pipes(self, number: int, found: bool = False) -> Channel:
+    def _open_control_pipes(self, number: int, found: bool = False) -> ControlPipes:
         ears = self._observer
         return open_control_pipes(
             self._config,
@@ -232,11 +232,11 @@ class AttemptFactory:
             self._log.warning("cpu_limit.not_held", attempt=number, remedy="give the daemon a cgroup with Delegate=cpu")
         if cgroups is None:
             return None
-        cgroups.sweep(config.name, number)
-        return cgroups.make(config.name, number, config.memory_limit, config.cpu_limit)
+        cgroups.remove_empty_groups(config.name, number)
+        return cgroups.create(config.name, number, config.memory_limit, config.cpu_limit)
 
     def _existing_cgroup(self, number: int) -> Cgroup | None:
         if self._services.cgroups is None:
             return None
-        cgroup = self._services.cgroups.of(self._config.name, number)
+        cgroup = self._services.cgroups.group_of(self._config.name, number)
         return cgroup if cgroup.exists else None

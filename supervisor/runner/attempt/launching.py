@@ -14,7 +14,7 @@ from supervisor.core.program.facts import (
     Policy,
 )
 from supervisor.core.program.standby import Kind
-from supervisor.host.health_checks import Check
+from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.limits import RESOURCES
@@ -110,9 +110,9 @@ def spawn_request(
 
 def command_beside(
     config: ProgramConfig, key: str, command: tuple[str, ...], pid: int | None, environment: Mapping[str, str]
-) -> Check:
+) -> HealthCheck:
     """A command of the program's that is run beside it, as `key` of its section says."""
-    return Check(
+    return HealthCheck(
         argv=command,
         environment={**environment, **config.environment, "SUPERVISOR_PROGRAM_PID": str(pid or "")},
         directory=config.directory,

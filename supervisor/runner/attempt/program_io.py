@@ -10,8 +10,8 @@ from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
 from supervisor.host.pipes import stdin
-from supervisor.host.pipes.control_pipes import make_folder
-from supervisor.host.pipes.notify import NotifySocket, Said
+from supervisor.host.pipes.control_pipes import create_empty_folder
+from supervisor.host.pipes.notify import NotifyMessage, NotifySocket
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.protocol import layout
@@ -32,7 +32,7 @@ class ProgramIO:
         config: ProgramConfig,
         number: int,
         mark: str,
-        on_said: Callable[[int, Said], None],
+        on_said: Callable[[int, NotifyMessage], None],
         log: FilteringBoundLogger,
     ) -> None:
         self._runtime_dir = runtime_dir
@@ -72,11 +72,11 @@ class ProgramIO:
         """
         owner, folder = owner_ids(self._config), self._folder
         try:
-            make_folder(folder, 0o711)
-            reading = stdin.create(folder, owner)
+            create_empty_folder(folder, 0o711)
+            reading = stdin.create_pipe(folder, owner)
         except OSError as error:
             self._log.warning("stdin.out_of_reach", folder=str(folder), error=error.strerror)
-            reading = stdin.without_path()
+            reading = stdin.create_unnamed_pipe()
         if self._config.notify:
             try:
                 self._notify = self._open_notify_socket(owner)

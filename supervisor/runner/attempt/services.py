@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from supervisor.host.checkpoint_store import CheckpointStore
-from supervisor.host.hooks import Hooks
+from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.resources.cgroup import Cgroups
@@ -39,7 +39,7 @@ class Services:
     gpus: Gpus | None = None
     save_durations: SaveDurations = field(default_factory=SaveDurations)
     notice_grace: float = 60.0
-    hooks: Hooks = field(default_factory=Hooks)
+    hooks: HookRunner = field(default_factory=HookRunner)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     listeners: ListenerHub = field(default_factory=ListenerHub)
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))

@@ -18,7 +18,7 @@ from supervisor.core.failures.restart import describe_exit
 from supervisor.core.program import standby as core
 from supervisor.core.program.facts import ProgramFacts
 from supervisor.core.program.standby import Kind
-from supervisor.host.pipes.control_pipes import Channel
+from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks, priority, tree
 from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit, read_start_time
@@ -39,7 +39,7 @@ class StandbyProcess:
     """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last."""
 
     process: Process
-    channel: Channel
+    channel: ControlPipes
     mark: str
     folder_id: tuple[int, int] | None
     error: str | None = None
@@ -120,7 +120,7 @@ class StandbyHolder:
     def discard(self, spare: StandbyProcess) -> None:
         """Ends one that was taken and can't be the attempt, with all it started; it is there until it is gone."""
         self._discarded.append(spare)
-        spare.process.handed_to(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
+        spare.process.reassign(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
         spare.process.kill_tree()
 
     def _on_discarded_exit(self, spare: StandbyProcess, exit_: Exit) -> None:
@@ -135,11 +135,11 @@ class StandbyHolder:
             self._timer.cancel()
         self._release_loading_slot()
         if self._process is not None:
-            self._process.process.let_go()
-            self._process.channel.let_go()
+            self._process.process.detach()
+            self._process.channel.detach()
             self._process = None
         for each in self._discarded:
-            each.process.let_go()
+            each.process.detach()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class StandbyHolder:
 
     def _measure_memory(self) -> None:
         self._timer = None
-        available, total = usage.available_and_total()
+        available, total = usage.available_memory()
         turn = self._services.standby_loading.holder in (None, self._config.name)
         self._handle_event(core.Looked(core.Memory(available, total), self._expected_bytes(), turn))
 
@@ -199,7 +199,7 @@ class StandbyHolder:
             effect.microbatches,
             DaemonIdentity(os.getpid(), read_start_time(os.getpid()) or 1),
         )
-        mark = marks.standby_mark(services.state_dir, config.name, token)
+        mark = marks.mark_of_standby(services.state_dir, config.name, token)
         channel = open_control_pipes(config, folder, messages.STANDBY, self._on_message, self._on_malformed_message)
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             undo.callback(channel.close)
@@ -207,7 +207,7 @@ class StandbyHolder:
             place = _folder_id(config.directory)
             process = start_process(config, services, told, mark, ends, partial(self._on_exit, token), OOM_SCORE)
             undo.pop_all()
-        priority.yield_to_all(process.pid)
+        priority.lower_priority(process.pid)
         return StandbyProcess(process, channel, mark, place)
 
     def _drop(self, effect: core.Drop) -> None:
@@ -221,16 +221,16 @@ class StandbyHolder:
         spare = self._process
         if spare is None:
             return None
-        if spare.process.is_over:
+        if spare.process.has_ended:
             return "it had ended"
-        if not spare.channel.was_heard:
+        if not spare.channel.has_received:
             return "it had only just begun"
         return None if _folder_id(self._config.directory) == spare.folder_id else "the folder was another one by then"
 
     def _promote(self, spare: StandbyProcess, attempt: int, microbatches: int) -> None:
         config, services = self._config, self._services
         folder = layout.attempt_folder(services.runtime_dir, config.name, attempt)
-        spare.channel.become(folder, attempt)
+        spare.channel.move_to_attempt(folder, attempt)
         _restore_priority(spare.process)
         priority.lower_oom_score(spare.process.pid, config.oom_score_adjust)
         spare.channel.send(messages.Promote(attempt, str(folder), self._between_failures_s(), microbatches))
@@ -285,7 +285,7 @@ class StandbyHolder:
 
 def _kill_leftovers_of(process: Process, mark: str) -> int:
     """In a thread: what it left behind, in its session and out of it."""
-    return process.kill_stragglers() + tree.kill(marks.of_attempt(mark))
+    return process.kill_session() + tree.kill_all(marks.processes_of_attempt(mark))
 
 
 def _folder_id(directory: Path | None) -> tuple[int, int] | None:
@@ -306,5 +306,5 @@ def _resident(pid: int) -> int | None:
 
 def _restore_priority(process: Process) -> None:
     """It yields to nobody any more, as soon as the kernel lets it."""
-    if not process.is_over and not priority.as_everybody(process.pid):
+    if not process.has_ended and not priority.restore_priority(process.pid):
         asyncio.get_running_loop().call_later(ASK_AGAIN_S, _restore_priority, process)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from supervisor.config import ProgramConfig
 from supervisor.host.logs.capture import LogCapture, Tee
-from supervisor.host.pipes.control_pipes import Channel
+from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes.process import Process, spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
@@ -84,10 +84,10 @@ def open_control_pipes(
     on_message: Callable[[messages.FromWorker], None],
     on_error: Callable[[str], None],
     found: bool = False,
-) -> Channel:
+) -> ControlPipes:
     """The control pipes in `folder`; `found`: those that an earlier daemon made. Raises SpawnError."""
     try:
-        return Channel(folder, attempt, owner_ids(config), on_message, on_error, found)
+        return ControlPipes(folder, attempt, owner_ids(config), on_message, on_error, found)
     except OSError as error:
         raise SpawnError(
             f"cannot {'open' if found else 'create'} the control pipes in {folder}: {error.strerror}; "

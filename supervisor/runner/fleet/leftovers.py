@@ -28,7 +28,7 @@ class LeftoverProcesses:
         pids = [each.pid for each in strays]
         try:
             with self.ending(strays):
-                text = await leftovers.end(strays, patience_s, stop_signal)
+                text = await leftovers.end_leftovers(strays, patience_s, stop_signal)
         except OSError as error:
             remedy = "end them by hand, then start"
             log.error("worker.left_over", program=name, pids=pids, error=str(error), remedy=remedy)
@@ -53,4 +53,4 @@ class LeftoverProcesses:
 
     def kill_all(self) -> None:
         """Their time is over."""
-        tree.kill(each for strays in self._ending.values() for each in strays if each.is_running())
+        tree.kill_all(each for strays in self._ending.values() for each in strays if each.is_running())

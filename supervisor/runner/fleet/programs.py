@@ -132,11 +132,11 @@ class Programs:
     async def _begin(self) -> None:
         ledger = self._services.ledger
         wanted, causes, last, unfinished, marked = await asyncio.gather(
-            asyncio.to_thread(ledger.wanted),
+            asyncio.to_thread(ledger.wanted_programs),
             asyncio.to_thread(ledger.last_causes),
             asyncio.to_thread(self._last_attempts),
-            asyncio.to_thread(ledger.unfinished),
-            asyncio.to_thread(marks.of_daemon, self._services.state_dir),
+            asyncio.to_thread(ledger.unfinished_attempts),
+            asyncio.to_thread(marks.processes_of_daemon, self._services.state_dir),
         )
         for value in marked:  # the ledger may have missed an attempt that was just beginning
             name = marks.program_of(value)
@@ -207,8 +207,8 @@ class Programs:
                     return runner.name
             for runner in runners:
                 del self.runners[runner.name]
-                self._services.ledger.forget(runner.name)
-                self._services.ledger.took_out_of_use(runner.name)
+                self._services.ledger.forget_program(runner.name)
+                self._services.ledger.record_removed(runner.name)
             self._publish_removed_groups(before)
             return None
 
@@ -315,9 +315,9 @@ class Programs:
             await old.retire("update")
             last_attempt = max(last_attempt, old.attempt)
             del self.runners[name]
-        self._services.ledger.took_into_use(name)
+        self._services.ledger.record_added(name)
         if config is None:
-            self._services.ledger.forget(name)
+            self._services.ledger.forget_program(name)
             return ["stopped", "removed"]
         runner = self.runners[name] = Runner(config, self._services)
         runner.on_change = self._on_state_change
@@ -348,7 +348,7 @@ class Programs:
         else:
             left = left.without_worker()
         if runner.config.job is not None and self._services.gpus is not None:
-            await self._services.gpus.reach()
+            await self._services.gpus.connect_once()
         gone = await self._leftovers.end_all(runner.name, left.strays, runner.stop_limit_s, runner.config.stopsignal)
         booked = False
         for attempt in left.open_attempts if gone else ():
@@ -395,13 +395,13 @@ class Programs:
     async def _has_flushed_and_exited(self, name: str, worker: LeftoverWorker) -> bool:
         """Whether it did so, told to, in the time that it is given."""
         told = adopting.request_flush_and_exit(self._services.runtime_dir, name, worker.attempt, FORGOTTEN_PATIENCE_S)
-        return told and await leftovers.leaves(worker.pid, worker.start_time, FORGOTTEN_PATIENCE_S)
+        return told and await leftovers.wait_for_exit(worker.pid, worker.start_time, FORGOTTEN_PATIENCE_S)
 
 
 def _removed_names(ledger: Ledger) -> frozenset[str]:
     """What somebody took out of use; nothing if the ledger can't be read, as what is configured is meant to run."""
     try:
-        return ledger.out_of_use()
+        return ledger.removed_programs()
     except LedgerError as error:
         log.error("ledger.unread", error=str(error), effect="programs that were removed are in use again")
         return frozenset()

@@ -10,7 +10,7 @@ import structlog
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
-from supervisor.host.health_checks import Checks
+from supervisor.host.health_checks import HealthChecks
 from supervisor.host.resources import usage
 from supervisor.protocol.wording import counted
 from supervisor.runner.attempt.launching import command_beside
@@ -50,7 +50,7 @@ class ResourceWatch:
         self._over: dict[str, _LimitExceeded] = {}
         self._needed = asyncio.Event()
         self._is_update_due = False
-        self._checks = Checks()
+        self._checks = HealthChecks()
         self._threads = ThreadPoolExecutor(CHECKS_AT_ONCE, "healthcheck")
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -93,13 +93,13 @@ class ResourceWatch:
         ]
         if not limited:
             return
-        used = await asyncio.to_thread(usage.of_trees, {pid for _, _, pid, _ in limited if pid is not None})
+        used = await asyncio.to_thread(usage.usage_of_trees, {pid for _, _, pid, _ in limited if pid is not None})
         for runner, attempt, pid, limit in limited:
             its = used.get(pid) if pid is not None else None
             if its is not None and limit is not None and its.memory_bytes > limit:
                 self._on_limit_exceeded(runner, attempt, its, limit)
 
-    def _on_limit_exceeded(self, runner: Runner, attempt: int, its: usage.Usage, limit: int) -> None:
+    def _on_limit_exceeded(self, runner: Runner, attempt: int, its: usage.ResourceUsage, limit: int) -> None:
         """It is stopped, a job after a flush; but what grows on meanwhile could take all that the host has."""
         at_first = self._over.get(runner.name)
         if at_first is None or at_first.attempt != attempt:
@@ -130,7 +130,7 @@ class ResourceWatch:
         command = config.healthcheck_command or ()
         check = command_beside(config, "healthcheck_command", command, runner.executor.pid, self._environment)
         try:
-            why = await loop.run_in_executor(self._threads, self._checks.trouble, check)
+            why = await loop.run_in_executor(self._threads, self._checks.failure_of, check)
         finally:
             known.is_asked, known.due_at = False, loop.time() + config.healthcheck_interval
         known.failures = 0 if why is None else known.failures + 1

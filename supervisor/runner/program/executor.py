@@ -16,13 +16,13 @@ from supervisor.core.fleet.gpus import SICK_WAIT_S
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.standby import Kind
-from supervisor.host.health_checks import Checks
-from supervisor.host.pipes.notify import Said
+from supervisor.host.health_checks import HealthChecks
+from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
 from supervisor.host.processes.process import Process
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
-from supervisor.host.resources.oom_kills import Counter
+from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol import layout, messages
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
@@ -83,7 +83,7 @@ class EffectExecutor:
         self._services = services
         self._post = post
         self._attempt: LiveAttempt | None = None
-        self.oom_counters: tuple[Counter, ...] = ()
+        self.oom_counters: tuple[OomKillCounter, ...] = ()
         """Of kills for lack of memory, as they stood when the worker was last seen to move to another cgroup."""
         self._has_last_message = False  # it said `done` or `failed`
         self._reported_done = False
@@ -123,7 +123,7 @@ class EffectExecutor:
 
     def send_signal(self, number: int) -> bool:
         """Sends a signal to the worker (not to its group); False if there is none."""
-        return self._attempt is not None and self._attempt.process.send(number, group=False)
+        return self._attempt is not None and self._attempt.process.send_signal(number, group=False)
 
     async def export(self) -> messages.Exported | None:
         """Has the worker export its model as it is now, and waits for that; None if there is no worker."""
@@ -226,7 +226,7 @@ class EffectExecutor:
             self._report_spawn_failure(effect, self._spawn_error_of(error, was_standby=spare is not None))
             return
         self._attempt, process = made, made.process
-        self.oom_counters = made.memory.of_cgroups
+        self.oom_counters = made.memory.cgroup_counters
         self.started_wall_at, self.ended_wall_at = time.time(), None
         self.started_at, self.ended_at = made.began_at, None
         self._services.ledger.attempt_started(
@@ -254,7 +254,7 @@ class EffectExecutor:
         self._log.error("worker.not_spawned", attempt=number, error=str(error))
         self._post(fact.SpawnFailed(number, str(error), error.permanent))
 
-    def on_notification(self, number: int, said: Said) -> None:
+    def on_notification(self, number: int, said: NotifyMessage) -> None:
         """A plain program said how it stands."""
         if said.status is not None:
             self.status_text = said.status or None
@@ -302,7 +302,7 @@ class EffectExecutor:
         """Runs it; then the signal follows if the worker still lives."""
         self._log.info("worker.told_to_stop", attempt=number, command=command[0])
         check = command_beside(self._config, "stop_command", command, self.pid, self._services.environment)
-        why = await asyncio.get_running_loop().run_in_executor(self._services.stops, Checks().trouble, check)
+        why = await asyncio.get_running_loop().run_in_executor(self._services.stops, HealthChecks().failure_of, check)
         if why is not None:
             self._log.warning("stop_command.failed", attempt=number, why=why)
         self._signal_stop(number)
@@ -310,7 +310,7 @@ class EffectExecutor:
     def _signal_stop(self, number: int) -> None:
         if self._attempt is not None and self._attempt.number == number:
             self._log.info("worker.told_to_stop", attempt=number, signal=self._config.stopsignal.name)
-            self._attempt.process.send(self._config.stopsignal, group=self._config.stopasgroup)
+            self._attempt.process.send_signal(self._config.stopsignal, group=self._config.stopasgroup)
 
     @execute.register
     def _(self, effect: order.Abort) -> None:
@@ -328,11 +328,11 @@ class EffectExecutor:
 
     @execute.register
     def _(self, effect: order.RememberWanted) -> None:
-        self._services.ledger.remember_wanted(self._config.name, effect.wanted)
+        self._services.ledger.record_wanted(self._config.name, effect.wanted)
 
     @execute.register
     def _(self, effect: order.RememberSilences) -> None:
-        self._services.ledger.remember_silences(self._config.name, dict(effect.longest))
+        self._services.ledger.record_hang_history(self._config.name, dict(effect.longest))
 
     @execute.register
     def _(self, effect: order.RecordEnd) -> None:
@@ -422,9 +422,9 @@ class EffectExecutor:
         self.counters.on_message(message, time.monotonic())
         self.goodput.on_message(message, time.monotonic())
         if self._attempt is not None:
-            self._attempt.memory.lives(time.monotonic(), moved=isinstance(message, messages.Hello))
+            self._attempt.memory.refresh(time.monotonic(), moved=isinstance(message, messages.Hello))
             if isinstance(message, messages.Hello):
-                self.oom_counters = self._attempt.memory.of_cgroups
+                self.oom_counters = self._attempt.memory.cgroup_counters
         if isinstance(message, messages.Exported):
             self.exports.on_exported(message)
         if isinstance(message, messages.Committed | messages.SaveFailed):

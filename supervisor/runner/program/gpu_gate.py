@@ -35,7 +35,7 @@ class GpuGate:
     def applies(self) -> bool:
         """Whether a start has to look at GPUs at all."""
         gpus = self._services.gpus
-        return self._config.job is not None and gpus is not None and gpus.can_ask
+        return self._config.job is not None and gpus is not None and gpus.is_connected
 
     def hold_back(self, attempt: int) -> float:
         """The attempt waits from now on, at most so many seconds: `gpu_wait`, and the driver's last answer."""
@@ -82,14 +82,14 @@ class GpuGate:
 
     async def _judge(self, gpus: Gpus, attempt: int, last_pid: int | None) -> Verdict:
         try:
-            found = await gpus.ask(gpus.look)
+            found = await gpus.call_driver(gpus.list_gpus)
         except TimeoutError:
             return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
-        marked = marks.mark(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
+        marked = marks.mark_of_attempt(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
         standby = self._standby.pid if self._standby is not None else None
         holders = {pid for each in found for pid in each.pids} - {standby}
-        mine = {pid for pid in holders if pid == last_pid or (marks.of_process(pid) or "").startswith(marked)}
-        return judge(found, gpus.known, visible_to(self._config.environment, os.environ), mine)
+        mine = {pid for pid in holders if pid == last_pid or (marks.read_mark(pid) or "").startswith(marked)}
+        return judge(found, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine)
 
 
 def visible_to(own: Mapping[str, str], inherited: Mapping[str, str]) -> str | None:

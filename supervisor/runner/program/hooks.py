@@ -9,7 +9,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program import effects as order
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.host.hooks import Fact, Happening, Hooks
+from supervisor.host.hooks import HookEvent, HookFact, HookRunner
 
 Commands = Mapping[str, tuple[str, ...] | None]
 
@@ -19,7 +19,7 @@ class HookNotifier:
 
     __slots__ = ("_config", "_defaults", "_ended", "_hooks")
 
-    def __init__(self, config: ProgramConfig, defaults: Commands, hooks: Hooks) -> None:
+    def __init__(self, config: ProgramConfig, defaults: Commands, hooks: HookRunner) -> None:
         self._config = config
         self._defaults = defaults
         self._hooks = hooks
@@ -30,7 +30,7 @@ class HookNotifier:
         if isinstance(event, fact.NoticeReceived) and not event.again:
             notice = event.notice
             deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - time.monotonic(), 3)
-            told: dict[str, Fact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
+            told: dict[str, HookFact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}
             self._run_hook("notice", facts, certainty=str(notice.certainty), deadline_s=deadline_s, **told)
 
     def on_effect(self, effect: order.Effect, facts: ProgramFacts) -> None:
@@ -57,11 +57,11 @@ class HookNotifier:
         """A checkpoint was found damaged."""
         self._run_hook("refused", facts, checkpoint=checkpoint, text=reason)
 
-    def _run_hook(self, event: str, facts: ProgramFacts, **more: Fact) -> None:
+    def _run_hook(self, event: str, facts: ProgramFacts, **more: HookFact) -> None:
         command = self._config.hooks().get(event) or self._defaults.get(event)
         if command is None:
             return
-        told: dict[str, Fact] = {
+        told: dict[str, HookFact] = {
             "event": event,
             "program": self._config.name,
             "host": platform.node(),
@@ -71,4 +71,4 @@ class HookNotifier:
             "step": facts.current.step,
             "reason": facts.reason,
         }
-        self._hooks.tell(Happening(command, event, self._config.name, {**told, **more}))
+        self._hooks.run_hook(HookEvent(command, event, self._config.name, {**told, **more}))

@@ -10,7 +10,7 @@ from supervisor.core.failures.silences import Section
 from supervisor.core.job import Job
 from supervisor.core.program.memory import Memory, memory_of
 from supervisor.host.ledger.ledger import LedgerError
-from supervisor.host.resources.oom_kills import Counter
+from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.executor import EffectExecutor
@@ -29,7 +29,7 @@ class PersistedStateStore:
         self._job = job
         self._executor = executor
         self._has_restored = False
-        self._last_saved: tuple[Memory, tuple[Counter, ...]] | None = None
+        self._last_saved: tuple[Memory, tuple[OomKillCounter, ...]] | None = None
 
     async def restore(self, last_attempt: int) -> bool:
         """Sees to it that no attempt's number is used twice, neither one of the ledger's nor one on the disk, and that
@@ -57,17 +57,17 @@ class PersistedStateStore:
         memory, counters = memory_of(self._job.facts, now), self._executor.oom_counters
         if (memory, counters) != self._last_saved:
             self._last_saved = memory, counters
-            self._services.ledger.memories.keep(self._config.name, memory, config_digest(self._config), counters)
+            self._services.ledger.job_states.store(self._config.name, memory, config_digest(self._config), counters)
 
     async def _restore_reliability(self) -> None:
         """Of failures and silences; without the ledger, what was seen since this start holds."""
         ledger, name = self._services.ledger, self._config.name
         with contextlib.suppress(LedgerError):
             reliability = Reliability()
-            for ran_s, cause in await asyncio.to_thread(ledger.ends, name):
+            for ran_s, cause in await asyncio.to_thread(ledger.ended_attempts, name):
                 reliability = reliability.after(ran_s, cause)
             self._executor.reliability = reliability
-            silences = await asyncio.to_thread(ledger.silences, name)
+            silences = await asyncio.to_thread(ledger.hang_history, name)
             known = {Section(each): s for each, s in silences.items() if each in tuple(Section)}
             self._job.facts.hang_detector.recall(known)
 
@@ -77,7 +77,7 @@ class PersistedStateStore:
             return False
         self._has_restored = True
         with contextlib.suppress(LedgerError):
-            recalled = await asyncio.to_thread(self._services.ledger.memories.last, self._config.name)
+            recalled = await asyncio.to_thread(self._services.ledger.job_states.load, self._config.name)
             if recalled is not None:
                 self._job.recall(recalled.memory, asyncio.get_running_loop().time(), recalled.ago_s)
                 is_last = recalled.memory.attempt == self._job.facts.attempt
@@ -89,11 +89,11 @@ class PersistedStateStore:
         """The account that an earlier daemon kept of this job."""
         kept = None
         with contextlib.suppress(LedgerError):
-            kept = await asyncio.to_thread(self._services.ledger.accounts.last, self._config.name)
+            kept = await asyncio.to_thread(self._services.ledger.accounts.load_last, self._config.name)
         self._executor.goodput.open_account(kept, last_attempt)
 
     async def _restore_microbatches(self) -> None:
         """Into how many parts the last attempt divided its batches; twice as many if that was not enough."""
         with contextlib.suppress(LedgerError):
-            last = await asyncio.to_thread(self._services.ledger.last_split, self._config.name)
+            last = await asyncio.to_thread(self._services.ledger.next_microbatches, self._config.name)
             self._job.facts.microbatches = min(last, MAX_MICROBATCHES)

@@ -26,7 +26,7 @@ from supervisor.core.program.facts import (
 )
 from supervisor.host.logs.handover import ProgramOutput
 from supervisor.host.processes import credentials, marks
-from supervisor.host.resources.oom_kills import evidence
+from supervisor.host.resources.oom_kills import oom_evidence
 from supervisor.protocol import messages
 from supervisor.runner.attempt.adopting import LeftoverWorker, reconstruct_end
 from supervisor.runner.attempt.launching import config_digest, policy_of
@@ -183,7 +183,7 @@ class Runner:
         if found.attempt != self.attempt or not self.executor.adopt(found):
             return False
         self.executor.goodput.on_adopted(found.attempt, found.age_s)
-        digest = marks.configuration_of(found.pid)
+        digest = marks.read_configuration_digest(found.pid)
         outdated = digest is not None and digest != config_digest(self.config)
         self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.executor.was_ready))
         return True
@@ -201,7 +201,7 @@ class Runner:
             self.config, attempt, host_left, services.runtime_dir, services.checkpoints
         )
         if lost.error is None and not lost.done and not host_left and attempt == self.attempt:
-            lost = replace(lost, oom=await asyncio.to_thread(evidence, self.executor.oom_counters))
+            lost = replace(lost, oom=await asyncio.to_thread(oom_evidence, self.executor.oom_counters))
         for message in words:
             self.executor.training.on_message(message)
         self.executor.goodput.on_worker_lost(self.wanted, lost.committed_step, lived_s_ago)

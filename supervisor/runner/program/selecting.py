@@ -76,7 +76,7 @@ async def quarantine_checkpoints(
 ) -> None:
     """Puts checkpoints that the program can't go on from into quarantine; what can't be moved stays, and is told."""
     try:
-        refused = await checkpoints.set_aside(job.checkpoint_dir, order.unfit)
+        refused = await checkpoints.quarantine(job.checkpoint_dir, order.unfit)
     except OSError as error:
         log.warning(
             "checkpoint.not_set_aside", attempt=order.attempt, error=error.strerror, names=sorted(dict(order.unfit))

@@ -28,8 +28,10 @@ async def dump_stacks_then_abort(
     pipes, kept = folders
 
     def work() -> Path:
-        text = stacks.collect(process.pid, pipes, lambda: process.send(STACKS_SIGNAL, group=False), limit_s, why)
-        return stacks.keep(kept, attempt, text)
+        text = stacks.collect_stacks(
+            process.pid, pipes, lambda: process.send_signal(STACKS_SIGNAL, group=False), limit_s, why
+        )
+        return stacks.store_dump(kept, attempt, text)
 
     limit_s = patience_s * SHARE
     try:
@@ -38,5 +40,5 @@ async def dump_stacks_then_abort(
         post(StacksKept(attempt, str(path)))
     except (OSError, TimeoutError) as error:
         log.warning("stacks.not_kept", attempt=attempt, error=str(error) or "it took too long")
-    process.send(signal.SIGABRT, group=False)
-    process.send(signal.SIGCONT, group=False)  # one that was stopped can't even die
+    process.send_signal(signal.SIGABRT, group=False)
+    process.send_signal(signal.SIGCONT, group=False)  # one that was stopped can't even die

@@ -11,7 +11,7 @@ from supervisor.core.program.accounting import (
     Standing,
 )
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.host.ledger.accounts import Kept
+from supervisor.host.ledger.accounts import StoredAccount
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol import messages
 
@@ -32,7 +32,7 @@ class GoodputRecorder:
         self._adopting = False
         self._silent = False  # adopted, and not heard of: perhaps a zombie
 
-    def open_account(self, kept: Kept | None, last_attempt: int) -> None:
+    def open_account(self, kept: StoredAccount | None, last_attempt: int) -> None:
         """Goes on where an earlier daemon left off; nothing is booked before. Later calls do nothing."""
         if self._account is None:
             now = time.monotonic()
@@ -116,6 +116,6 @@ class GoodputRecorder:
         account = self._account
         if account is not None:
             standing = account.standing
-            self._ledger.accounts.keep(self._program, standing, max(0.0, now - account.since))
+            self._ledger.accounts.store(self._program, standing, max(0.0, now - account.since))
             self._kept_at = now
             self._kept_as = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as

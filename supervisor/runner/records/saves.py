@@ -75,6 +75,6 @@ class SaveDurations:
     async def _find_disk(self, job: str, directory: Path) -> None:
         """A file server that is away must hold up neither supervision nor the daemon's end."""
         try:
-            self._disks[job] = await self._store.disk(directory)
+            self._disks[job] = await self._store.device_number(directory)
         except OSError:
             return  # it stays unknown, which is the careful way; the next save looks again

@@ -65,7 +65,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
         await asyncio.wait_for(starting, PATIENCE_S)
     assert refused.value.code is Code.SHUTDOWN_STATE
     ledger.close()
-    assert ledger.wanted() == {}
+    assert ledger.wanted_programs() == {}
 
 
 async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_up(daemon: CommandContext):

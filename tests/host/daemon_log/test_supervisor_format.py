@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from supervisor.host.daemon_log.supervisor_format import SupervisorLines
+from supervisor.host.daemon_log.supervisor_format import SupervisorLogFormatter
 
 AT = "2026-11-22T01:02:03.456789"
 
 
 def lines(*records: dict[str, Any]) -> list[str]:
     """What comes out, without its time."""
-    render = SupervisorLines()
+    render = SupervisorLogFormatter()
     made = [render(None, "", {"timestamp": AT, "level": "info", **each}) for each in records]
     assert all(each.startswith("2026-11-22 01:02:03,456 ") for each in made)
     return [each.removeprefix("2026-11-22 01:02:03,456 ") for each in made]
@@ -106,7 +106,7 @@ def test_a_job_that_was_told_to_flush_and_stop_is_stopped_well():
 
 
 def test_names_that_clients_invent_are_not_remembered():
-    render = SupervisorLines()
+    render = SupervisorLogFormatter()
     for number in range(100):
         render(None, "", of("change.asked") | {"program": f"no such {number}"})
 
@@ -139,4 +139,4 @@ def test_what_supervisor_has_no_line_for_keeps_its_facts():
 
 
 def test_a_record_without_a_moment_or_facts_is_a_line():
-    assert SupervisorLines()(None, "", {"event": "x"}).endswith("INFO x")
+    assert SupervisorLogFormatter()(None, "", {"event": "x"}).endswith("INFO x")

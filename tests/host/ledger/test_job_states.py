@@ -15,10 +15,10 @@ from supervisor.core.failures.suspects import Death
 from supervisor.core.program.memory import Memory
 from supervisor.host.ledger.job_states import from_json, to_json
 from supervisor.host.ledger.ledger import Ledger
-from supervisor.host.resources.oom_kills import Counter
+from supervisor.host.resources.oom_kills import OomKillCounter
 from tests.fuzzing import cases
 
-COUNTERS = (Counter(Path("/sys/fs/cgroup/memory/x/memory.oom_control"), "its cgroup /x", 3),)
+COUNTERS = (OomKillCounter(Path("/sys/fs/cgroup/memory/x/memory.oom_control"), "its cgroup /x", 3),)
 FULL = Memory(
     attempt=4,
     by_cause={Cause.CRASH: 2, Cause.HANG: 1},
@@ -48,9 +48,9 @@ FULL = Memory(
 
 def test_all_of_it_comes_back(tmp_path: Path):
     ledger = Ledger(tmp_path / "ledger")
-    ledger.memories.keep("digits", FULL, "abc", COUNTERS)
+    ledger.job_states.store("digits", FULL, "abc", COUNTERS)
 
-    found = ledger.memories.last("digits")
+    found = ledger.job_states.load("digits")
     ledger.close()
 
     assert found is not None and found.memory == FULL
@@ -61,13 +61,13 @@ def test_all_of_it_comes_back(tmp_path: Path):
 
 def test_after_a_reboot_nobody_waits(tmp_path: Path):
     ledger = Ledger(tmp_path / "ledger")
-    ledger.memories.keep("digits", FULL, "abc", COUNTERS)
+    ledger.job_states.store("digits", FULL, "abc", COUNTERS)
     ledger.close()
     with closing(sqlite3.connect(tmp_path / "ledger")) as shell, shell:
         shell.execute("UPDATE memories SET boot_id = 'another'")
 
     ledger = Ledger(tmp_path / "ledger")
-    found = ledger.memories.last("digits")
+    found = ledger.job_states.load("digits")
     ledger.close()
 
     assert found is not None and (found.memory, found.ago_s, found.counters) == (FULL, math.inf, ())

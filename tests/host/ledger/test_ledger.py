@@ -54,13 +54,13 @@ def _lost(ledger: Ledger) -> list[int | None]:
 
 
 def test_what_is_wanted_is_remembered(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.remember_wanted("digits", True)
-    ledger.remember_wanted("charlm", True)
-    ledger.remember_wanted("charlm", False)
+    ledger.record_wanted("digits", True)
+    ledger.record_wanted("charlm", True)
+    ledger.record_wanted("charlm", False)
     ledger.close()
 
     with closing(Ledger(tmp_path / "ledger.sqlite3")) as later:
-        assert later.wanted() == {"charlm": False, "digits": True}
+        assert later.wanted_programs() == {"charlm": False, "digits": True}
 
 
 def test_an_attempt_is_told_whole(ledger: Ledger) -> None:
@@ -132,7 +132,7 @@ def test_an_attempt_that_never_became_a_process_is_told_too(ledger: Ledger) -> N
 
     (record,) = ledger.history("digits")
     assert (record.started_at, record.ended_at, record.text) == (1000.0, 1000.0, "no such command")
-    assert ledger.unfinished() == []
+    assert ledger.unfinished_attempts() == []
     assert ledger.last_attempts() == {"digits": 1}
 
 
@@ -151,7 +151,7 @@ def test_attempts_without_an_end_are_found(ledger: Ledger) -> None:
     ledger.attempt_started("digits", 2, 4242, 77, 1000.0)
     ledger.attempt_started("charlm", 9, 4243, 78, 1000.0)
 
-    assert ledger.unfinished() == [
+    assert ledger.unfinished_attempts() == [
         OpenAttempt("charlm", 9, 4243, 78, started_at=1000.0),
         OpenAttempt("digits", 2, 4242, 77, started_at=1000.0),
     ]
@@ -161,11 +161,14 @@ def test_attempts_without_an_end_are_found(ledger: Ledger) -> None:
 def test_an_attempt_of_an_earlier_boot_is_known_as_such(ledger: Ledger, tmp_path: Path) -> None:
     ledger.attempt_started("digits", 1, 4242, 77, 1000.0)
     ledger.attempt_started("charlm", 1, 4243, 78, 1000.0)
-    assert len(ledger.unfinished()) == 2
+    assert len(ledger.unfinished_attempts()) == 2
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite3")) as shell, shell:
         shell.execute("UPDATE attempts SET boot_id = 'another' WHERE program = 'digits'")
 
-    assert [(each.program, each.of_this_boot) for each in ledger.unfinished()] == [("charlm", True), ("digits", False)]
+    assert [(each.program, each.of_this_boot) for each in ledger.unfinished_attempts()] == [
+        ("charlm", True),
+        ("digits", False),
+    ]
 
 
 def test_how_long_the_last_saves_took_is_told(ledger: Ledger) -> None:
@@ -196,14 +199,14 @@ def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: P
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
         assert [each.attempt for each in later.history("digits")] == [1, 2]
-        assert later.unfinished() == [OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
+        assert later.unfinished_attempts() == [OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
 
 
 def test_an_older_ledger_that_can_not_be_taken_over_at_present_stays_where_it_is(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "BUSY_S", 0.05)
-    ledger.remember_wanted("digits", False)
+    ledger.record_wanted("digits", False)
     ledger.close()
     path = tmp_path / "ledger.sqlite3"
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
@@ -215,16 +218,16 @@ def test_an_older_ledger_that_can_not_be_taken_over_at_present_stays_where_it_is
 
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
-        assert later.wanted() == {"digits": False}
+        assert later.wanted_programs() == {"digits": False}
 
 
 def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:
-    ledger.took_out_of_use("digits")
-    ledger.took_out_of_use("digits")
-    ledger.took_out_of_use("charlm")
-    ledger.took_into_use("charlm")
+    ledger.record_removed("digits")
+    ledger.record_removed("digits")
+    ledger.record_removed("charlm")
+    ledger.record_added("charlm")
 
-    assert ledger.out_of_use() == {"digits"}
+    assert ledger.removed_programs() == {"digits"}
 
 
 async def test_a_kill_loses_nothing_that_was_written(tmp_path: Path, start_child: Callable[..., Spawned]) -> None:
@@ -233,14 +236,14 @@ async def test_a_kill_loses_nothing_that_was_written(tmp_path: Path, start_child
     said = 0
     while said < 20:
         said = int(await writer.line())
-    writer.process.send(9, group=False)
+    writer.process.send_signal(9, group=False)
     await writer.exit()
 
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
         assert later.last_attempts()["digits"] >= said
         assert len(later.history("digits", 1000)) >= said
-        assert later.wanted() == {"digits": True}
+        assert later.wanted_programs() == {"digits": True}
 
 
 def test_many_readers_do_not_disturb_the_writer(ledger: Ledger) -> None:
@@ -260,13 +263,13 @@ def test_many_readers_do_not_disturb_the_writer(ledger: Ledger) -> None:
 
 
 def test_a_daemon_that_reads_another_connections_lock_waits(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.wanted()
+    ledger.wanted_programs()
     with closing(sqlite3.connect(tmp_path / "ledger.sqlite3", isolation_level=None)) as shell:
         shell.execute("BEGIN IMMEDIATE")
-        ledger.remember_wanted("digits", True)
+        ledger.record_wanted("digits", True)
         shell.execute("COMMIT")
 
-    assert ledger.wanted() == {"digits": True}
+    assert ledger.wanted_programs() == {"digits": True}
 
 
 @pytest.mark.parametrize(
@@ -279,7 +282,7 @@ def test_a_corrupt_ledger_is_set_aside_and_said(content: bytes, tmp_path: Path) 
         with closing(Ledger(path)) as fresh:
             assert fresh.set_aside == tmp_path / f"ledger.sqlite3.corrupt-{number}"
             assert fresh.set_aside.read_bytes() == content
-            assert fresh.wanted() == {}
+            assert fresh.wanted_programs() == {}
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
@@ -304,7 +307,7 @@ def test_no_damage_to_the_file_stops_the_daemon(start: int, damage: bytes, tmp_p
         assert "newer stepkeeper" in str(error)
         return
     with closing(after):
-        after.remember_wanted("digits", True)
+        after.record_wanted("digits", True)
         try:
             after.history("digits")
         except LedgerError as error:
@@ -341,8 +344,8 @@ def test_where_no_file_can_be_it_says_so(tmp_path: Path) -> None:
 
 
 def test_only_the_daemons_user_can_read_it(ledger: Ledger, tmp_path: Path) -> None:
-    ledger.remember_wanted("digits", True)
-    ledger.wanted()
+    ledger.record_wanted("digits", True)
+    ledger.wanted_programs()
 
     assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
@@ -356,27 +359,27 @@ def test_text_no_database_takes_is_kept_as_far_as_possible(ledger: Ledger) -> No
 
 def test_a_record_that_can_never_be_written_blocks_nothing_and_is_counted(ledger: Ledger) -> None:
     ledger.attempt_progressed("digits", 1, 2**70)
-    ledger.remember_wanted("digits", True)
+    ledger.record_wanted("digits", True)
 
-    assert ledger.wanted() == {"digits": True}
+    assert ledger.wanted_programs() == {"digits": True}
     assert ledger.last_error is not None and "1 record lost" in ledger.last_error
 
 
 def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> None:
     with closing(Ledger(small_disk / "ledger.sqlite3")) as ledger:
-        ledger.remember_wanted("digits", True)
-        ledger.wanted()
+        ledger.record_wanted("digits", True)
+        ledger.wanted_programs()
         with suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
             while filler.write(b"x" * 4096):
                 pass
         ledger.checkpoint_refused("digits", 1, "step-0000000100.a1", "x" * 100_000, 1000.0)
-        ledger.remember_wanted("digits", False)
+        ledger.record_wanted("digits", False)
 
-        assert ledger.wanted() == {"digits": True}  # what is on the disk, without waiting for the rest
+        assert ledger.wanted_programs() == {"digits": True}  # what is on the disk, without waiting for the rest
         assert ledger.last_error is not None and "disk is full; nothing is lost yet" in ledger.last_error
         (small_disk / "filler").unlink()
         wait_until(lambda: ledger.last_error is None)
-        assert ledger.wanted() == {"digits": False}
+        assert ledger.wanted_programs() == {"digits": False}
 
 
 def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,17 +396,17 @@ def test_a_full_disk_does_not_keep_the_daemon_from_leaving(small_disk: Path, mon
 
 def test_what_comes_after_close_is_lost_without_harm(ledger: Ledger) -> None:
     ledger.close()
-    ledger.remember_wanted("digits", True)
+    ledger.record_wanted("digits", True)
     ledger.close()
 
-    assert ledger.wanted() == {}
+    assert ledger.wanted_programs() == {}
 
 
 def test_descriptors_do_not_grow(ledger: Ledger) -> None:
-    ledger.wanted()
+    ledger.wanted_programs()
     before = descriptors()
     for _ in range(50):
-        ledger.wanted()
+        ledger.wanted_programs()
 
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -414,15 +417,15 @@ def test_attempts_that_trained_and_are_over_are_counted_with_how_long_they_ran(l
     ledger.attempt_started("digits", 3, 1003, 77, 300.0)
     ledger.attempt_restored("digits", 3, None, 0)
 
-    assert ledger.ends("digits") == [(50.0, "crash")]
+    assert ledger.ended_attempts("digits") == [(50.0, "crash")]
 
 
 def test_the_longest_silence_of_each_section_is_remembered_as_it_was_told_last(ledger: Ledger):
-    ledger.remember_silences("digits", {"step": 4.0, "save": 9.0})
-    ledger.remember_silences("digits", {"step": 2.0})
-    ledger.remember_silences("other", {"step": 50.0})
+    ledger.record_hang_history("digits", {"step": 4.0, "save": 9.0})
+    ledger.record_hang_history("digits", {"step": 2.0})
+    ledger.record_hang_history("other", {"step": 50.0})
 
-    assert ledger.silences("digits") == {"step": 2.0, "save": 9.0}
+    assert ledger.hang_history("digits") == {"step": 2.0, "save": 9.0}
 
 
 def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger: Ledger) -> None:
@@ -434,5 +437,5 @@ def test_a_clock_that_is_set_changes_neither_durations_nor_what_is_newest(ledger
     _attempt(ledger, 2, 0, 2)
 
     assert ledger.recent_saves(2) == {"digits": [1.0, 2.0]}
-    assert ledger.ends("digits") == [(100.0, "crash"), (50.0, "crash")]
+    assert ledger.ended_attempts("digits") == [(100.0, "crash"), (50.0, "crash")]
     assert [each.ran_s for each in ledger.history("digits")] == [100.0, 50.0]

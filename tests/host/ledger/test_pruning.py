@@ -21,7 +21,7 @@ def filled(path: Path, attempts: int, ended_at: float) -> None:
     with closing(Ledger(path, Pruning(attempts=100_000, days=36_500))) as ledger:
         for attempt in range(1, attempts + 1):
             ledger.attempt_started("digits", attempt, 1, 1, ended_at - 1)
-            ledger.accounts.keep("digits", Standing(attempt, {Spent.TRAINING: 1.0}, Spent.DOWN), 0.0)
+            ledger.accounts.store("digits", Standing(attempt, {Spent.TRAINING: 1.0}, Spent.DOWN), 0.0)
             ledger.attempt_ended("digits", attempt, "crash", "", 1, None, None, ended_at)
         ledger.attempt_started("digits", attempts + 1, 1, 1, ended_at)  # runs
 
@@ -31,7 +31,7 @@ def left(path: Path, pruning: Pruning, expected: int) -> list[int]:
     with closing(Ledger(path, pruning)) as ledger:
         wait_until(lambda: len(ledger.history("digits", 10_000)) == expected)
         kept = [each.attempt for each in ledger.history("digits", 10_000)]
-        assert sorted(ledger.accounts.spent("digits")) == kept[:-1]
+        assert sorted(ledger.accounts.time_spent("digits")) == kept[:-1]
         return kept
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.host.pipes import control_pipes as channel_module
-from supervisor.host.pipes.control_pipes import ITEMS_A_TURN, Channel
+from supervisor.host.pipes.control_pipes import ITEMS_A_TURN, ControlPipes
 from supervisor.protocol import layout
 from supervisor.protocol.codec import MAX_LINE_BYTES, encode
 from supervisor.protocol.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
@@ -31,7 +31,7 @@ class Heard:
         self.messages: list[FromWorker] = []
         self.errors: list[str] = []
         self._more = asyncio.Event()
-        self.channel = Channel(folder, attempt, None, self._on_message, self.errors.append)
+        self.channel = ControlPipes(folder, attempt, None, self._on_message, self.errors.append)
         self.says = os.open(folder / layout.FROM_WORKER, os.O_RDWR)
         self.hears = os.open(folder / layout.TO_WORKER, os.O_RDWR | os.O_NONBLOCK)
 
@@ -112,7 +112,7 @@ async def test_only_the_owner_can_open_the_pipes(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
 async def test_the_pipes_belong_to_the_jobs_user(tmp_path: Path) -> None:
-    channel = Channel(tmp_path / "a1", 1, (12345, 12346), print, print)
+    channel = ControlPipes(tmp_path / "a1", 1, (12345, 12346), print, print)
     owners = [(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "a1", *(tmp_path / "a1").iterdir())]
     channel.close()
 
@@ -134,7 +134,7 @@ async def test_where_no_pipe_can_be_made_it_raises_and_leaves_nothing(tmp_path: 
     (tmp_path / "file").write_text("")
 
     with pytest.raises(OSError, match="Not a directory"):
-        Channel(tmp_path / "file" / "a1", 1, None, print, print)
+        ControlPipes(tmp_path / "file" / "a1", 1, None, print, print)
 
     assert os.listdir(tmp_path) == ["file"]
 
@@ -215,7 +215,7 @@ async def test_closing_it_from_what_was_heard_is_safe(tmp_path: Path) -> None:
         channel.close()
         closed.set()
 
-    channel = Channel(tmp_path / "a1", 1, None, on_message, print)
+    channel = ControlPipes(tmp_path / "a1", 1, None, on_message, print)
     says = os.open(tmp_path / "a1" / layout.FROM_WORKER, os.O_RDWR)
     os.write(says, encode(Progress(1, 1)) + encode(Progress(1, 2)))
     await asyncio.wait_for(closed.wait(), PATIENCE_S)

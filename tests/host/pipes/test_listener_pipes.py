@@ -27,7 +27,7 @@ def opened(ear: Ear, copy: int | None = None) -> tuple[ListenerPipes, int, int]:
     """The pipes, and duplicates of the listener's ends."""
     pipes = ListenerPipes(ear.heard, ear.is_deaf.set, copy)
     stdin, stdout = os.dup(pipes.stdin), os.dup(pipes.stdout)
-    pipes.handed_over()
+    pipes.close_listener_ends()
     return pipes, stdin, stdout
 
 

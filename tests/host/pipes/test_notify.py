@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from supervisor.host.pipes.notify import (
     MAX_BYTES,
     MAX_STATUS,
+    NotifyError,
+    NotifyMessage,
     NotifySocket,
-    NotUnderstood,
-    Said,
-    parse,
+    parse_notification,
 )
 from supervisor.host.processes import marks
 from tests.fuzzing import cases
@@ -38,7 +38,7 @@ class Heard:
 
     def __init__(self, folder: Path, worker: int | None = None, owner: tuple[int, int] | None = None) -> None:
         folder.mkdir(exist_ok=True)
-        self.said: list[Said] = []
+        self.said: list[NotifyMessage] = []
         self.refused: list[str] = []
         self.socket = NotifySocket(folder, owner, MARK, self.said.append, self.refused.append)
         self.socket.pid = worker
@@ -65,21 +65,21 @@ def sender() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
 
 
 def test_what_a_datagram_says():
-    assert parse(b"READY=1") == Said(ready=True)
-    assert parse(b"READY=1\nSTATUS=loading 3 of 7\nMAINPID=4\n") == Said(True, "loading 3 of 7")
-    assert parse("STATUS=bereit für alles".encode()) == Said(False, "bereit für alles")
-    assert parse(b"STATUS=") == Said(False, "")
-    assert parse(b"READY=0\nX_VENDOR=a=b") == Said()
-    assert parse(b"STATUS=red \x1b[31m\x07 alert") == Said(False, "red  [31m  alert")
-    assert parse(b"STATUS=" + b"x" * 3000) == Said(False, "x" * MAX_STATUS)
+    assert parse_notification(b"READY=1") == NotifyMessage(ready=True)
+    assert parse_notification(b"READY=1\nSTATUS=loading 3 of 7\nMAINPID=4\n") == NotifyMessage(True, "loading 3 of 7")
+    assert parse_notification("STATUS=bereit für alles".encode()) == NotifyMessage(False, "bereit für alles")
+    assert parse_notification(b"STATUS=") == NotifyMessage(False, "")
+    assert parse_notification(b"READY=0\nX_VENDOR=a=b") == NotifyMessage()
+    assert parse_notification(b"STATUS=red \x1b[31m\x07 alert") == NotifyMessage(False, "red  [31m  alert")
+    assert parse_notification(b"STATUS=" + b"x" * 3000) == NotifyMessage(False, "x" * MAX_STATUS)
 
 
 @pytest.mark.parametrize(
     "datagram", [b"", b"\n\n", b"READY", b"READY=1\nhello", b"\x00\xff", b"=1", b"X=" + b"x" * MAX_BYTES]
 )
 def test_nonsense_is_refused(datagram: bytes):
-    with pytest.raises(NotUnderstood):
-        parse(datagram)
+    with pytest.raises(NotifyError):
+        parse_notification(datagram)
 
 
 @pytest.mark.fuzz
@@ -90,8 +90,8 @@ def test_nonsense_is_refused(datagram: bytes):
 )
 def test_any_bytes_are_read_or_refused(datagram: bytes):
     try:
-        said = parse(datagram)
-    except NotUnderstood:
+        said = parse_notification(datagram)
+    except NotifyError:
         return
     assert said.status is None or (len(said.status) <= MAX_STATUS and said.status.isprintable())
 
@@ -131,7 +131,7 @@ async def test_one_that_is_gone_already_is_believed_as_its_user(
     sender(heard.path, "READY=1", mark=None, program=SEND).wait()
     heard.socket.drain()
 
-    assert heard.said == [Said(True)]
+    assert heard.said == [NotifyMessage(True)]
     heard.socket.close()
 
 
@@ -213,6 +213,6 @@ async def test_systemd_notify_itself_is_heard_and_does_not_wait(tmp_path: Path):
     )
     await heard.until(lambda: heard.said)
 
-    assert Said(True, "by systemd-notify") in heard.said
+    assert NotifyMessage(True, "by systemd-notify") in heard.said
     assert await asyncio.to_thread(told.wait, 20) == 0
     heard.socket.close()

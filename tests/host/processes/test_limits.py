@@ -66,15 +66,15 @@ def test_a_start_while_many_files_are_open_is_like_any_other(few_files: int, tmp
     script = f"""
 import os, subprocess, sys
 from supervisor.host.processes import limits
-limits.raise_own()
+limits.raise_own_nofile()
 def tells():
-    how = limits.lent() if limits.can_lend() else None
+    how = limits.inherited_nofile() if limits.can_use_inherited_nofile() else None
     if how is None:
-        return subprocess.check_output(["sh", "-c", "ulimit -Sn"], preexec_fn=limits.setting("x", {{}}), text=True)
+        return subprocess.check_output(["sh", "-c", "ulimit -Sn"], preexec_fn=limits.limit_setter("x", {{}}), text=True)
     with how:
         return subprocess.check_output(["sh", "-c", "ulimit -Sn"], text=True)
 few, held = tells(), [os.open(os.devnull, os.O_RDONLY) for _ in range({SOFT} + 50)]
-print(few.strip(), limits.can_lend(), tells().strip())
+print(few.strip(), limits.can_use_inherited_nofile(), tells().strip())
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
@@ -94,7 +94,7 @@ def test_more_than_the_daemon_may_have_is_refused_with_the_remedy():
         pytest.skip("this process may have any number of files")
 
     with pytest.raises(SpawnError, match=rf"limit_nofile is {hard + 1}, .* no more than {hard}; .*LimitNOFILE="):
-        limits.setting("digits", {"limit_nofile": hard + 1})
+        limits.limit_setter("digits", {"limit_nofile": hard + 1})
 
 
 def test_minfds_raises_what_programs_start_with(tmp_path: Path, few_files: int):

@@ -13,7 +13,7 @@ from supervisor.host.processes import marks
 @pytest.fixture
 def marked(tmp_path: Path) -> Iterator[tuple[str, int]]:
     """A mark, and a process that bears it."""
-    mark = marks.mark(tmp_path, "p", 1)
+    mark = marks.mark_of_attempt(tmp_path, "p", 1)
     child = subprocess.Popen(["/bin/sleep", "60"], env={**os.environ, marks.VARIABLE: mark})
     yield mark, child.pid
     child.kill()
@@ -23,8 +23,8 @@ def marked(tmp_path: Path) -> Iterator[tuple[str, int]]:
 def test_a_process_of_ours_is_found_by_its_mark(marked: tuple[str, int], tmp_path: Path):
     mark, pid = marked
 
-    assert [each.pid for each in marks.of_attempt(mark)] == [pid]
-    assert [each.pid for each in marks.of_daemon(tmp_path)[mark]] == [pid]
+    assert [each.pid for each in marks.processes_of_attempt(mark)] == [pid]
+    assert [each.pid for each in marks.processes_of_daemon(tmp_path)[mark]] == [pid]
 
 
 def test_another_that_got_its_number_meanwhile_is_not(marked: tuple[str, int], monkeypatch: pytest.MonkeyPatch):
@@ -37,7 +37,7 @@ def test_another_that_got_its_number_meanwhile_is_not(marked: tuple[str, int], m
     monkeypatch.setattr(marks.psutil, "pids", lambda: [pid])
     monkeypatch.setattr(marks.psutil, "Process", lambda number: numbers.update({number: other.pid}))
     try:
-        found = marks.of_attempt(mark)
+        found = marks.processes_of_attempt(mark)
     finally:
         other.kill()
         other.wait()

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from supervisor.host.processes.orphans import Orphans, come_here, reaped
+from supervisor.host.processes.orphans import OrphanReaper, adopts_orphans, reaping_orphans
 from tests.places import CHILDREN
 from tests.waiting import wait_until, wait_until_async
 
@@ -57,15 +57,15 @@ def run_leaver(orphans: int) -> "subprocess.Popen[bytes]":
 
 
 def test_orphans_come_to_a_subreaper_only(subreaper: None):
-    assert come_here()
+    assert adopts_orphans()
 
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-    assert not come_here()
+    assert not adopts_orphans()
 
 
 async def test_orphans_are_reaped_and_our_own_child_is_not(subreaper: None):
     before = zombies()
-    with reaped(lambda pid: pid == child.pid):
+    with reaping_orphans(lambda pid: pid == child.pid):
         child = run_leaver(3)
         await until(lambda: child.pid in zombies(), "our own child has ended")
         await until(lambda: zombies() - before == {child.pid}, "all but our own child are reaped")
@@ -78,7 +78,7 @@ async def test_orphans_that_were_there_before_are_reaped_too(subreaper: None):
     child = run_leaver(2)
     await until(lambda: len(zombies() - before) == 3, "the child and its orphans have ended")
 
-    with reaped(lambda pid: pid == child.pid):
+    with reaping_orphans(lambda pid: pid == child.pid):
         await until(lambda: zombies() - before == {child.pid}, "the orphans are reaped")
     assert child.wait() == 3
 
@@ -93,13 +93,13 @@ async def test_orphans_that_might_have_been_ours_are_reaped_once_they_are_not(su
         asked += 1
         return asked <= 2 or pid == child.pid  # at the first look both
 
-    with reaped(is_ours):
+    with reaping_orphans(is_ours):
         await until(lambda: zombies() - before == {child.pid}, "the orphan is reaped")
     assert child.wait() == 3
 
 
 async def test_nothing_is_left_behind_once_it_is_closed():
-    orphans = Orphans(lambda pid: False)
+    orphans = OrphanReaper(lambda pid: False)
     orphans.watch()
 
     orphans.close()

@@ -26,9 +26,9 @@ def test_all_threads_of_the_group_yield_and_come_back():
     try:
         assert child.stdout is not None and child.stdout.readline()
         threads = [int(each.name) for each in Path(f"/proc/{child.pid}/task").iterdir()]
-        priority.yield_to_all(child.pid)
+        priority.lower_priority(child.pid)
         yielding = {os.getpriority(os.PRIO_PROCESS, each) for each in threads}, psutil.Process(child.pid).ionice()[0]
-        priority.as_everybody(child.pid)
+        priority.restore_priority(child.pid)
         back = {os.getpriority(os.PRIO_PROCESS, each) for each in threads}, psutil.Process(child.pid).ionice()[0]
     finally:
         child.kill()
@@ -49,9 +49,9 @@ def test_who_yields_gets_what_another_session_leaves():
     try:
         for each in pair:
             assert each.stdout is not None and each.stdout.readline()
-        priority.yield_to_all(pair[0].pid)
+        priority.lower_priority(pair[0].pid)
         yielding, other = _spent_s(pair, 1.0)
-        priority.as_everybody(pair[0].pid)
+        priority.restore_priority(pair[0].pid)
         back, with_it = _spent_s(pair, 1.0)
     finally:
         for each in pair:
@@ -78,8 +78,8 @@ def test_a_group_that_is_gone_is_left_alone():
     child = subprocess.Popen(["true"], start_new_session=True)
     child.wait()
 
-    priority.yield_to_all(child.pid)
-    priority.as_everybody(child.pid)
+    priority.lower_priority(child.pid)
+    priority.restore_priority(child.pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
@@ -105,10 +105,10 @@ def test_a_plain_user_is_told_when_to_ask_again():
 
 def _lies(group: int, share: Path) -> bool:
     """Whether its answer was another than what the kernel has now."""
-    priority.yield_to_all(group)
+    priority.lower_priority(group)
     yields = share.read_text().endswith("nice 19\n")
     for _ in range(100):
-        is_back = priority.as_everybody(group)
+        is_back = priority.restore_priority(group)
         if share.read_text().endswith("nice 0\n") != (is_back or not yields):
             return True
         if is_back:

@@ -48,7 +48,7 @@ async def test_an_exit_code_is_noticed(start: Start) -> None:
 async def test_a_death_by_signal_is_noticed(start: Start) -> None:
     spawned = start("sleep", "100")
 
-    assert spawned.process.send(signal.SIGKILL, group=False)
+    assert spawned.process.send_signal(signal.SIGKILL, group=False)
 
     assert await spawned.exit() == Exit(None, signal.SIGKILL)
 
@@ -74,11 +74,11 @@ async def test_the_exit_status_is_known_while_a_debugger_holds_on_to_the_dead_pr
     if await tracer.line() != "0":
         pytest.skip("this host lets nobody trace")
     try:
-        spawned.process.send(signal.SIGKILL, group=False)
+        spawned.process.send_signal(signal.SIGKILL, group=False)
 
         assert await spawned.exit() == Exit(None, signal.SIGKILL)
     finally:
-        tracer.process.send(signal.SIGKILL, group=False)
+        tracer.process.send_signal(signal.SIGKILL, group=False)
         await tracer.exit()
 
 
@@ -87,7 +87,7 @@ async def test_an_exit_is_noticed_while_nothing_else_happens_in_the_loop(start: 
     for _ in range(5):
         spawned = start("sleep", "100")
         began = time.monotonic()
-        spawned.process.send(signal.SIGKILL, group=False)
+        spawned.process.send_signal(signal.SIGKILL, group=False)
         await spawned.exit()
         took.append(time.monotonic() - began)
 
@@ -223,7 +223,7 @@ async def test_after_a_death_the_rest_of_the_session_is_killed(start_child: Star
     await spawned.exit()
     pids = sorted((in_group, in_own_session, orphan))
 
-    found = await asyncio.to_thread(spawned.process.kill_stragglers)
+    found = await asyncio.to_thread(spawned.process.kill_session)
 
     left_session = [pid for pid in pids if _session(pid) == pid and read_start_time(pid) is not None]
     for pid in set(pids) - set(left_session):
@@ -255,7 +255,7 @@ async def test_a_signal_to_the_group_reaches_its_members(start: Start) -> None:
     spawned = start("sh", "-c", "sleep 100 & echo $!; wait")
     member = int(await spawned.line())
 
-    spawned.process.send(signal.SIGTERM, group=True)
+    spawned.process.send_signal(signal.SIGTERM, group=True)
 
     await gone(member)
     assert await spawned.exit() == Exit(None, signal.SIGTERM)
@@ -265,21 +265,21 @@ async def test_a_signal_to_the_process_reaches_it_alone(start: Start) -> None:
     spawned = start("sh", "-c", "sleep 100 & echo $!; wait")
     member = int(await spawned.line())
 
-    spawned.process.send(signal.SIGKILL, group=False)
+    spawned.process.send_signal(signal.SIGKILL, group=False)
     await spawned.exit()
 
     assert read_start_time(member) is not None
-    assert spawned.process.kill_stragglers() == 1
+    assert spawned.process.kill_session() == 1
 
 
 async def test_nothing_is_sent_once_the_process_is_gone(start: Start) -> None:
     spawned = start("true")
     await spawned.exit()
 
-    assert not spawned.process.send(signal.SIGKILL, group=False)
-    assert not spawned.process.send(signal.SIGKILL, group=True)
+    assert not spawned.process.send_signal(signal.SIGKILL, group=False)
+    assert not spawned.process.send_signal(signal.SIGKILL, group=True)
     spawned.process.kill_tree()
-    assert spawned.process.kill_stragglers() == 0
+    assert spawned.process.kill_session() == 0
 
 
 async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start: Start) -> None:
@@ -288,7 +288,7 @@ async def test_a_number_that_belongs_to_somebody_else_by_now_is_left_alone(start
     real = stranger.start_time
 
     stranger.start_time = real - 1  # as if an earlier process of this number had been ours
-    killed = stranger.kill_stragglers()
+    killed = stranger.kill_session()
     stranger.start_time = real
 
     assert killed == 0
@@ -303,7 +303,7 @@ async def test_a_group_whose_number_belongs_to_somebody_else_by_now_is_left_alon
     stranger.start_time = real - 1  # as if an earlier process of this number had been ours
     stranger.kill_tree()
     stranger.start_time = real
-    stranger.send(signal.SIGTERM, group=False)
+    stranger.send_signal(signal.SIGTERM, group=False)
 
     assert await somebody.exit() == Exit(None, signal.SIGTERM)
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervisor.host.pipes import control_pipes
-from supervisor.host.pipes.control_pipes import Channel
+from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import leftovers, marks, process_status
 from supervisor.host.processes.process import Process, adopt
 from supervisor.host.processes.process_status import Exit, read_start_time
@@ -77,7 +77,7 @@ async def test_a_process_that_is_let_go_lives_and_is_watched_no_more(fifo: Path)
     child = waiting(fifo)
     process, ended = await watched(child.pid)
 
-    process.let_go()
+    process.detach()
 
     assert child.poll() is None
     release(fifo)
@@ -105,8 +105,8 @@ def test_the_configuration_a_process_was_started_from_can_be_read() -> None:
     try:
         # exec closes the pipe that Popen waits for before the kernel shows the new environment
         wait_until(Path(f"/proc/{child.pid}/environ").read_bytes)
-        assert marks.configuration_of(child.pid) == "abc"
-        assert marks.configuration_of(os.getpid()) is None
+        assert marks.read_configuration_digest(child.pid) == "abc"
+        assert marks.read_configuration_digest(os.getpid()) is None
     finally:
         child.kill()
         child.wait()
@@ -116,9 +116,9 @@ async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> N
     child = waiting(fifo)
     start_time = read_start_time(child.pid) or 0
 
-    assert not await leftovers.leaves(child.pid, start_time, 0.05)
+    assert not await leftovers.wait_for_exit(child.pid, start_time, 0.05)
     release(fifo)
-    assert await leftovers.leaves(child.pid, start_time, PATIENCE_S)
+    assert await leftovers.wait_for_exit(child.pid, start_time, PATIENCE_S)
     assert read_start_time(child.pid) is None  # after a reload it is our child, and nobody else asks how it ended
     child.returncode = 7
 
@@ -126,7 +126,7 @@ async def test_who_was_told_to_leave_is_waited_for_only_so_long(fifo: Path) -> N
 async def test_a_child_that_is_ended_as_left_over_is_no_zombie_afterwards(fifo: Path) -> None:
     child = waiting(fifo, leads=True)
 
-    await leftovers.end([psutil.Process(child.pid)], PATIENCE_S, signal.SIGTERM)
+    await leftovers.end_leftovers([psutil.Process(child.pid)], PATIENCE_S, signal.SIGTERM)
 
     assert read_start_time(child.pid) is None
     child.returncode = -signal.SIGTERM
@@ -156,13 +156,13 @@ async def test_what_was_said_while_no_daemon_was_there_is_heard(tmp_path: Path) 
     os.write(ends.hears, b'{"type":"fl')  # the daemon died in the middle of a line
     os.write(ends.says, b'ss","attempt":1,"step":3}\n' + encode(Progress(1, 4)))  # and had read half of this one
     heard: asyncio.Queue[FromWorker] = asyncio.Queue()
-    found = Channel(folder, 1, None, heard.put_nowait, lambda error: None, found=True)
+    found = ControlPipes(folder, 1, None, heard.put_nowait, lambda error: None, found=True)
 
     found.send(Identify(1))
 
     assert await asyncio.wait_for(heard.get(), PATIENCE_S) == Progress(1, 4)
     assert os.read(ends.hears, 4096) == b'{"type":"fl\n' + encode(Identify(1))
-    found.let_go()
+    found.detach()
     assert folder.exists()
     ends.close()
 
@@ -174,9 +174,9 @@ async def test_what_is_no_pipe_is_refused(tmp_path: Path) -> None:
     (folder / layout.FROM_WORKER).touch()
 
     with pytest.raises(OSError, match="not a named pipe"):
-        Channel(folder, 1, None, lambda message: None, lambda error: None, found=True)
+        ControlPipes(folder, 1, None, lambda message: None, lambda error: None, found=True)
 
-    assert not control_pipes.tell(folder, Flush(1, 1, "update", Then.STOP))
+    assert not control_pipes.send_once(folder, Flush(1, 1, "update", Then.STOP))
 
 
 def test_last_words_of_another_attempt_and_through_a_link_are_not_heard(tmp_path: Path) -> None:
@@ -185,6 +185,6 @@ def test_last_words_of_another_attempt_and_through_a_link_are_not_heard(tmp_path
     (tmp_path / "linked" / layout.LAST_WORDS).symlink_to(tmp_path / "elsewhere")
     (tmp_path / layout.LAST_WORDS).write_bytes(encode(Done(2, 9)) + b"garbage\n" + encode(Done(1, 9)))
 
-    assert control_pipes.last_words(tmp_path, 1) == [Done(1, 9)]
-    assert control_pipes.last_words(tmp_path / "linked", 1) == []
-    assert control_pipes.last_words(tmp_path / "nowhere", 1) == []
+    assert control_pipes.read_last_words(tmp_path, 1) == [Done(1, 9)]
+    assert control_pipes.read_last_words(tmp_path / "linked", 1) == []
+    assert control_pipes.read_last_words(tmp_path / "nowhere", 1) == []

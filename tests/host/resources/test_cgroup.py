@@ -15,8 +15,8 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.host.resources import cgroup
 from supervisor.host.resources.cgroup import Cgroup, Cgroups
 from supervisor.host.resources.oom_kills import OomWatch
-from supervisor.host.resources.usage import available_and_total
-from supervisor.host.service.service_end import left_in
+from supervisor.host.resources.usage import available_memory
+from supervisor.host.service.service_end import processes_in
 from tests.reading import alive
 from tests.system.delegated import Inside, entrance, group
 from tests.system.harness import TRAINER
@@ -60,15 +60,16 @@ def prepared_in(folder: Path) -> str:
     script = (
         f"import os; open({entrance(folder)!r}, 'w').write(str(os.getpid()))\n"
         "from supervisor.host.resources import cgroup\n"
-        "found = cgroup.prepare(); print(found and found.base, open('/proc/self/cgroup').read().split('0::')[1])"
+        "found = cgroup.prepare_cgroups()\n"
+        "print(found and found.base, open('/proc/self/cgroup').read().split('0::')[1])"
     )
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_the_unified_tree_is_found_beside_the_old_ones():
-    assert cgroup.mounted(MOUNTS) == Path("/sys/fs/cgroup/unified")
-    assert cgroup.own_group("9:memory:/x\n0::/a/b\n") == "/a/b"
-    assert cgroup.own_group("9:memory:/x\n") is None
+    assert cgroup.find_cgroup2_mount(MOUNTS) == Path("/sys/fs/cgroup/unified")
+    assert cgroup.parse_own_group("9:memory:/x\n0::/a/b\n") == "/a/b"
+    assert cgroup.parse_own_group("9:memory:/x\n") is None
 
 
 def test_a_mount_whose_name_is_no_utf_8_is_no_hindrance(tmp_path: Path):
@@ -77,7 +78,7 @@ def test_a_mount_whose_name_is_no_utf_8_is_no_hindrance(tmp_path: Path):
     mounts = ["mount", "-t", "tmpfs", "none", str(folder)]
     if subprocess.run(["unshare", "--mount", *mounts], check=False, capture_output=True).returncode != 0:
         pytest.skip("nothing can be mounted here")
-    look = "import sys; from supervisor.host.resources import cgroup; cgroup.prepare()"
+    look = "import sys; from supervisor.host.resources import cgroup; cgroup.prepare_cgroups()"
     script = '"$@" && exec "$0" -c "$LOOK"'
     command = ["unshare", "--mount", "sh", "-c", script, sys.executable, *mounts]
 
@@ -91,12 +92,12 @@ def test_processes_in_a_group_whose_name_is_no_utf_8_are_looked_at_like_others(g
     odd.path.mkdir()
     with subprocess.Popen(["sleep", "600"]) as child:
         try:
-            assert odd.take_in(child.pid)
+            assert odd.move_process(child.pid)
             group = Path(f"/proc/{child.pid}/cgroup")
 
-            found = left_in(os.fsdecode(group.read_bytes()))
+            found = processes_in(os.fsdecode(group.read_bytes()))
             evidence = OomWatch(child.pid).evidence()
-            available, total = available_and_total(own=group)
+            available, total = available_memory(own=group)
         finally:
             child.kill()
 
@@ -106,7 +107,7 @@ def test_processes_in_a_group_whose_name_is_no_utf_8_are_looked_at_like_others(g
 
 
 def test_the_daemon_moves_to_a_group_of_its_own_and_finds_it_again(given: Path):
-    path = str(given).removeprefix(str(cgroup.mounted(Path("/proc/self/mounts").read_text())))
+    path = str(given).removeprefix(str(cgroup.find_cgroup2_mount(Path("/proc/self/mounts").read_text())))
     for _ in range(2):
         assert prepared_in(given).split() == [str(given), f"{path}/daemon"]
     assert prepared_in(given / "daemon").split() == [str(given), f"{path}/daemon"]
@@ -135,7 +136,7 @@ def test_a_service_without_a_group_below_for_its_daemon_is_left_alone(given: Pat
 
 
 async def test_a_process_begins_in_its_group_and_all_of_it_goes_at_once(given: Path):
-    group = Cgroups(given, frozenset()).make("digits:0", 3, None, None)
+    group = Cgroups(given, frozenset()).create("digits:0", 3, None, None)
     assert group is not None and group.path.name == "job-digits%3A0.a3"
     ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
     null = os.open(os.devnull, os.O_RDWR)
@@ -155,7 +156,7 @@ async def test_a_process_begins_in_its_group_and_all_of_it_goes_at_once(given: P
 
 def test_limits_are_those_of_the_configuration_and_a_tenth_more_memory(tmp_path: Path):
     """With plain files: not every host gives its memory controller to this tree."""
-    Cgroups(tmp_path, frozenset({"memory", "cpu"})).make("digits", 1, 1000, 1.5)
+    Cgroups(tmp_path, frozenset({"memory", "cpu"})).create("digits", 1, 1000, 1.5)
 
     written = {each.name: each.read_text() for each in (tmp_path / "job-digits.a1").iterdir()}
     assert written == {"memory.oom.group": "1", "memory.max": "1100", "cpu.max": "150000 100000"}

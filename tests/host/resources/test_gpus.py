@@ -22,7 +22,7 @@ def test_a_driver_that_hangs_holds_up_neither_the_asker_nor_the_exit(monkeypatch
 
     async def ask() -> None:
         with pytest.raises(TimeoutError):
-            await Gpus().ask(hang)
+            await Gpus().call_driver(hang)
 
     asyncio.run(ask())  # its end waits for the loop's own threads
     assert not answered.is_set()
@@ -37,9 +37,9 @@ def test_a_driver_is_reached_once_and_only_when_somebody_asks():
 
     async def reach() -> bool:
         found = Gpus(load)
-        assert not (opened or found.can_ask)
-        await asyncio.gather(found.reach(), found.reach())
-        return found.can_ask
+        assert not (opened or found.is_connected)
+        await asyncio.gather(found.connect_once(), found.connect_once())
+        return found.is_connected
 
     assert asyncio.run(reach())
     assert opened == ["now"]
@@ -51,8 +51,8 @@ def test_a_driver_that_hangs_is_reported_and_no_start_waits_for_its_gpus(monkeyp
 
     async def reach() -> bool:
         found = Gpus(lambda: SimpleNamespace(NVMLError=RuntimeError, nvmlInit=lambda: release.wait(20)))
-        await found.reach()
-        return found.can_ask
+        await found.connect_once()
+        return found.is_connected
 
     with structlog.testing.capture_logs() as logged:
         assert not asyncio.run(reach())

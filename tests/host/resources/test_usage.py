@@ -29,8 +29,8 @@ def ended(*processes: subprocess.Popen[str]) -> None:
 def test_a_tree_is_the_process_and_what_it_started():
     parent = started(sys.executable, "-c", BUSY)
     try:
-        wait_until(lambda: usage.of_trees({parent.pid})[parent.pid].processes >= 2)
-        found = usage.of_trees({parent.pid})[parent.pid]
+        wait_until(lambda: usage.usage_of_trees({parent.pid})[parent.pid].processes >= 2)
+        found = usage.usage_of_trees({parent.pid})[parent.pid]
 
         assert found.processes == 2 and parent.pid in found.pids
     finally:
@@ -40,7 +40,7 @@ def test_a_tree_is_the_process_and_what_it_started():
 def test_memory_is_that_of_each_tree():
     small, large = started("sh", "-c", "echo up; read x"), started(sys.executable, "-c", EATER)
     try:
-        found = usage.of_trees({small.pid, large.pid})
+        found = usage.usage_of_trees({small.pid, large.pid})
 
         assert found[large.pid].memory_bytes > 64 << 20 > found[small.pid].memory_bytes > 0
     finally:
@@ -50,8 +50,8 @@ def test_memory_is_that_of_each_tree():
 def test_processor_time_only_grows_by_what_was_used():
     spinner = started(sys.executable, "-c", "print('up', flush=True)\nwhile True: pass")
     try:
-        first = usage.of_trees({spinner.pid})[spinner.pid].cpu_s
-        wait_until(lambda: usage.of_trees({spinner.pid})[spinner.pid].cpu_s >= first + 0.1)
+        first = usage.usage_of_trees({spinner.pid})[spinner.pid].cpu_s
+        wait_until(lambda: usage.usage_of_trees({spinner.pid})[spinner.pid].cpu_s >= first + 0.1)
     finally:
         ended(spinner)
 
@@ -60,10 +60,10 @@ def test_who_is_gone_is_left_out():
     gone = started("sh", "-c", "echo up")
     gone.communicate()
 
-    assert usage.of_trees({gone.pid}) == {}
+    assert usage.usage_of_trees({gone.pid}) == {}
 
 
 def test_without_a_gpu_nobody_can_tell():
-    held = GpuMemory().by_pid()
+    held = GpuMemory().bytes_by_pid()
 
     assert held is None or all(size >= 0 for size in held.values())

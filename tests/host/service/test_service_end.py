@@ -10,12 +10,12 @@ import pytest
 
 from supervisor.host.processes import marks
 from supervisor.host.service.service_end import (
-    end,
-    ends,
-    job_of,
-    left_in,
+    end_processes,
+    is_final_stop,
+    parse_job_type,
+    processes_in,
 )
-from supervisor.host.service.systemd import Systemd
+from supervisor.host.service.systemd import SystemdNotifier
 from tests.reading import content
 from tests.waiting import wait_until
 
@@ -41,15 +41,15 @@ HEEDS_TERM = 'trap "sleep 0.2; echo $0 left >>$1; exit" TERM; echo $0 began >>$1
     ],
 )
 def test_a_stop_ends_workers_and_a_crash_does_not(result: str, status: str, job: str | None, for_good: bool):
-    assert ends({"SERVICE_RESULT": result, "EXIT_STATUS": status}, job) is for_good
+    assert is_final_stop({"SERVICE_RESULT": result, "EXIT_STATUS": status}, job) is for_good
 
 
 def test_the_job_of_a_unit_is_found_among_others():
     listed = "  7 other.service stop waiting\n 12 stepkeeper.service restart running\n"
 
-    assert job_of("stepkeeper.service", listed) == "restart"
-    assert job_of("keeper.service", listed) is None
-    assert job_of("stepkeeper.service", "No jobs running.\n") is None
+    assert parse_job_type("stepkeeper.service", listed) == "restart"
+    assert parse_job_type("keeper.service", listed) is None
+    assert parse_job_type("stepkeeper.service", "No jobs running.\n") is None
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ async def test_workers_flush_before_what_writes_their_logs_is_told(
     keeper = start("keeper", said, children)
     worker = start("worker", said, children, **{marks.VARIABLE: "/state:job:1"})
 
-    await end([keeper, worker], Systemd({}))
+    await end_processes([keeper, worker], SystemdNotifier({}))
 
     assert said.read_text().split() == ["keeper", "began", "worker", "began", "worker", "left", "keeper", "left"]
 
@@ -87,8 +87,8 @@ def test_the_processes_of_a_control_group_are_found_but_oneself(
 ):
     child = start("child", tmp_path / "said", children)
 
-    found = [each.pid for each in left_in(Path("/proc/self/cgroup").read_text())]
+    found = [each.pid for each in processes_in(Path("/proc/self/cgroup").read_text())]
 
     assert child.pid in found
     assert os.getpid() not in found
-    assert left_in("0::/nobody/is/here\n") == []
+    assert processes_in("0::/nobody/is/here\n") == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.service.systemd import Systemd, without_notify
+from supervisor.host.service.systemd import SystemdNotifier, environment_for_children
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def manager(tmp_path: Path):
 
 
 def test_messages_are_single_datagrams_of_assignments(manager: socket.socket):
-    systemd = Systemd({"NOTIFY_SOCKET": manager.getsockname()})
+    systemd = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
 
-    systemd.ready("3 programs")
-    systemd.extend(10)
-    systemd.status("zwei\nZeilen äöü")
+    systemd.send_ready("3 programs")
+    systemd.extend_timeout(10)
+    systemd.send_status("zwei\nZeilen äöü")
 
     assert manager.recv(4096) == b"READY=1\nSTATUS=3 programs"
     assert manager.recv(4096) == b"EXTEND_TIMEOUT_USEC=10000000"
@@ -31,10 +31,10 @@ def test_messages_are_single_datagrams_of_assignments(manager: socket.socket):
 
 
 def test_reloading_says_since_when(manager: socket.socket):
-    systemd = Systemd({"NOTIFY_SOCKET": manager.getsockname()})
+    systemd = SystemdNotifier({"NOTIFY_SOCKET": manager.getsockname()})
     before = time.monotonic_ns() // 1000
 
-    systemd.reloading("reading")
+    systemd.send_reloading("reading")
     after = time.monotonic_ns() // 1000
 
     told = dict(line.split("=", 1) for line in manager.recv(4096).decode().splitlines())
@@ -48,14 +48,14 @@ def test_abstract_sockets_are_spoken_to():
         listener.bind("\0" + name)
         listener.settimeout(5)
 
-        Systemd({"NOTIFY_SOCKET": f"@{name}"}).alive()
+        SystemdNotifier({"NOTIFY_SOCKET": f"@{name}"}).send_watchdog()
 
         assert listener.recv(100) == b"WATCHDOG=1"
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/at/all", "vsock:2:1", "relative"])
 def test_absent_service_managers_are_no_error(address: str):
-    Systemd({"NOTIFY_SOCKET": address}).ready("")
+    SystemdNotifier({"NOTIFY_SOCKET": address}).send_ready("")
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_absent_service_managers_are_no_error(address: str):
     ],
 )
 def test_watchdog_is_fed_only_where_it_watches_this_process(environment: dict[str, str], watchdog_s: float | None):
-    assert Systemd(environment).watchdog_s == watchdog_s
+    assert SystemdNotifier(environment).watchdog_s == watchdog_s
 
 
 def test_children_do_not_get_what_is_between_systemd_and_the_daemon():
     between = {"NOTIFY_SOCKET": "/x", "WATCHDOG_PID": "1", "LISTEN_FDS": "1", "JOURNAL_STREAM": "8:1"}
 
-    assert without_notify({**between, "PATH": "/bin"}) == {"PATH": "/bin"}
+    assert environment_for_children({**between, "PATH": "/bin"}) == {"PATH": "/bin"}

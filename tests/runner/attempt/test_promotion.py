@@ -87,12 +87,12 @@ def trains(runner: Runner, attempt: int) -> bool:
 
 def strays(services: Services, standby: int) -> set[int]:
     """What the standby started and nobody's descendant is any more."""
-    mark = marks.of_process(standby)
-    return {each.pid for each in marks.of_daemon(services.state_dir).get(mark or "", [])} - {standby}
+    mark = marks.read_mark(standby)
+    return {each.pid for each in marks.processes_of_daemon(services.state_dir).get(mark or "", [])} - {standby}
 
 
 def left(services: Services) -> set[int]:
-    return {each.pid for found in marks.of_daemon(services.state_dir).values() for each in found}
+    return {each.pid for found in marks.processes_of_daemon(services.state_dir).values() for each in found}
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), ZeroDivisionError("a cgroup of nobody")])

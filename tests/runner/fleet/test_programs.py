@@ -75,7 +75,7 @@ async def test_what_stops_with_its_host_is_booked_so_however_late_that_is_known(
     await asyncio.wait_for(leaving, PATIENCE_S)
 
     assert [each.cause for each in services.ledger.history("first")] == [cause]
-    assert services.ledger.wanted() in ({"first": True}, {}), "it runs again after the boot"
+    assert services.ledger.wanted_programs() in ({"first": True}, {}), "it runs again after the boot"
 
 
 async def test_one_that_cannot_be_taken_up_leaves_the_others_of_an_update_and_itself_to_be_started(

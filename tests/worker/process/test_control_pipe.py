@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.host.pipes.control_pipes import last_words
+from supervisor.host.pipes.control_pipes import read_last_words
 from supervisor.protocol.layout import LAST_WORDS
 from supervisor.protocol.messages import (
     PROTOCOL,
@@ -272,7 +272,7 @@ def test_done_and_failed_are_left_behind_for_a_daemon_that_comes_too_late(
     channel.send_message(Done(1, step=9))
     channel.send_message(Failed(1, 9, "ValueError: no"))
 
-    assert last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
+    assert read_last_words(daemon.folder, 1) == [Done(1, step=9), Failed(1, 9, "ValueError: no")]
 
 
 def test_what_must_arrive_reaches_a_daemon_that_comes_later(daemon: DaemonEnd, channel: WorkerChannel) -> None:
