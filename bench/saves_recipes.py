@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
+from worker.process.startup import current_attempt
+
 KEPT = 3
 
 
@@ -81,9 +83,8 @@ class Stepkeeper(Recipe):
         import worker
         from supervisor.protocol.checkpoints.retention import RetentionPolicy
         from supervisor.protocol.launch import Launch
-        from worker.process import attempt
 
-        attempt.current_attempt().launch = Launch(retention=RetentionPolicy(checkpoint_keep=KEPT))
+        current_attempt().launch = Launch(retention=RetentionPolicy(checkpoint_keep=KEPT))
         self.array = tf.Variable(pattern(elements(size_mb)))
         self.run = worker.Run(tf.train.Checkpoint(array=self.array), directory=folder, interval="1 steps")
 

@@ -22,8 +22,8 @@ from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFa
 from worker.checkpoint import restore
 from worker.checkpoint.save_parts import StepBoundary as Known
 from worker.checkpoint.save_parts import TensorFlowWriter
-from worker.process import attempt
 from worker.process.requests import SaveRequest
+from worker.process.startup import current_attempt
 from worker.saving.save import CheckpointOrigin
 from worker.state.state_file import Position
 
@@ -77,7 +77,7 @@ class Bench:
         self.optimizer.build(self.model.trainable_variables)
         self.tracked = tf.train.Checkpoint(model=self.model, optimizer=self.optimizer)
         self.step = self._step(tf.random.normal([BATCH, width]))
-        present = attempt.current_attempt()
+        present = current_attempt()
         self.heard = present.reporter = Heard()
         present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(checkpoint_keep=KEPT))
         self.requests = present.requests

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from worker.process import attempt
+from worker.process.startup import begin_attempt
 
 if TYPE_CHECKING:
     from worker import export, files, keras, microbatch, tf1, torch
@@ -44,7 +44,7 @@ _HOMES = {
 }
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
-_told = attempt.begin_attempt().launch
+_told = begin_attempt().launch
 if _told.deterministic and _told.checkpoint_dir is not None:
     from worker.saving import conditions
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from supervisor.protocol.exit_codes import WorkerExit
-from worker.process import attempt
 from worker.process.standby import HOT
+from worker.process.startup import attempt_or_standby
 
 USAGE = "usage: python -m worker package.module:function"
 
@@ -21,7 +21,7 @@ def main(arguments: Sequence[str]) -> int:
 
     A hot standby builds and traces its model before it waits to become an attempt.
     """
-    present = attempt.attempt_or_standby()
+    present = attempt_or_standby()
     if len(arguments) != 1:
         present.exit_with_error(WorkerExit.BAD_LAUNCH, USAGE)
     if str(Path.cwd()) not in sys.path and "" not in sys.path:

@@ -19,7 +19,8 @@ import tensorflow as tf
 from supervisor.protocol import durable
 from supervisor.protocol.layout import PARTIAL
 from worker.checkpoint.restore import outermost
-from worker.process import attempt
+from worker.process.reporting import describe_error
+from worker.process.startup import current_attempt
 from worker.state import extra_state
 
 RECORD = "EXPORT.json"
@@ -49,7 +50,7 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
     except Exception as error:  # the model's own code is traced, and may raise anything
         shutil.rmtree(partial, ignore_errors=True)
         raise ExportError(
-            f"cannot export step {step} to {final}: {attempt.describe_error(error)}; checkpoints are untouched"
+            f"cannot export step {step} to {final}: {describe_error(error)}; checkpoints are untouched"
         ) from error
     return final
 
@@ -87,7 +88,7 @@ def _save(model: Any, folder: Path) -> None:
 
 
 def _record(folder: Path, step: int) -> bytes:
-    present = attempt.current_attempt()
+    present = current_attempt()
     files = {name: durable.hash_file(folder / name) for name in _files(folder)}
     body = {
         "format": FORMAT,

@@ -20,7 +20,8 @@ from worker.checkpoint import devices
 from worker.checkpoint.restore import build_variables
 from worker.data.batches import BatchReader, Examples
 from worker.process import standby
-from worker.process.attempt import Attempt, describe_error
+from worker.process.attempt import Attempt
+from worker.process.reporting import describe_error
 from worker.state import extra_state
 from worker.state.state_file import Position
 

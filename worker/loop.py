@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from supervisor.protocol.exit_codes import WorkerExit
 from worker import batch_spec, microbatch
-from worker.process import attempt
 from worker.process.attempt import Attempt
+from worker.process.startup import current_attempt
 from worker.run.run import Run
 
 
@@ -57,7 +57,7 @@ def train(training: Training, strategy: tf.distribute.Strategy, step: TrainStep 
     with Run(tracked, strategy=strategy, total_steps=training.total_steps) as run:
         microbatches = run.split  # read also if the step exists: it tells the run that the batches are divided
         step = step or train_step(training, strategy, microbatches)
-        record_spec = batch_spec.recorder(attempt.current_attempt())
+        record_spec = batch_spec.recorder(current_attempt())
         for inputs, labels in run.batches(training.data):
             record_spec(inputs, labels)
             run.step_done(**step(inputs, labels))

@@ -20,7 +20,8 @@ from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import devices, tensorflow_conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
-from worker.process import attempt
+from worker.process.reporting import describe_error, mentions_full_disk
+from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
 
 MAX_NAMED = 10  # variables in a message
@@ -37,7 +38,7 @@ def prepare(seed: int = devices.SEED, directory: str | Path | None = None, *, de
     the job (in its folder, or in `directory`) trained with before. That holds for sessions without a `config`; one that
     needs it sets `intra_op_parallelism_threads` in it to `tf.config.threading.get_intra_op_parallelism_threads()`.
     """
-    told = attempt.current_attempt().launch
+    told = current_attempt().launch
     if told.deterministic or deterministic:
         devices.make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None), seed)
     else:
@@ -117,7 +118,7 @@ class _SaverFiles:
         self._on_purpose = frozenset(self._not_finite())
 
     def _not_finite(self) -> list[str]:
-        if attempt.current_attempt().launch.on_nan == "off" or not self._finite:
+        if current_attempt().launch.on_nan == "off" or not self._finite:
             return []
         found = self._session.run(self._finite)
         return sorted(name for name, is_finite in found.items() if not is_finite)
@@ -151,7 +152,7 @@ class _SaverFiles:
         try:
             self._saver.restore(self._session, str(prefix))
         except ValueError as error:  # it found no file, where one was just read
-            raise OSError(attempt.describe_error(error)) from error
+            raise OSError(describe_error(error)) from error
 
     def _saver_variables(self) -> list[Any]:
         with self._session.graph.as_default():
@@ -213,7 +214,7 @@ def _as_python_errors() -> Iterator[None]:
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
-        if attempt.mentions_full_disk(str(error.message)):
+        if mentions_full_disk(str(error.message)):
             raise OSError(errno.ENOSPC, _short_message(error)) from error
         raise MemoryError(_short_message(error)) from error
     except tf.errors.OpError as error:

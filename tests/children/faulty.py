@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from worker.files import FilesRun, Unfit
-from worker.process import attempt
+from worker.process.startup import current_attempt
 
 FAULT = os.environ["FAULT"]
 STEPS = int(os.environ.get("STEPS", "40"))
@@ -79,7 +79,7 @@ class State:
 
 
 def go_wrong(fault: str) -> None:
-    channel = attempt.current_attempt().channel
+    channel = current_attempt().channel
     assert channel is not None
     match fault:
         case "hang-in-save" | "exit-in-save":

@@ -181,14 +181,14 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
 
 
 def answer_with_stacks(control: launch.Control) -> None:
-    """As a worker does; loaded by its path, because importing the package would open the pipes."""
+    """Dumps stacks as a worker does. Loads the module by its path, because importing `worker` would open the pipes."""
     spec = importlib.util.spec_from_file_location(
-        "stacks", Path(__file__).parents[2] / "worker" / "process" / "stack_dumps.py"
+        "stacks", Path(__file__).parents[2] / "worker" / "process" / "signals.py"
     )
     assert spec is not None and spec.loader is not None
     stacks = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stacks)
-    stacks.register(control.pipes)
+    stacks.dump_stacks_on_signal(control.pipes)
 
 
 def hang_once(pipes: Pipes, directory: Path, step: int) -> None:

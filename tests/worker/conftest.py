@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.protocol.launch import Launch
 from tests.worker.daemon_end import DaemonEnd
+from worker.process.startup import begin_attempt
 
 
 @pytest.fixture
@@ -36,7 +37,6 @@ def _devices_first(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]:
     """Makes this process an attempt, as `import worker` does in a new one."""
-    from worker.process import attempt
 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     channels = []
@@ -44,7 +44,7 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]
     def begin(launch: Launch) -> None:
         for name, value in launch.to_environment().items():
             monkeypatch.setenv(name, value)
-        begun = attempt.begin_attempt()
+        begun = begin_attempt()
         if begun.channel is not None:
             channels.append(begun.channel)
 
@@ -52,4 +52,4 @@ def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Launch], None]]
     for channel in channels:
         channel.close()
     monkeypatch.undo()
-    attempt.begin_attempt()
+    begin_attempt()

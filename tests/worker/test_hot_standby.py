@@ -25,7 +25,7 @@ from tests.worker.run.test_multiworker import Start, start
 from worker import batch_spec, hot_standby, loop
 from worker.checkpoint.restore import build_variables
 from worker.process.attempt import Attempt
-from worker.process.console import ConsoleReporter
+from worker.process.reporting import ConsoleReporter
 from worker.process.requests import PendingRequests
 from worker.state import extra_state
 

@@ -15,7 +15,7 @@ from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 from worker import loop, microbatch
 from worker.data.batches import BatchReader
-from worker.process.attempt import is_out_of_memory
+from worker.process.reporting import is_out_of_memory
 from worker.state.state_file import Position
 
 pytestmark = pytest.mark.tensorflow

@@ -8,8 +8,9 @@ import tensorflow as tf
 from supervisor.protocol.launch import STRATEGIES, Launch
 from supervisor.protocol.wording import counted
 from worker.checkpoint import tensorflow_conditions, tpu
-from worker.process import attempt, local_processes
-from worker.process.user_messages import print_message
+from worker.process import local_processes
+from worker.process.reporting import print_message
+from worker.process.startup import attempt_or_standby, current_attempt
 from worker.saving import conditions
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
@@ -38,7 +39,7 @@ def strategy(
     Raises ValueError for another name or a number that doesn't go with it, RuntimeError if TensorFlow's devices are
     already started or there is no TPU.
     """
-    told = attempt.current_attempt().launch
+    told = current_attempt().launch
     return build_strategy(told, name, replicas, workers=workers, deterministic=deterministic, directory=directory)
 
 
@@ -72,7 +73,7 @@ def build_strategy(
 
 def _multiworker(workers: int | None) -> tf.distribute.Strategy:
     """This process's end of it. The first process of a host starts the others."""
-    member = attempt.current_attempt().launch.member
+    member = current_attempt().launch.member
     rank = 0 if member is None else member.rank
     if workers is not None and workers > 1:
         if member is None and local_processes.find_local_processes() is None and local_processes.CLUSTER in os.environ:
@@ -86,7 +87,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
             )
         tf.config.set_visible_devices(gpus[rank::workers], "GPU")
         if member is None:
-            local_processes.start_local_processes(workers)
+            local_processes.start_local_processes(current_attempt(), workers)
     elif local_processes.CLUSTER not in os.environ:
         raise ValueError(
             "cannot train with strategy multiworker: nothing says who trains together; set workers=2 or more for "
@@ -131,7 +132,7 @@ def make_deterministic(directory: Path | None, seed: int = SEED) -> None:
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     onednn = (before or {}).get(conditions.ONEDNN)
     if isinstance(onednn, bool) and onednn != tensorflow_conditions.onednn() and not conditions.is_onednn_set():
-        attempt.attempt_or_standby().reporter.show_message(
+        attempt_or_standby().reporter.show_message(
             f"cannot {'use' if onednn else 'leave out'} oneDNN as before: TensorFlow was imported first; import worker "
             f"before it, or set {conditions.ONEDNN_VARIABLE}={int(onednn)}"
         )

@@ -22,8 +22,7 @@ from worker.checkpoint import finite, snapshot
 from worker.checkpoint.host_copy import BufferPool
 from worker.checkpoint.snapshot import Snapshot, SnapshotImpossible
 from worker.checkpoint.tpu import host_io_options
-from worker.process.attempt import describe_error, mentions_full_disk
-from worker.process.user_messages import print_message
+from worker.process.reporting import describe_error, mentions_full_disk, print_message
 from worker.saving.commit import CheckpointCommitter, describe_os_error, save_error_text
 from worker.saving.retention import Retention, is_disk_full
 from worker.saving.save import (

@@ -26,7 +26,7 @@ from worker.files.writer import (
     FilesWriter,
     Unfit,
 )
-from worker.process import attempt
+from worker.process.reporting import describe_error
 from worker.progress.divergence import DivergenceWatch
 from worker.progress.figures import metric_values
 from worker.progress.run_base import RunBase
@@ -195,9 +195,9 @@ class FilesRun(RunBase):
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():
                 raise  # somebody deleted it since it was proven: the next attempt gets another one
-            raise Unfit(attempt.describe_error(error)) from error  # another program's has other files
+            raise Unfit(describe_error(error)) from error  # another program's has other files
         except (ValueError, KeyError, TypeError) as error:
-            raise Unfit(attempt.describe_error(error)) from error
+            raise Unfit(describe_error(error)) from error
 
 
 class FilesSaveScheduler(SaveScheduler[FilesBoundary, CapturedFiles]):

@@ -12,8 +12,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
-from worker.process.attempt import describe_error
-from worker.process.user_messages import print_message
+from worker.process.reporting import describe_error, print_message
 from worker.saving.commit import CheckpointCommitter, describe_os_error, save_error_text
 from worker.saving.retention import Retention, is_disk_full
 from worker.saving.save import (

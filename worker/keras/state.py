@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from worker.process.attempt import describe_error
+from worker.process.reporting import describe_error
 from worker.state.object_values import (
     NotRestorable,
     NotSaveable,

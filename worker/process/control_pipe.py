@@ -1,8 +1,8 @@
-"""The worker's end of the control pipe: a thread that hears orders at once and never makes the training loop wait.
+"""The worker's end of the control pipes: a thread that reads orders at once and never makes the training loop wait.
 
-The thread answers, and remembers flushes for the loop; it saves nothing itself, because a save beside a running step
-mixes the variables of several steps. Progress comes from the loop only, so that it proves that training moves.
-Nothing but the thread writes, and threads don't survive a fork: a data loader forked from here can't speak for it.
+The thread acknowledges orders and keeps flushes for the loop; it saves nothing itself, because a save during a step
+would mix the variables of two steps. Progress comes from the loop alone, so it proves that training advances. Only the
+thread writes into the pipe, and threads don't survive a fork: a data loader forked from here sends nothing.
 """
 
 import os
@@ -41,40 +41,39 @@ from supervisor.protocol.messages import (
     Then,
     WorkerStatus,
 )
-from worker.process import truncation
+from worker.process.reporting import encode_within_limit, print_message
 from worker.process.requests import PendingRequests, SaveRequest
-from worker.process.user_messages import print_message
 
-MAX_WAITING = 1000  # lines kept while the daemon is away; the oldest go first: a newer commit says more
+MAX_QUEUED = 1000  # lines kept while the daemon is away; the oldest are dropped first: newer commits matter more
 READ_BYTES = 64 * 1024  # what a pipe holds
-_OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # read-write: neither side's death closes the pipe
+_OPEN_FLAGS = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC  # both: the death of one side closes nothing
 
 
 class WorkerChannel:
-    """Both control pipes of this attempt. `say` and `progress` return at once; a thread does the rest."""
+    """Both control pipes of this attempt. `send_message` and `send_progress` return at once; a thread does the rest."""
 
     def __init__(self, control: Control, requests: PendingRequests, daemon: int | None = None) -> None:
-        """Opens the pipes; `serve` begins. Raises OSError if they can't be opened.
+        """Opens the pipes; `start` begins to use them. Raises OSError if they can't be opened.
 
-        `daemon`: of a standby, a pidfd of the daemon, with which it ends until it is an attempt.
+        `daemon`: in a standby, a pidfd of the daemon; until the standby is an attempt, it exits with the daemon.
         """
         self.attempt = control.attempt
         self.on_promoted: Callable[[Promote], None] = lambda message: None
-        """Called, from the thread, when the standby becomes an attempt."""
+        """Called on the thread when the standby becomes an attempt."""
         self._daemon = daemon
         self._promoted = threading.Event()
-        self._unserved_orders: list[Go | Flush] = []  # heard by this attempt, for whoever is executed in its place
+        self._unserved_orders: list[Go | Flush] = []  # for the process that may be executed in this one's place
         self._requests = requests
         self._incoming = os.open(control.pipes / layout.TO_WORKER, _OPEN_FLAGS)
         self._outgoing = os.open(control.pipes / layout.FROM_WORKER, _OPEN_FLAGS)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._outbox: deque[bytes | threading.Event] = deque(maxlen=MAX_WAITING)  # an event: set when reached
+        self._outbox: deque[bytes | threading.Event] = deque(maxlen=MAX_QUEUED)  # an event: set when reached
         self._progress_lock = threading.Lock()
-        self._unsent_progress: Progress | None = None  # not sent yet; a newer one takes its place
-        self._unsent = b""  # rest of a line that did not fit into the pipe
+        self._unsent_progress: Progress | None = None  # a newer one replaces it
+        self._unsent = b""  # the rest of a line that did not fit into the pipe
         self.pipes = control.pipes
-        self._restored: Restored | None = None  # what `identify` asks for, this and the next three
-        self._committed: tuple[Committed, float] | None = None  # the newest, and when (monotonic)
+        self._restored: Restored | None = None  # this and the next three answer `identify`
+        self._committed: tuple[Committed, float] | None = None  # the newest, and when it was sent (monotonic)
         self._last_progress: Progress | None = None
         self._done: Done | None = None
         self._go: Go | None = None
@@ -83,38 +82,38 @@ class WorkerChannel:
         self._thread = threading.Thread(target=self._run_thread, name="stepkeeper-control", daemon=True)
 
     def start(self) -> None:
-        """Says hello, and hears what comes from now on."""
+        """Says hello and starts the thread."""
         self.send_message(self._hello())
         self._thread.start()
         os.register_at_fork(after_in_child=self._disable_in_child)
 
     def send_message(self, message: FromWorker) -> None:
-        """Queues what must arrive; kept in memory while the daemon is away."""
+        """Queues a message that must arrive; it stays in memory while the daemon is away."""
         if self._closed:
             return
         self._record_sent(message)
         if isinstance(message, Done | Failed) and (latest := self._pop_latest_progress()) is not None:
-            self._outbox.append(truncation.encode_within_limit(latest))  # nothing is heard of it after these
-        self._outbox.append(truncation.encode_within_limit(message))
+            self._outbox.append(encode_within_limit(latest))  # the daemon expects no progress after these
+        self._outbox.append(encode_within_limit(message))
         self._wake_thread()
 
     def send_progress(self, message: Progress) -> None:
-        """Offers what is worth knowing only while it is new: dropped for a newer one if the pipe is full."""
+        """Queues progress; if the pipe is full, newer progress replaces it."""
         if self._closed:
             return
         with self._progress_lock:
             unsent = self._unsent_progress
-            if unsent is not None and unsent.data_s is not None:  # that time is gone, whether or not it is told alone
+            if unsent is not None and unsent.data_s is not None:  # time waited for data adds up
                 message = replace(message, data_s=unsent.data_s + (message.data_s or 0.0))
             self._last_progress = self._unsent_progress = message
         self._wake_thread()
 
     def show_message(self, text: str) -> None:
-        """One line on stderr, which the daemon keeps in the job's log."""
+        """Prints one line on stderr, which the daemon keeps in the job's log."""
         print_message(text)
 
     def wait_for_go(self) -> Go:
-        """Blocks until the daemon says where to begin."""
+        """Blocks until the daemon says which checkpoint to restore."""
         while self._go is None:
             self._go_received.wait()
         return self._go
@@ -124,7 +123,7 @@ class WorkerChannel:
         self._promoted.wait()
 
     def return_unserved_orders(self) -> None:
-        """Ends the thread, and puts what it heard back into the pipe, for who is executed in this process' place."""
+        """Ends the thread and puts its orders back into the pipe, for the process executed in this one's place."""
         self._closed = True
         self._wake_thread()
         self._thread.join()
@@ -132,7 +131,7 @@ class WorkerChannel:
             os.write(self._incoming, codec.encode(message))
 
     def drain(self, timeout: float) -> bool:
-        """Waits until all that was said is in the pipe, for at most `timeout` seconds; whether it is."""
+        """Waits at most `timeout` seconds until all messages are in the pipe; whether they are."""
         if self._closed or not self._thread.is_alive():
             return False
         reached = threading.Event()
@@ -141,7 +140,7 @@ class WorkerChannel:
         return reached.wait(timeout)
 
     def close(self) -> None:
-        """Ends the thread and closes the pipes; what was not drained is lost."""
+        """Ends the thread and closes the pipes; messages that were not drained are lost."""
         if self._closed:
             return
         self._closed = True
@@ -151,11 +150,11 @@ class WorkerChannel:
             os.close(descriptor)
 
     def _disable_in_child(self) -> None:
-        """A forked process is not the worker: nothing that it says counts, its last words neither."""
+        """A forked process is not the worker: it must send nothing."""
         self._closed = True
 
     def _record_sent(self, message: FromWorker) -> None:
-        """Keeps what a daemon that comes later has to know."""
+        """Remembers what a daemon that starts later will ask for."""
         match message:
             case Restored():
                 self._restored = message
@@ -169,12 +168,14 @@ class WorkerChannel:
                 self._write_last_words(message)
 
     def _write_last_words(self, message: Done | Failed) -> None:
-        """Beside the pipes, for a daemon that comes when this process is gone: what is in a pipe goes with us."""
+        """Writes the message beside the pipes too, for a daemon that starts after this process has gone."""
         try:
             with (self.pipes / layout.LAST_WORDS).open("ab") as file:
-                file.write(truncation.encode_within_limit(message))
-        except OSError as error:  # the pipe has it too, for the daemon that lives
-            self.show_message(f"cannot leave a note in {self.pipes}: {error}")
+                file.write(encode_within_limit(message))
+        except OSError as error:  # a daemon that is there reads it from the pipe
+            self.show_message(
+                f"cannot write {self.pipes / layout.LAST_WORDS}: {error}; a later daemon won't know how this ended"
+            )
 
     def _wake_thread(self) -> None:
         os.eventfd_write(self._wake, 1)
@@ -204,7 +205,7 @@ class WorkerChannel:
                 self._stop_watching_daemon(poll)
 
     def _stop_watching_daemon(self, poll: select.poll) -> None:
-        """An attempt trains on without a daemon; a standby must not, as the next daemon would start another one."""
+        """A standby exits with its daemon, as the next daemon would start another one; an attempt trains on without."""
         if not self._promoted.is_set():
             os._exit(int(WorkerExit.STOPPED))
         if self._daemon is not None:
@@ -213,7 +214,7 @@ class WorkerChannel:
             self._daemon = None
 
     def _write_queued(self) -> bool:
-        """Writes until nothing is left or the pipe is full; whether nothing is left."""
+        """Writes until the queue is empty or the pipe is full; whether the queue is empty."""
         while self._unsent or self._load_next_line():
             try:
                 written = os.write(self._outgoing, self._unsent)
@@ -223,15 +224,15 @@ class WorkerChannel:
         return True
 
     def _load_next_line(self) -> bool:
-        """Makes the next line the one to send: what must arrive first, then the latest progress."""
+        """Chooses the next line to write: messages that must arrive first, then the latest progress."""
         while self._outbox:
-            following = self._outbox.popleft()
-            if isinstance(following, bytes):
-                self._unsent = following
+            item = self._outbox.popleft()
+            if isinstance(item, bytes):
+                self._unsent = item
                 return True
-            following.set()
+            item.set()
         if (latest := self._pop_latest_progress()) is not None:
-            self._unsent = truncation.encode_within_limit(latest)
+            self._unsent = encode_within_limit(latest)
         return latest is not None
 
     def _pop_latest_progress(self) -> Progress | None:
@@ -241,7 +242,7 @@ class WorkerChannel:
 
     def _on_message(self, message: Message | codec.ProtocolError) -> None:
         if isinstance(message, codec.ProtocolError):
-            self.show_message(f"cannot understand the daemon: {message}")
+            self.show_message(f"cannot read a message of the daemon: {message}")
         elif message.attempt == self.attempt:
             self._on_order(message)
         elif self.attempt == STANDBY and isinstance(message, Promote):
@@ -273,22 +274,20 @@ class WorkerChannel:
         if self._requests.can_export:
             self._requests.pending_exports.append(message.id)
         else:
-            error = "cannot export: this program trains without worker.Run, or is not that far yet"
+            error = "cannot export: this program has no worker.Run, or its run has not begun yet"
             self.send_message(Exported(self.attempt, message.id, self._requests.step, error=error))
 
     def _on_identify(self) -> None:
-        """All that a daemon which has just begun needs to know; the newest of each kind stands for those before."""
+        """Sends all that a daemon which has just started needs: the newest message of each kind."""
         self.send_message(self._hello())
         if self._restored is not None:
             self.send_message(self._restored)
         if (last := self._committed) is not None:
-            self._outbox.append(
-                truncation.encode_within_limit(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1])))
-            )
+            self._outbox.append(encode_within_limit(replace(last[0], ago_s=max(0.0, time.monotonic() - last[1]))))
         if self._last_progress is not None:
-            self._outbox.append(truncation.encode_within_limit(replace(self._last_progress, data_s=None)))
+            self._outbox.append(encode_within_limit(replace(self._last_progress, data_s=None)))
         if self._done is not None:
-            self._outbox.append(truncation.encode_within_limit(self._done))
+            self._outbox.append(encode_within_limit(self._done))
         self.send_message(self._status())
 
     def _status(self) -> WorkerStatus:

@@ -1,7 +1,8 @@
-"""The processes of this host that train together with the job's own: started by it, and ending with it.
+"""The processes of this host that train together: the chief starts the members, and all of them end together.
 
-The first process (the chief) starts the others by running its own command line once more. A socket joins it with each:
-whoever is left alone sees the other end close and ends at once, so that nobody waits in a collective for the dead.
+The job's own process (the chief) starts the others (members) by running its own command line once more. A socket pair
+joins it with each: when either side dies, the other sees its end of the socket close and exits at once, so that nobody
+waits in a collective operation for a process that is gone.
 """
 
 import atexit
@@ -21,23 +22,23 @@ from supervisor.protocol import codec, launch
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Launch, Member
 from supervisor.protocol.messages import Failed, FromWorker, Progress
-from worker.process import attempt, truncation
-from worker.process.user_messages import print_message
+from worker.process.attempt import Attempt
+from worker.process.reporting import encode_within_limit, print_message
 
-LEAVE_TIMEOUT_S = 10.0  # for a member to end once training is over; what it still does then is the script's own affair
+EXIT_TIMEOUT_S = 10.0  # for members to end once training is over; then they are killed
 REAP_TIMEOUT_S = 5.0  # its socket closes a moment before the process is gone
 READ_BYTES = 64 * 1024  # a message is at most this long
+CAUSE_S = 2.0  # for this process to see that a member died; it sees it at once, unless the host is busy
 
-CAUSE_S = 2.0  # a member is seen to be gone at once; this is for a busy host
-
-CLUSTER = "TF_CONFIG"
+CLUSTER = "TF_CONFIG"  # TensorFlow's variable
 
 
 class MemberReporter:
-    """Whom a member tells what happens to it: the chief hears of its failure, a person reads the rest on stderr."""
+    """A member's reporter: sends its failure to the chief, and prints the rest on stderr."""
 
     def __init__(self, member: Member) -> None:
-        """Ends this process as soon as the chief has ended."""
+        """From now on this process ends as soon as the chief has ended."""
+        self._has_failed = False
         self._rank = member.rank
         self._link = socket.socket(fileno=member.link)
         os.set_inheritable(member.link, False)
@@ -45,25 +46,24 @@ class MemberReporter:
         threading.Thread(target=self._exit_with_chief, name="stepkeeper-member", daemon=True).start()
 
     def send_message(self, message: FromWorker) -> None:
-        """The chief says everything but a failure here itself."""
+        """Sends a failure; the chief reports everything else itself."""
         if isinstance(message, Failed):
+            self._has_failed = True
             with contextlib.suppress(OSError):
-                self._link.sendall(truncation.encode_within_limit(message))
+                self._link.sendall(encode_within_limit(message))
 
     def send_progress(self, message: Progress) -> None:
-        """The chief's."""
+        """Sends nothing: the chief reports progress."""
 
     def show_message(self, text: str) -> None:
-        """One line on stderr."""
         print_message(f"worker {self._rank}: {text}")
 
     def drain(self, timeout: float) -> bool:
-        """Nothing waits."""
         return True
 
     def _on_exit(self) -> None:
         """The script is over. What is left is TensorFlow's shutdown, which waits for the chief's."""
-        if not attempt.current_attempt().failure_sent:
+        if not self._has_failed:
             with contextlib.suppress(OSError):
                 self._link.shutdown(socket.SHUT_WR)
 
@@ -75,10 +75,11 @@ class MemberReporter:
 
 
 class LocalProcesses:
-    """The chief's view of them. The first that ends before its time ends this process, with the same words and code."""
+    """The members, as the chief holds them. The first that ends too early ends the chief, with its error and code."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, attempt: Attempt, count: int) -> None:
         """Starts `count` - 1 processes. Raises OSError if one can't be started; then none is left."""
+        self._attempt = attempt
         self.count = count
         self._exits_allowed = False
         self._all_left = threading.Event()
@@ -97,21 +98,21 @@ class LocalProcesses:
         threading.Thread(target=self._watch_members, name="stepkeeper-members", daemon=True).start()
 
     def require_all_alive(self) -> None:
-        """Training begins: from now on all die with the first of them that does."""
+        """Training begins: from now on the exit of any member is a failure of all."""
         self._exits_allowed = False
 
     def allow_exits(self) -> None:
-        """Training is over for all of them: from now on it is no failure if one ends."""
+        """Training is over for all members: from now on the exit of one is no failure."""
         self._exits_allowed = True
 
     def wait_for_member_failure(self) -> None:
-        """Call it when a step failed here: if that is because a member died, its words are the ones that count."""
+        """Call it when a step failed here: if a member's death was the cause, that is what has to be reported."""
         time.sleep(CAUSE_S)  # the watching thread ends this process meanwhile
 
     def _start(self, rank: int, addresses: list[str]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            told = attempt.current_attempt().launch
+            told = self._attempt.launch
             member = Launch(
                 job=told.job, checkpoint_dir=told.checkpoint_dir, strategy=told.strategy, workers=told.workers,
                 deterministic=told.deterministic, strict=told.strict, on_nan=told.on_nan, loss_spike=told.loss_spike,
@@ -139,32 +140,32 @@ class LocalProcesses:
             for descriptor, _ in poll.poll():
                 link, rank = links[descriptor]
                 content = _read(link)
-                words = next((each for each in decoders[rank].feed(content) if isinstance(each, Failed)), None)
-                if words is not None or not content:
+                failure = next((each for each in decoders[rank].feed(content) if isinstance(each, Failed)), None)
+                if failure is not None or not content:
                     poll.unregister(descriptor)
                     del links[descriptor]
-                    self._on_member_exit(rank, words)
+                    self._on_member_exit(rank, failure)
         self._all_left.set()
 
-    def _on_member_exit(self, rank: int, words: Failed | None) -> None:
+    def _on_member_exit(self, rank: int, failure: Failed | None) -> None:
         if self._exits_allowed:
             return
         process = self._processes[rank]
         try:
             code = process.wait(REAP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # it said that it failed, or let go of us, and lives
+        except subprocess.TimeoutExpired:  # it reported a failure, or closed its socket, and lives
             code = int(WorkerExit.USER_ERROR)
-        self._exits_allowed = True
-        attempt.current_attempt().report_member_failure(f"worker {rank} of {self.count} {_describe_exit(code)}", words)
+        self._exits_allowed = True  # those that follow are consequences
+        self._attempt.report_member_failure(f"worker {rank} of {self.count} {_describe_exit(code)}", failure)
         self._kill()
         os._exit(code if code > 0 else 128 - code if code else int(WorkerExit.USER_ERROR))
 
     def _on_exit(self) -> None:
-        """At the end of this process. A member may still be at the end of its script; after a failure none may."""
+        """At the end of this process: lets members finish their scripts, unless there was a failure."""
         if os.getpid() != self._owner:  # a child forked by the script
             return
-        if self._exits_allowed and not attempt.current_attempt().failure_sent and self._all_left.wait(LEAVE_TIMEOUT_S):
-            return  # TensorFlow's shutdown, here and there, waits for each other
+        if self._exits_allowed and not self._attempt.failure_sent and self._all_left.wait(EXIT_TIMEOUT_S):
+            return  # TensorFlow's shutdown in each process waits for the others
         self._exits_allowed = True
         self._kill()
 
@@ -196,8 +197,8 @@ def _cluster(addresses: list[str], rank: int) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody has at the moment. Another program may take one before TensorFlow does: then the start fails,
-    and the next one takes others."""
+    """Ports that are free at the moment. If another program takes one before TensorFlow does, the start fails, and the
+    next attempt gets others."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -211,14 +212,14 @@ def _free_ports(count: int) -> list[int]:
 _started: LocalProcesses | None = None
 
 
-def start_local_processes(count: int) -> LocalProcesses:
-    """Starts the others, once in a process."""
+def start_local_processes(attempt: Attempt, count: int) -> LocalProcesses:
+    """Starts the members, once in a process."""
     global _started
     if _started is None:
-        _started = LocalProcesses(count)
+        _started = LocalProcesses(attempt, count)
     return _started
 
 
 def find_local_processes() -> LocalProcesses | None:
-    """Those that this process started; None: it is alone, or a member itself."""
+    """The members that this process started; None if it trains alone or is a member itself."""
     return _started

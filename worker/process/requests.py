@@ -1,4 +1,4 @@
-"""Flushes and exports that were asked for and are not served yet."""
+"""Flushes, stops and exports that were requested and are not served yet."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SaveRequest:
-    """What has to be served at the next step boundary: flush ids to answer, and whether to leave afterwards."""
+    """A save at the next step boundary: the flush ids that it answers, and whether to stop afterwards."""
 
     flushes: tuple[int, ...] = ()
     stop: bool = False
@@ -15,47 +15,50 @@ class SaveRequest:
 class PendingRequests:
     """Filled by the control thread and by signal handlers, emptied by the training loop between steps.
 
-    Free of locks, because a signal handler may interrupt the very code that holds one: appending to and taking from
-    a deque are atomic in CPython.
+    Uses no locks, because a signal handler may interrupt the very code that holds one: appending to a deque and popping
+    from it are atomic in CPython.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[SaveRequest] = deque()
+        self._save_requests: deque[SaveRequest] = deque()
         self.step = 0
-        """The last step done, for whoever answers a request before it is served."""
+        """The last step done, for those who answer a request before it is served."""
         self.unanswered_flushes: set[int] = set()
-        """Flush ids that were heard, and of which nobody has said yet what became of them."""
+        """Ids of flushes that were received and whose outcome was not reported yet."""
         self.last_flush_id = 0
         self.stop_requested = False
-        """Whether somebody wants this process to save and leave."""
+        """Whether this process was told to save and stop."""
         self.pending_exports: deque[int] = deque()
-        """Ids of exports that were asked for."""
+        """Ids of exports that were requested."""
         self.can_export = False
-        """Whether there is a loop that takes exports from here."""
+        """Whether there is a loop that serves exports."""
 
-    def add_save_request(self, asked: SaveRequest) -> None:
-        """Remembers a request until the loop takes it."""
-        self.unanswered_flushes.update(asked.flushes)
-        if asked.flushes:  # a signal handler brings none, and must not write back what it read a moment before
-            self.last_flush_id = max(self.last_flush_id, *asked.flushes)
-        self.stop_requested = self.stop_requested or asked.stop
-        self._waiting.append(asked)
+    def add_save_request(self, request: SaveRequest) -> None:
+        """Keeps a request until the loop serves it."""
+        self.unanswered_flushes.update(request.flushes)
+        if request.flushes:  # a signal handler brings none, and must not write back a value that it read before
+            self.last_flush_id = max(self.last_flush_id, *request.flushes)
+        self.stop_requested = self.stop_requested or request.stop
+        self._save_requests.append(request)
+
+    def add_stop_request(self) -> None:
+        """Requests a save and a stop, as a signal does."""
+        self.add_save_request(SaveRequest(stop=True))
 
     def mark_answered(self, flushes: tuple[int, ...]) -> None:
-        """These were committed, or can't be."""
+        """The outcome of these flushes was reported."""
         self.unanswered_flushes.difference_update(flushes)
 
     @property
     def has_save_request(self) -> bool:
-        """Whether `take` would give something."""
-        return bool(self._waiting)
+        """Whether `pop_save_request` would return one."""
+        return bool(self._save_requests)
 
     def pop_save_request(self) -> SaveRequest | None:
-        """All that was asked since the last time, as one; None if nothing was."""
-        flushes: list[int] = []
-        stop = taken = False
-        while self._waiting:
-            asked = self._waiting.popleft()
-            flushes.extend(asked.flushes)
-            stop, taken = stop or asked.stop, True
-        return SaveRequest(tuple(flushes), stop) if taken else None
+        """Removes all save requests and returns them as one; None if there is none."""
+        requests: list[SaveRequest] = []
+        while self._save_requests:
+            requests.append(self._save_requests.popleft())
+        if not requests:
+            return None
+        return SaveRequest(tuple(id for each in requests for id in each.flushes), any(each.stop for each in requests))

@@ -1,4 +1,4 @@
-"""A process that has loaded all it may and waits to become the next attempt of its job."""
+"""A standby: a process that has loaded its libraries and waits to become the next attempt of its job."""
 
 import os
 import site
@@ -7,28 +7,26 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from supervisor.protocol import launch
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import DaemonIdentity
 from supervisor.protocol.messages import STANDBY, Ready
-
-if TYPE_CHECKING:
-    from worker.process.attempt import Attempt
+from worker.process.attempt import Attempt
 
 WARM, HOT = launch.STANDBYS
-DRAIN_TIMEOUT_S = 1.0  # a daemon that doesn't read must not keep a relaunch
+DRAIN_TIMEOUT_S = 1.0  # a daemon that doesn't read must not delay a relaunch
 
 SourceStamps = dict[str, tuple[int, int, int] | None]
-"""By path: time of the last change (ns), size and inode; None: it isn't there."""
+"""By path: time of the last change (ns), size and inode; None: no such file."""
 
 _began_ns = time.time_ns()
 _folder = Path.cwd()
 
 
 def open_daemon_pidfd(daemon: DaemonIdentity) -> int:
-    """A pidfd of the daemon that started this process. Leaves the process if it is gone."""
+    """A pidfd of the daemon that started this process. Exits if that daemon is gone."""
     try:
         descriptor = os.pidfd_open(daemon.pid)
         stat = Path(f"/proc/{daemon.pid}/stat").read_bytes()
@@ -39,12 +37,12 @@ def open_daemon_pidfd(daemon: DaemonIdentity) -> int:
     return descriptor
 
 
-def wait_for_promotion(present: "Attempt", kind: str = WARM) -> None:
+def wait_for_promotion(attempt: Attempt, kind: str = WARM) -> None:
     """Blocks until the daemon makes this process an attempt.
 
-    If a source that was loaded has changed meanwhile, the process executes itself anew, as that attempt.
+    If a source file that was loaded has changed meanwhile, the process executes itself anew, as that attempt.
     """
-    channel = present.channel
+    channel = attempt.channel
     if channel is None:
         return
     before = stamp_sources()
@@ -52,34 +50,34 @@ def wait_for_promotion(present: "Attempt", kind: str = WARM) -> None:
     channel.wait_for_promotion()
     changed = changed_sources(before, stamp_sources(), _began_ns)
     if changed:
-        restart_process(present, f"{changed[0]} has changed since the standby loaded it")
+        restart_process(attempt, f"{changed[0]} changed after the standby had loaded it")
 
 
-def restart_process(present: "Attempt", why: str) -> NoReturn:
-    """Executes the same command in this process' place, as an attempt that was never a standby."""
-    channel = present.channel
-    present.reporter.show_message(f"{why}; loads everything again")
-    present.reporter.drain(DRAIN_TIMEOUT_S)
+def restart_process(attempt: Attempt, why: str) -> NoReturn:
+    """Replaces this process by a fresh run of the same command, as an attempt that was never a standby."""
+    channel = attempt.channel
+    attempt.reporter.show_message(f"{why}; this process starts again from the beginning")
+    attempt.reporter.drain(DRAIN_TIMEOUT_S)
     if channel is not None:
         channel.return_unserved_orders()
     sys.stdout.flush()
     sys.stderr.flush()
     os.chdir(_folder)
-    environment = {**os.environ, **present.launch.to_environment()}
+    environment = {**os.environ, **attempt.launch.to_environment()}
     os.execve(  # noqa: S606 - no shell is wanted
         sys.executable, [sys.executable, *sys.orig_argv[1:]], environment
     )
 
 
 def stamp_sources() -> SourceStamps:
-    """The job's own files among the modules that are loaded, and the folders that packages are installed in."""
+    """Stamps of the job's own files among the loaded modules, and of the folders in which packages are installed."""
     return {path: _stamp_file(path) for path in (*_own_module_files(), *_package_folders())}
 
 
 def changed_sources(before: SourceStamps, now: SourceStamps, since_ns: int) -> list[str]:
-    """Those that changed after they were loaded. `since_ns`: when loading began (Unix time).
+    """Paths that changed after they were loaded. `since_ns`: when loading began (Unix time).
 
-    A file that changed while others were being loaded counts too: nobody knows which half was read.
+    A file that changed while loading went on counts too: the old or the new content may have been read.
     """
     fresh = {path for path, found in before.items() if found is not None and found[0] >= since_ns}
     installed = set(_package_folders())  # bytecode may be written there while it is loaded
@@ -95,7 +93,7 @@ def _stamp_file(path: str) -> tuple[int, int, int] | None:
 
 
 def _own_module_files() -> Iterator[str]:
-    """Of modules that came with neither Python nor an installed package."""
+    """Files of modules that came neither with Python nor with an installed package."""
     foreign = tuple(
         f"{folder}{os.sep}" for folder in {*_package_folders(), *(sysconfig.get_paths().get(key) for key in _LIBRARIES)}
         if folder is not None
@@ -113,7 +111,7 @@ _GENERATED = "__autograph_generated_file"  # TensorFlow's, in the folder for tem
 
 
 def _package_folders() -> list[str]:
-    """Where packages are installed: a folder changes when one comes, goes, or is another version."""
+    """The folders in which packages are installed: a folder changes when a package is added, removed or replaced."""
     paths = sysconfig.get_paths()
     found = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
     return sorted(found)

@@ -8,9 +8,10 @@ from pathlib import Path
 from types import TracebackType
 
 from supervisor.protocol.messages import Progress
-from worker.process import attempt
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
+from worker.process.reporting import describe_error
 from worker.process.signals import StopSignals
+from worker.process.startup import current_attempt
 from worker.progress.tensorboard import TensorBoardWriter
 
 PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each costs a wait for the step's figures
@@ -22,7 +23,7 @@ class RunBase:
     def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
         self.step = 0
         self.total_steps = None if total_steps is None else math.ceil(total_steps)  # NumPy's and 1e5 too
-        self._attempt = attempt.current_attempt()
+        self._attempt = current_attempt()
         self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
         if summaries is not None:
@@ -53,7 +54,7 @@ class RunBase:
         except (Exception, DeliberateExit) as error:
             if why is None:
                 raise
-            self._attempt.reporter.show_message(f"besides, the end of the run failed: {attempt.describe_error(error)}")
+            self._attempt.reporter.show_message(f"besides, the end of the run failed: {describe_error(error)}")
         finally:
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._close_tensorboard()

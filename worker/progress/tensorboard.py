@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from supervisor.protocol.messages import Committed, FromWorker, Progress, Restored
-from worker.process.attempt import Reporter
+from worker.process.reporting import Reporter
 from worker.progress.event_file import EventFile
 
 EventWrite = Callable[[EventFile], None]

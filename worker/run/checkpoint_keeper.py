@@ -18,7 +18,8 @@ from worker.checkpoint.restore import (
     restore_checkpoint,
 )
 from worker.checkpoint.save_parts import CapturedTensors, StepBoundary, TensorFlowWriter
-from worker.process.attempt import Attempt, describe_error
+from worker.process.attempt import Attempt
+from worker.process.reporting import describe_error
 from worker.saving import conditions
 from worker.saving.cadence import Cadence, auto_interval_of
 from worker.saving.directory import OpenedDirectory, open_checkpoint_directory

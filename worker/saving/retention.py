@@ -9,7 +9,7 @@ from supervisor.protocol.checkpoints import manifest, retention, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
 from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
-from worker.process.user_messages import print_message
+from worker.process.reporting import print_message
 
 
 class Retention:

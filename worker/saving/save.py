@@ -9,8 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.messages import Committed, SaveFailed
-from worker.process.attempt import Reporter, describe_error
-from worker.process.user_messages import print_message
+from worker.process.reporting import Reporter, describe_error, print_message
 from worker.saving.directory_lock import AttemptSuperseded
 
 

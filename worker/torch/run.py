@@ -19,7 +19,8 @@ import torch
 
 from supervisor.protocol.wording import counted
 from worker.files.files_run import FilesRun, NotFinite, Unfit
-from worker.process import attempt
+from worker.process.reporting import describe_error
+from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving import conditions
 from worker.torch import loading
@@ -50,7 +51,7 @@ def prepare(seed: int = SEED, directory: str | Path | None = None, *, determinis
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
-    told = attempt.current_attempt().launch
+    told = current_attempt().launch
     if told.deterministic or deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS is not deterministic
         torch.use_deterministic_algorithms(True)
@@ -154,7 +155,7 @@ class _TorchFiles:
         self._generators = generators
         self._can_copy = True
         self._is_loadable_checked = False  # a file, for what PyTorch would not load
-        self._checks_finite = attempt.current_attempt().launch.on_nan != "off"
+        self._checks_finite = current_attempt().launch.on_nan != "off"
         self._on_purpose: frozenset[str] = frozenset()
         """Not finite before there was a step, as a mask may be."""
         if self._checks_finite:
@@ -184,8 +185,8 @@ class _TorchFiles:
             if _is_resource_failure(error):  # the device failed, for good
                 raise
             self._can_copy = False
-            attempt.current_attempt().reporter.show_message(
-                f"training stands still while checkpoints are written: {attempt.describe_error(error)}"
+            current_attempt().reporter.show_message(
+                f"training stands still while checkpoints are written: {describe_error(error)}"
             )
             return None
         return lambda folder: self._write(state, folder)
@@ -197,7 +198,7 @@ class _TorchFiles:
         if not self._is_loadable_checked:
             self._is_loadable_checked = True
             if odd := loading.unloadable_classes(folder / STATE):
-                attempt.current_attempt().reporter.show_message(
+                current_attempt().reporter.show_message(
                     f"the checkpoints could not be restored: they hold {', '.join(odd)}; give what the parts' "
                     f"state_dict holds as tensors, numbers, texts, lists and dicts"
                 )
@@ -228,7 +229,7 @@ class _TorchFiles:
         try:
             state = loading.load_state(folder / STATE)
         except (UnpicklingError, AttributeError) as error:
-            raise Unfit(attempt.describe_error(error)) from error
+            raise Unfit(describe_error(error)) from error
         except RuntimeError as error:  # its bytes were just proven, so reading them failed, or memory did
             _raise_memory_error(error)
             raise
@@ -246,7 +247,7 @@ class _TorchFiles:
             if isinstance(error, RuntimeError) and _is_resource_failure(error):
                 _raise_memory_error(error)
                 raise
-            raise Unfit(attempt.describe_error(error)) from error
+            raise Unfit(describe_error(error)) from error
 
     def read_foreign(self, prefix: Path) -> int:
         raise Unfit("it is a TensorFlow checkpoint, and this program is one of PyTorch")
@@ -259,7 +260,7 @@ def _set_global_generators(host: torch.Tensor, devices: Sequence[torch.Tensor]) 
     if count and devices:
         torch.cuda.set_rng_state_all(devices[:count])
     if len(devices) > count:
-        attempt.current_attempt().reporter.show_message(
+        current_attempt().reporter.show_message(
             f"the checkpoint has the random state of {counted(len(devices), 'GPU')}, this host has {count}: that of "
             f"the others is not used"
         )
@@ -340,14 +341,14 @@ def _as_memory_error() -> Iterator[None]:
         yield
     except RuntimeError as error:
         if _lacks_memory(error):
-            raise MemoryError(attempt.describe_error(error)) from error
+            raise MemoryError(describe_error(error)) from error
         raise
 
 
 def _raise_memory_error(error: RuntimeError) -> None:
     """Raises MemoryError if that is what it says without having the class for it, so that it is booked as that."""
     if _lacks_memory(error) and not isinstance(error, torch.OutOfMemoryError):
-        raise MemoryError(attempt.describe_error(error)) from error
+        raise MemoryError(describe_error(error)) from error
 
 
 def _tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:

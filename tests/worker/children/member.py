@@ -7,7 +7,8 @@ import sys
 import time
 
 import worker  # noqa: F401 - starts the others
-from worker.process import attempt, local_processes
+from worker.process import local_processes
+from worker.process.startup import current_attempt
 
 task = json.loads(os.environ[local_processes.CLUSTER])
 rank = task["task"]["index"]
@@ -17,7 +18,7 @@ match acts.get(str(rank), "wait"):
     case "die":
         os.kill(os.getpid(), signal.SIGKILL)
     case "unfit":
-        attempt.current_attempt().exit_with_error(65, "the checkpoint does not fit")
+        current_attempt().exit_with_error(65, "the checkpoint does not fit")
     case "raise":
         raise MemoryError("no room for the batch")
     case "end":

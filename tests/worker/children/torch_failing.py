@@ -9,7 +9,7 @@ from torch import nn
 
 from supervisor.protocol.checkpoints import selection
 from worker import torch as stepkeeper
-from worker.process.attempt import is_out_of_memory
+from worker.process.reporting import is_out_of_memory
 
 FOLDER = Path(sys.argv[1])
 AT_RESTORE: dict[str, Exception] = {

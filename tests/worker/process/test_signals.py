@@ -24,14 +24,14 @@ def requests() -> PendingRequests:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_asks_for_a_flush_and_a_stop(number: signal.Signals, requests: PendingRequests) -> None:
+def test_signal_requests_a_save_and_a_stop(number: signal.Signals, requests: PendingRequests) -> None:
     StopSignals(requests).install()
     os.kill(os.getpid(), number)
 
     assert requests.pop_save_request() == SaveRequest((), stop=True)
 
 
-def test_second_interrupt_is_not_polite(requests: PendingRequests) -> None:
+def test_second_interrupt_raises_keyboard_interrupt(requests: PendingRequests) -> None:
     StopSignals(requests).install()
     os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -56,7 +56,7 @@ def test_ignored_signal_stays_ignored(requests: PendingRequests) -> None:
     assert requests.pop_save_request() is None
 
 
-def test_handlers_are_given_back(requests: PendingRequests) -> None:
+def test_removing_restores_the_previous_handlers(requests: PendingRequests) -> None:
     before = signal.getsignal(signal.SIGTERM)
     stop = StopSignals(requests)
     stop.install()

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, Restored
 from worker.files import FilesRun, Unfit
-from worker.process.console import ConsoleReporter
+from worker.process.reporting import ConsoleReporter
 from worker.progress import event_file
 from worker.progress.tensorboard import TensorBoardWriter
 

@@ -1,4 +1,4 @@
-"""Remarks reach stderr, and a stderr that nobody reads ends nothing."""
+"""Messages for people reach stderr, and a stderr that nobody reads does no harm."""
 
 import io
 import os
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from worker.process.user_messages import print_message
+from worker.process.reporting import print_message
 
 
 def closed() -> io.StringIO:
@@ -21,14 +21,14 @@ def broken() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.FileIO(writing, "w"), line_buffering=True)
 
 
-def test_a_remark_is_one_line(capsys: pytest.CaptureFixture[str]):
+def test_message_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]):
     print_message("saved")
 
     assert capsys.readouterr().err == "stepkeeper: saved\n"
 
 
 @pytest.mark.parametrize("stream", [lambda: None, closed, broken])
-def test_a_stderr_that_nobody_reads_ends_nothing(stream, monkeypatch: pytest.MonkeyPatch):
+def test_unread_stderr_does_no_harm(stream, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "stderr", stream())
 
     print_message("saved")
