@@ -25,9 +25,8 @@ from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.writer import Pruning
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.notices.drills import Drills
-from supervisor.host.notices.settings import NoticeSettings
 from supervisor.host.notices.source import NoticeSource
-from supervisor.host.notices.sources import sources
+from supervisor.host.notices.sources import NoticeSettings, make_sources
 from supervisor.host.notices.store import NoticeStore
 from supervisor.host.processes import orphans
 from supervisor.host.resources import cgroup
@@ -106,7 +105,7 @@ class DaemonLifecycle:
             is_reloading=lambda: self._reload,
             notices=notices,
             hooks=services.hooks,
-            drills=Drills(notices.received, notices.withdrawn),
+            drills=Drills(notices.add, notices.withdraw),
             listening=services.listeners,
         )
         try:
@@ -291,7 +290,7 @@ class DaemonLifecycle:
             return
         loop = asyncio.get_running_loop()
         gone_at = loop.time() + self._config.supervisord.power_timeout
-        notices.received(
+        notices.add(
             Notice(
                 "signal", "SIGPWR", NoticeKind.SHUTDOWN, Certainty.CERTAIN, gone_at, is_cancellable=False, text="SIGPWR"
             )
@@ -352,7 +351,7 @@ def notice_sources(settings: SupervisordConfig) -> tuple[NoticeSource, ...]:
         azure_acknowledge=settings.azure_acknowledge,
         google_preemption_notice_s=settings.google_preemption_notice,
     )
-    return sources(settings.notices, told)
+    return make_sources(settings.notices, told)
 
 
 async def _update(programs: Programs, systemd: SystemdNotifier) -> None:

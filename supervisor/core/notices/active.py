@@ -1,23 +1,36 @@
-"""All notices that hold at present, from every source: what is new, what changed, what is over. Time is a number.
+"""Which notices hold at present: decides what is new, changed, withdrawn or expired, and which one is most severe.
 
-A host is as sure to go as the gravest of its notices says: of those that are certain the one with the earliest
-deadline, then those that are certain and say no time, then those that are only possible.
+Sources report what they see, again and again, and remember nothing. All comparing is done here, once:
 
-What an earlier daemon of the same boot had heard, and what had expired then, is recalled before any source is asked,
-so that a notice that is told to both daemons is one. What its source, once it answers, tells no more was withdrawn
-while no daemon was there.
+1. A report covers one endpoint of one source (`update`). Each raw notice in it has a slot. A slot that was reported
+   before is the same notice, with the id of its first report, even if the provider's id contains a time that has moved
+   since. Only when its deadline has passed and another id is reported in its slot, it is a second event.
+2. The deadline is converted to this host's monotonic clock once. The same words later keep it, whatever the wall clock
+   did meanwhile. Other words move it: in both directions if the source can withdraw the notice, else only to earlier,
+   because some sources name a later time at every poll.
+3. A slot that is missing from a report was withdrawn, if its source can withdraw notices; a final notice holds until it
+   expires. Nothing is withdrawn that may be in a part of the answer that could not be parsed.
+4. A notice expires `grace_s` after its deadline, if the host is still there. Its source may go on reporting it; that
+   stays silent unless the deadline moves to later.
+5. What an earlier daemon of the same boot knew is restored before any source is watched, so that a notice that is
+   reported to both daemons is acted on once. What a source does not report again, once it works, was withdrawn while no
+   daemon was running (`withdraw_unconfirmed`).
+
+A host is as sure to go as its most severe notice says: of the certain ones the one with the earliest deadline, then
+certain ones without a time, then those that are only possible. Time is a number that comes in.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from supervisor.core.notices.notice import Certainty, Notice
+from supervisor.core.notices.notice import Certainty, ClockReading, Notice, NoticeReport, RawNotice
 
-SAME_S = 0.5  # sources turn wall time into ours at every look, so the same deadline comes back a little different
+TOLERANCE_S = 0.5  # wall time is converted to monotonic time at each report, so an unchanged deadline varies a little
 
-Key = tuple[str, str]
+NoticeKey = tuple[str, str]  # source, id
+Slot = tuple[str, str, str]  # source, endpoint, slot of the raw notice
 
 
 class NoticeChangeKind(StrEnum):
@@ -26,7 +39,7 @@ class NoticeChangeKind(StrEnum):
     RECEIVED = "received"
     CHANGED = "changed"
     WITHDRAWN = "withdrawn"
-    EXPIRED = "expired"  # its deadline passed, and the host still stands
+    EXPIRED = "expired"  # its deadline passed, and the host is still there
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,7 @@ class NoticeChange:
 
 @dataclass(frozen=True, slots=True)
 class ActiveNotice:
-    """A notice on the board, and when it came (monotonic seconds). `program`: whom it is for; None: everybody."""
+    """A notice that holds. `received_at`: monotonic seconds. `program`: the only one that it concerns; None: all."""
 
     notice: Notice
     received_at: float
@@ -48,7 +61,7 @@ class ActiveNotice:
 
 @dataclass(frozen=True, slots=True)
 class RememberedNotice:
-    """A notice as it is kept for the next daemon. `is_over`: it expired, but its source may go on telling it."""
+    """A notice as it is stored for the next daemon. `is_expired`: its source may go on reporting it."""
 
     notice: Notice
     received_at: float
@@ -56,103 +69,144 @@ class RememberedNotice:
 
 
 class ActiveNotices:
-    """The board. `grace_s`: how long after its deadline a notice is taken for over, if the host still stands."""
+    """All notices, from every source. `grace_s`: how long after its deadline a notice expires."""
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._posted: dict[Key, ActiveNotice] = {}
-        self._over: dict[Key, ActiveNotice] = {}  # expired, but their sources may go on telling them
-        self._recalled: set[Key] = set()  # on the board from an earlier daemon
-        self._unconfirmed: set[Key] = set()  # recalled, and not told to this daemon yet
+        self._active: dict[NoticeKey, ActiveNotice] = {}
+        self._expired: dict[NoticeKey, ActiveNotice] = {}
+        self._slots: dict[Slot, tuple[str, RawNotice]] = {}  # the id in use, and the latest words
+        self._restored: set[NoticeKey] = set()  # known from an earlier daemon
+        self._unconfirmed: set[NoticeKey] = set()  # restored, and not reported to this daemon yet
+
+    # --- what holds ---------------------------------------------------------------------------------------------------
 
     @property
     def by_severity(self) -> tuple[ActiveNotice, ...]:
-        """What holds, the gravest first."""
-        return tuple(sorted(self._posted.values(), key=lambda each: _severity(each.notice)))
+        """The notices that hold, the most severe first."""
+        return tuple(sorted(self._active.values(), key=lambda each: _severity(each.notice)))
 
     def most_severe(self, program: str) -> Notice | None:
-        """The notice that decides for a program; None: it has nothing to fear."""
+        """The notice that decides for a program; None: no notice concerns it."""
         return next((each.notice for each in self.by_severity if each.program in (None, program)), None)
 
+    def is_restored(self, notice: Notice) -> bool:
+        """Whether an earlier daemon already acted on it."""
+        return (notice.source, notice.id) in self._restored
+
+    def confirmed(self, source: str) -> list[Notice]:
+        """The notices of a source that hold and that it reported to this daemon."""
+        return [each.notice for key, each in self._active.items() if key[0] == source and key not in self._unconfirmed]
+
+    def has_unconfirmed(self, source: str) -> bool:
+        """Whether a restored notice of this source was not reported again yet."""
+        return any(key[0] == source for key in self._unconfirmed)
+
+    # --- what is reported ---------------------------------------------------------------------------------------------
+
+    def update(self, source: str, endpoint: str, report: NoticeReport, now: ClockReading) -> list[NoticeChange]:
+        """Compares a report with what is known; usually nothing has changed."""
+        changes = [self._update_slot((source, endpoint, raw.slot), raw, now) for raw in report.notices]
+        for slot in list(self._missing_slots(source, endpoint, report)):
+            id, raw = self._slots.pop(slot)
+            if raw.is_cancellable:
+                changes.append(self.withdraw(source, id))
+        return [each for each in changes if each is not None]
+
     def add(self, notice: Notice, now: float, program: str | None = None) -> NoticeChange | None:
-        """A source tells a notice, perhaps again; None if that is no news."""
+        """Adds a notice, or updates it; None if that changes nothing."""
         key = (notice.source, notice.id)
-        known, over = self._posted.get(key), self._over.get(key)
+        known, expired = self._active.get(key), self._expired.get(key)
         if key in self._unconfirmed:
             self._unconfirmed.discard(key)
-            notice = _as_before(notice, (known or over or ActiveNotice(notice, now)).notice)
-        if over is not None and not _is_later(notice, over.notice):
+            notice = _with_restored_deadline(notice, (known or expired or ActiveNotice(notice, now)).notice)
+        if expired is not None and not _is_later(notice, expired.notice):
             return None
         if known is None:
             self._forget(key)
-            self._posted[key] = ActiveNotice(notice, now, program)
+            self._active[key] = ActiveNotice(notice, now, program)
             return NoticeChange(NoticeChangeKind.RECEIVED, notice)
-        if _is_same(notice, known.notice) or (not notice.is_cancellable and _is_later(notice, known.notice)):
-            return None  # who can't take a notice back can't put it off either: a clock was set, or an emulator counts
-        self._posted[key] = replace(known, notice=notice)
+        is_postponed = not notice.is_cancellable and _is_later(notice, known.notice)
+        if is_postponed or _is_same(notice, known.notice):
+            return None
+        self._active[key] = replace(known, notice=notice)
         return NoticeChange(NoticeChangeKind.CHANGED, notice)
 
     def withdraw(self, source: str, id: str) -> NoticeChange | None:
-        """A source says that a notice no longer holds; None if it did not hold anyway."""
-        known = self._posted.get((source, id))
+        """Removes a notice; None if it did not hold."""
+        known = self._active.get((source, id))
         self._forget((source, id))
         return None if known is None else NoticeChange(NoticeChangeKind.WITHDRAWN, known.notice)
 
     def expire(self, now: float) -> list[NoticeChange]:
-        """Takes down what is over at `now`."""
-        over = [key for key, each in self._posted.items() if self._over_at(each) <= now]
-        for key in over:
-            self._over[key] = self._posted.pop(key)
-        return [NoticeChange(NoticeChangeKind.EXPIRED, self._over[key].notice) for key in over]
+        """Removes the notices that have expired at `now`."""
+        keys = [key for key, each in self._active.items() if self._expires_at(each) <= now]
+        for key in keys:
+            self._expired[key] = self._active.pop(key)
+        return [NoticeChange(NoticeChangeKind.EXPIRED, self._expired[key].notice) for key in keys]
 
     def next_expiry_at(self) -> float | None:
         """When `expire` has something to do (monotonic seconds)."""
-        earliest = min(map(self._over_at, self._posted.values()), default=math.inf)
+        earliest = min(map(self._expires_at, self._active.values()), default=math.inf)
         return None if earliest == math.inf else earliest
+
+    # --- across daemons -----------------------------------------------------------------------------------------------
 
     def to_remember(self, sources: Iterable[str]) -> list[RememberedNotice]:
         """What the next daemon needs to know of the notices of `sources`."""
-        kept = [(each, False) for each in self._posted.values()] + [(each, True) for each in self._over.values()]
-        wanted = set(sources)
+        names = set(sources)
         return [
-            RememberedNotice(each.notice, each.received_at, over) for each, over in kept if each.notice.source in wanted
+            RememberedNotice(each.notice, each.received_at, is_expired)
+            for notices, is_expired in ((self._active, False), (self._expired, True))
+            for each in notices.values()
+            if each.notice.source in names
         ]
 
-    def restore(self, memories: Iterable[RememberedNotice]) -> None:
-        """Takes up what an earlier daemon knew; nothing of it is news."""
-        for each in memories:
+    def restore(self, remembered: Iterable[RememberedNotice]) -> None:
+        """Continues with what an earlier daemon knew; none of it counts as a change."""
+        for each in remembered:
             key = (each.notice.source, each.notice.id)
-            (self._over if each.is_expired else self._posted)[key] = ActiveNotice(each.notice, each.received_at)
-            self._recalled.add(key)
+            (self._expired if each.is_expired else self._active)[key] = ActiveNotice(each.notice, each.received_at)
+            self._restored.add(key)
             self._unconfirmed.add(key)
 
-    def is_restored(self, notice: Notice) -> bool:
-        """Whether an earlier daemon had told the programs of it."""
-        return (notice.source, notice.id) in self._recalled
-
-    def has_unconfirmed(self, source: str) -> bool:
-        """Whether something is recalled of this source that it has not told again."""
-        return any(key[0] == source for key in self._unconfirmed)
-
     def withdraw_unconfirmed(self, source: str) -> list[NoticeChange]:
-        """The source has said all that it has to say: what is recalled of it and was not among that is no more.
+        """The source has reported all that it has: removes what was restored and is not in its reports.
 
-        A notice that can't be taken back holds until it expires, mentioned or not.
+        A notice that can't be withdrawn holds until it expires.
         """
-        gone = [key for key in self._unconfirmed if key[0] == source]
-        self._unconfirmed.difference_update(gone)
-        over = [key for key in gone if key not in self._posted or self._posted[key].notice.is_cancellable]
-        return [news for news in (self.withdraw(*key) for key in over) if news is not None]
+        missing = [key for key in self._unconfirmed if key[0] == source]
+        self._unconfirmed.difference_update(missing)
+        over = [key for key in missing if key not in self._active or self._active[key].notice.is_cancellable]
+        return [change for change in (self.withdraw(*key) for key in over) if change is not None]
 
-    def _forget(self, key: Key) -> None:
-        for kept in (self._posted, self._over):
-            kept.pop(key, None)
-        self._recalled.discard(key)
+    def _update_slot(self, slot: Slot, raw: RawNotice, now: ClockReading) -> NoticeChange | None:
+        notice = raw.to_notice(slot[0], now)
+        if slot in self._slots:
+            id, last = self._slots[slot]
+            known = self._active.get((slot[0], id)) or self._expired.get((slot[0], id))
+            if known is not None and not _is_second_event(known.notice, raw, now):
+                notice = replace(notice, id=id, deadline_at=_moved_deadline(known.notice, last, raw, now))
+        self._slots[slot] = (notice.id, raw)
+        return self.add(notice, now.monotonic_at)
+
+    def _missing_slots(self, source: str, endpoint: str, report: NoticeReport) -> Iterator[Slot]:
+        if report.problem and report.unclear is None:
+            return
+        reported = {raw.slot for raw in report.notices} | (report.unclear or frozenset())
+        for slot in self._slots:
+            if slot[:2] == (source, endpoint) and slot[2] not in reported:
+                yield slot
+
+    def _forget(self, key: NoticeKey) -> None:
+        for notices in (self._active, self._expired):
+            notices.pop(key, None)
+        self._restored.discard(key)
         self._unconfirmed.discard(key)
 
-    def _over_at(self, posted: ActiveNotice) -> float:
-        deadline_at = posted.notice.deadline_at
-        return math.inf if deadline_at is None else max(deadline_at, posted.received_at) + self._grace_s
+    def _expires_at(self, active: ActiveNotice) -> float:
+        deadline_at = active.notice.deadline_at
+        return math.inf if deadline_at is None else max(deadline_at, active.received_at) + self._grace_s
 
 
 def is_more_severe(notice: Notice, other: Notice | None) -> bool:
@@ -161,14 +215,31 @@ def is_more_severe(notice: Notice, other: Notice | None) -> bool:
 
 
 def _severity(notice: Notice) -> tuple[int, float, str, str]:
+    """Sorts before that of a less severe notice."""
     deadline_at = math.inf if notice.deadline_at is None else notice.deadline_at
     return (int(notice.certainty is Certainty.POSSIBLE), deadline_at, notice.source, notice.id)
 
 
-def _as_before(notice: Notice, known: Notice) -> Notice:
-    """`notice` with the deadline that is known, if its source names the same hour, or none, as it did then.
+def _is_second_event(known: Notice, raw: RawNotice, now: ClockReading) -> bool:
+    """Whether a slot now has another event: the deadline of the first one has passed, and the id differs."""
+    return known.id != raw.id and known.deadline_at is not None and now.monotonic_at > known.deadline_at
 
-    To count again from now would put the end off; and where a clock was set meanwhile the hour is still the same.
+
+def _moved_deadline(known: Notice, last: RawNotice, raw: RawNotice, now: ClockReading) -> float | None:
+    """The deadline of a known notice that is reported again; `last`: the report before."""
+    before = known.deadline_at
+    if (raw.gone_wall_at, raw.warning_s) == (last.gone_wall_at, last.warning_s):
+        return before
+    after = raw.deadline_at(now)
+    if raw.is_cancellable or before is None or after is None:
+        return after if after is not None else before
+    return min(before, after)
+
+
+def _with_restored_deadline(notice: Notice, known: Notice) -> Notice:
+    """`notice` with the deadline that an earlier daemon knew, if its source names the same time, or none, as then.
+
+    Counting again from now would postpone the deadline; and a clock may have been set meanwhile.
     """
     if notice.deadline_wall_at != known.deadline_wall_at or (notice.deadline_at is None) != (known.deadline_at is None):
         return notice
@@ -176,15 +247,16 @@ def _as_before(notice: Notice, known: Notice) -> Notice:
 
 
 def _is_later(notice: Notice, other: Notice) -> bool:
-    """Whether it leaves more time than before."""
+    """Whether it leaves more time than `other`."""
     if other.deadline_at is None:
         return False
-    return notice.deadline_at is None or notice.deadline_at > other.deadline_at + SAME_S
+    return notice.deadline_at is None or notice.deadline_at > other.deadline_at + TOLERANCE_S
 
 
 def _is_same(notice: Notice, other: Notice) -> bool:
+    """Whether nothing differs that anybody would act on."""
     if (notice.certainty, notice.kind) != (other.certainty, other.kind):
         return False
     if (notice.deadline_at is None) != (other.deadline_at is None):
         return False
-    return abs((notice.deadline_at or 0.0) - (other.deadline_at or 0.0)) <= SAME_S
+    return abs((notice.deadline_at or 0.0) - (other.deadline_at or 0.0)) <= TOLERANCE_S

@@ -1,4 +1,4 @@
-"""Asks the questions of one source for ever, each at its own pace, and says when it can't."""
+"""Polls the endpoints of one source, each at its own interval, and reports what they say and what goes wrong."""
 
 import asyncio
 import random
@@ -7,97 +7,110 @@ from dataclasses import dataclass
 
 import structlog
 
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, read_clocks
-from supervisor.host.notices.heard import Heard
+from supervisor.core.notices.notice import NO_NOTICES, ClockReading, NoticeReport
 from supervisor.host.notices.metadata import MetadataError, MetadataResponse, status_error
 from supervisor.host.notices.parsing import ParseError
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.source import NoticeSink, read_clocks
 
-RETRY_CAP_S = 10.0  # a spot notice may leave 30 s: whoever waits longer than this between tries sleeps through it
-JITTER = 0.25  # so that a rack of hosts that lost its server together doesn't come back together
+RETRY_CAP_S = 10.0  # a spot notice may leave 30 s, so a longer pause between two tries could miss it
+JITTER = 0.25  # hosts of a rack that lost their server together do not come back together
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class PolledEndpoint:
-    """Something to ask again and again. `every_s`: from the start of one to the start of the next.
+    """Something to poll. `what`: for messages. `every_s`: from the start of one request to the start of the next.
 
-    `ask` raises MetadataError or ReadingError.
+    `fetch` raises MetadataError or ParseError.
     """
 
     name: str
     what: str
     every_s: float
-    ask: Callable[[], Awaitable[NoticeReport]]
+    fetch: Callable[[], Awaitable[NoticeReport]]
 
 
 class EndpointErrors:
-    """Which questions of a source get no answer at present; the sink hears of the source as a whole."""
+    """Which endpoints of a source fail at present; the sink gets one state for the whole source."""
 
     def __init__(self, source: str, sink: NoticeSink) -> None:
         self._source = source
         self._sink = sink
         self._errors: dict[str, str] = {}
 
-    def record(self, question: str, error: str | None) -> None:
-        """Takes how the latest try went. The sink hears each of them: the last success is worth knowing."""
+    def record(self, endpoint: str, error: str | None) -> None:
+        """Records the result of the latest request, and reports the source's health after every one of them."""
         if error is None:
-            self._errors.pop(question, None)
+            self._errors.pop(endpoint, None)
         else:
-            self._errors[question] = error  # keeps its place: of several the same one is told until it is over
-        self._sink.troubled(self._source, next(iter(self._errors.values()), None))
+            self._errors[endpoint] = error  # in the order of their first failure: the one reported stays until it ends
+        self._sink.on_source_health(self._source, next(iter(self._errors.values()), None))
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointPoller:
-    """How one source asks. `remedy`: what people can do where there is no answer at all."""
+class PolledSource:
+    """A source that polls a metadata server. `server`: its name in messages; `remedy`: what to do if it is silent."""
 
-    source: str
-    server: str
-    remedy: str
-    questions: Sequence[PolledEndpoint]
-    clock: Callable[[], ClockReading] = read_clocks
-    retry_cap_s: float = RETRY_CAP_S
+    def __init__(
+        self,
+        name: str,
+        server: str,
+        remedy: str,
+        endpoints: Sequence[PolledEndpoint],
+        *,
+        shortest_s: float | None = None,
+        clock: Callable[[], ClockReading] = read_clocks,
+        retry_cap_s: float = RETRY_CAP_S,
+    ) -> None:
+        self.name = name
+        self.shortest_s = shortest_s
+        self._server = server
+        self._remedy = remedy
+        self._endpoints = endpoints
+        self._clock = clock
+        self._retry_cap_s = retry_cap_s
 
-    async def run(self, sink: NoticeSink) -> None:
-        """Asks all questions, side by side, until cancelled."""
-        heard, troubles = Heard(self.source, sink), EndpointErrors(self.source, sink)
+    async def watch(self, sink: NoticeSink) -> None:
+        """Polls all endpoints, side by side, until cancelled."""
+        errors = EndpointErrors(self.name, sink)
         async with asyncio.TaskGroup() as group:
-            for question in self.questions:
-                group.create_task(self._repeat(question, heard, troubles))
+            for endpoint in self._endpoints:
+                group.create_task(self._poll(endpoint, sink, errors))
 
-    async def _repeat(self, question: PolledEndpoint, heard: Heard, troubles: EndpointErrors) -> None:
+    async def acknowledge(self, id: str) -> None:
+        """Does nothing: most providers do not wait."""
+
+    async def _poll(self, endpoint: PolledEndpoint, sink: NoticeSink, errors: EndpointErrors) -> None:
         loop = asyncio.get_running_loop()
         failures = 0
         while True:
-            asked_at = loop.time()
-            error = await self._ask(question, heard)
-            troubles.record(question.name, error)
+            began_at = loop.time()
+            error = await self._fetch_once(endpoint, sink)
+            errors.record(endpoint.name, error)
             failures = 0 if error is None else failures + 1
-            next_at = asked_at + retry_s(question.every_s, failures, self.retry_cap_s)
+            next_at = began_at + retry_s(endpoint.every_s, failures, self._retry_cap_s)
             await asyncio.sleep(max(0.0, next_at - loop.time()))
 
-    async def _ask(self, question: PolledEndpoint, heard: Heard) -> str | None:
-        """Asks once and passes on what was heard; gives what went wrong."""
-        cannot = f"cannot ask the {self.server} metadata server for {question.what}"
+    async def _fetch_once(self, endpoint: PolledEndpoint, sink: NoticeSink) -> str | None:
+        """Reports what the endpoint says; returns the error, None if there was none."""
+        cannot = f"cannot ask the {self._server} metadata server for {endpoint.what}"
         try:
-            reading = await question.ask()
-            heard.hear(question.name, reading, self.clock())
+            report = await endpoint.fetch()
+            sink.on_report(self.name, endpoint.name, report, self._clock())
         except MetadataError as error:
-            return f"{cannot}: {error}; {self.remedy}"
+            return f"{cannot}: {error}; {self._remedy}"
         except ParseError as error:
-            return f"{cannot}: {error}; notices from it are not understood, so report this answer"
-        except Exception as error:  # a source has to outlive whatever it meets, and the host's others with it
-            log.exception("notices.failed", source=self.source, question=question.name)
-            return f"{cannot}: an error of stepkeeper's own ({error!r:.200}); the log has the story, so report it"
-        if reading.problem:
-            return f"{cannot}: {reading.problem}; what else it said was understood"
+            return f"{cannot}: {error}; its notices are not understood, please report this answer"
+        except Exception as error:  # a bug must stop neither this source nor the others of this host
+            log.exception("notices.failed", source=self.name, endpoint=endpoint.name)
+            return f"{cannot}: internal error {error!r:.200}; the log has the traceback, please report it"
+        if report.problem:
+            return f"{cannot}: {report.problem}; the rest of its answer was understood"
         return None
 
 
 def retry_s(every_s: float, failures: int, cap_s: float = RETRY_CAP_S) -> float:
-    """How long after the start of a try the next one begins: doubled by each failure up to `cap_s`, with jitter.
+    """How long after the start of a request the next one begins: doubled by each failure up to `cap_s`, with jitter.
 
     Never less than `every_s`.
     """
@@ -108,14 +121,14 @@ def retry_s(every_s: float, failures: int, cap_s: float = RETRY_CAP_S) -> float:
 
 
 def parse_response(
-    answer: MetadataResponse, read: Callable[[bytes], NoticeReport], none: Container[int] = (404,)
+    response: MetadataResponse, parse: Callable[[bytes], NoticeReport], none: Container[int] = (404,)
 ) -> NoticeReport:
-    """What an answer says: 200 is read, the statuses in `none` say that nothing will happen, others say nothing.
+    """What a response says: status 200 is parsed, the statuses in `none` say that nothing is going to happen.
 
-    Raises MetadataError for those, and what `read` raises.
+    Raises MetadataError for any other status, and what `parse` raises.
     """
-    if answer.status in none:
+    if response.status in none:
         return NO_NOTICES
-    if answer.status != 200:
-        raise status_error(answer)
-    return read(answer.body)
+    if response.status != 200:
+        raise status_error(response)
+    return parse(response.body)

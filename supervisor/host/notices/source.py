@@ -1,21 +1,20 @@
-"""What a source of notices is, and whom it tells."""
+"""What a source of notices is, and the sink that it reports to."""
 
+import time
+from datetime import UTC, datetime
 from typing import Protocol
 
-from supervisor.core.notices.notice import Notice
+from supervisor.core.notices.notice import ClockReading, NoticeReport
 
 
 class NoticeSink(Protocol):
-    """Whom a source tells; called from the event loop's thread. None of these raises."""
+    """Receives what sources see; called from the event loop's thread. Neither method raises."""
 
-    def received(self, notice: Notice) -> None:
-        """A notice is there, for the first time, again, or with another deadline; telling it twice does no harm."""
+    def on_report(self, source: str, endpoint: str, report: NoticeReport, now: ClockReading) -> None:
+        """Everything that one endpoint of a source says at `now`; repeating it does no harm."""
 
-    def withdrawn(self, source: str, id: str) -> None:
-        """The notice no longer holds: cancelled, or over with the host still standing."""
-
-    def troubled(self, source: str, error: str | None) -> None:
-        """The source can't be asked at present, and why, with what to do; None: it works (again)."""
+    def on_source_health(self, source: str, error: str | None) -> None:
+        """Why the source can't be read at present, and what to do; None: it works."""
 
 
 class NoticeSource(Protocol):
@@ -30,7 +29,12 @@ class NoticeSource(Protocol):
         """The shortest warning this source gives before the host is gone (s); None if it promises none."""
 
     async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled. Never raises: what goes wrong is told to `sink.troubled`."""
+        """Reports to `sink` until cancelled. Never raises: errors go to `sink.on_source_health`."""
 
     async def acknowledge(self, id: str) -> None:
-        """Tells the provider that nothing needs to be waited for; does nothing where there is nobody to tell."""
+        """Tells the provider that it need not wait any longer; does nothing where the provider doesn't wait."""
+
+
+def read_clocks() -> ClockReading:
+    """The present moment."""
+    return ClockReading(time.monotonic(), datetime.now(UTC))

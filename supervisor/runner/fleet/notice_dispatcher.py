@@ -1,4 +1,9 @@
-"""Between the sources of notices and the programs: what holds, who is told, when a provider gets its answer."""
+"""Passes notices from their sources to the programs, and tells a provider when it need not wait any longer.
+
+Sources report what they see (a `NoticeSink`); `ActiveNotices` in the core decides what is new, changed, withdrawn or
+expired. After a change each program gets one event, if another notice is now the most severe one that concerns it: a
+program that hears nothing new does nothing. The notices are stored for the next daemon of this boot.
+"""
 
 import asyncio
 import time
@@ -13,24 +18,24 @@ from supervisor.core.notices.active import (
     ActiveNotices,
     NoticeChange,
     NoticeChangeKind,
+    RememberedNotice,
     is_more_severe,
 )
-from supervisor.core.notices.notice import Certainty, Notice
-from supervisor.core.program import events as fact
-from supervisor.core.program import outlook
+from supervisor.core.notices.notice import Certainty, ClockReading, Notice, NoticeReport
+from supervisor.core.program import events, outlook
 from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.program.runner import Runner
 from supervisor.runner.records.saves import SaveDurations
 
-TELLS_ALL_S = 5.0  # from a source's first answer until it has said what there is; all its questions are asked at once
-ACKNOWLEDGE_S = 10.0  # a metadata server answers in milliseconds or is away
+SETTLE_S = 5.0  # from a source's first answer until each of its endpoints has answered; they are all asked at once
+ACKNOWLEDGE_TIMEOUT_S = 10.0  # a metadata server answers in milliseconds, or not at all
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class SourceHealth:
-    """How a source does. `trouble`: why it can't be asked at present, None: it works."""
+    """How a source does. `error`: why it can't be read at present, None: it works."""
 
     name: str
     shortest_s: float | None
@@ -38,44 +43,42 @@ class SourceHealth:
 
 
 class NoticeDispatcher:
-    """Is told by the sources, keeps the board, and tells every program what concerns it.
-
-    `memory`: where the next daemon of this boot finds what this one heard; None: nowhere.
-    """
+    """`store`: where the next daemon of this boot finds the notices; None: nowhere."""
 
     def __init__(
         self,
         saves: SaveDurations,
         grace_s: float,
         runners: Callable[[], Mapping[str, Runner]],
-        memory: NoticeStore | None = None,
-        tells_all_s: float = TELLS_ALL_S,
+        store: NoticeStore | None = None,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._board = ActiveNotices(grace_s)
-        self._memory = memory
-        self._tells_all_s = tells_all_s
-        self._confirming: dict[str, asyncio.TimerHandle] = {}
+        self._notices = ActiveNotices(grace_s)
         self._saves = saves
         self._runners = runners
+        self._store = store
+        self._stored: list[RememberedNotice] = []
+        self._settle_s = settle_s
         self._sources: tuple[NoticeSource, ...] = ()
-        self._troubles: dict[str, str] = {}
+        self._errors: dict[str, str] = {}  # by source
         self._tasks: list[asyncio.Task[None]] = []
-        self._answers: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        saves.on_change = self._tell_saves
+        self._acknowledgements: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._settle_timers: dict[str, asyncio.TimerHandle] = {}  # by source
+        self._expiry_timer: asyncio.TimerHandle | None = None
+        saves.on_change = self._post_expected_saves
 
-    # --- for those who look ------------------------------------------------------------------------------------------
+    # --- for status and metrics ---------------------------------------------------------------------------------------
 
     @property
     def by_severity(self) -> tuple[ActiveNotice, ...]:
-        """The notices that hold, the gravest first."""
-        return self._board.by_severity
+        """The notices that hold, the most severe first."""
+        return self._notices.by_severity
 
     @property
     def source_health(self) -> tuple[SourceHealth, ...]:
-        """Every source, and how it does."""
-        return tuple(SourceHealth(each.name, each.shortest_s, self._troubles.get(each.name)) for each in self._sources)
+        """Every source, and whether it works."""
+        return tuple(SourceHealth(each.name, each.shortest_s, self._errors.get(each.name)) for each in self._sources)
 
     @property
     def shortest_s(self) -> float | None:
@@ -95,173 +98,147 @@ class NoticeDispatcher:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def watch_sources(self, sources: Iterable[NoticeSource]) -> None:
-        """Starts to listen to `sources`, knowing what an earlier daemon heard of them.
+        """Restores what an earlier daemon knew, and starts to watch `sources`.
 
-        Before programs are started: who waited for the host's fate goes on waiting.
+        Call it before programs are started: a job that waits because the host goes away has to go on waiting.
         """
         self._sources = tuple(sources)
-        self._recall()
-        self._tasks = [self._loop.create_task(self._watch(each)) for each in self._sources]
+        self._restore_notices()
+        self._tasks = [self._loop.create_task(self._watch_source(each)) for each in self._sources]
         log.info("notices.watched", sources=[each.name for each in self._sources], shortest_s=self.shortest_s)
 
     async def stop_watching(self) -> None:
-        """Stops listening; who still waits to be answered is not."""
-        tasks = [*self._tasks, *self._answers.values()]
+        """Stops all sources; providers that were not told to go ahead yet are not told any more."""
+        tasks = [*self._tasks, *self._acknowledgements.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for timer in (*self._confirming.values(), *filter(None, [self._timer])):
+        for timer in (*self._settle_timers.values(), *filter(None, [self._expiry_timer])):
             timer.cancel()
 
-    def _recall(self) -> None:
-        if self._memory is None:
-            return
-        names = {each.name for each in self._sources}
-        try:
-            found = [each for each in self._memory.load() if each.notice.source in names]
-        except NoticeStoreError as error:
-            log.error("notices.not_recalled", error=str(error), effect="a notice that still holds is acted on anew")
-            return
-        if not found:
-            return
-        log.info("notices.recalled", notices=[f"{each.notice.source} {each.notice.id}" for each in found])
-        self._board.restore(found)
-        for runner in self._runners().values():
-            self.post_current_notice(runner)
-        self._expire()
+    def post_current_notice(self, runner: Runner) -> None:
+        """Tells a new program which notice holds for it, if any."""
+        self._post_expected_saves()
+        notice = self._notices.most_severe(runner.name)
+        if notice is not None:
+            runner.post(events.NoticeReceived(notice, self._notices.is_restored(notice)))
 
-    def _keep(self) -> None:
-        if self._memory is None:
-            return
-        try:
-            self._memory.save(self._board.to_remember(each.name for each in self._sources))
-        except NoticeStoreError as error:
-            log.warning("notices.not_kept", error=str(error), effect="after a restart they are acted on anew")
-
-    async def _watch(self, source: NoticeSource) -> None:
+    async def _watch_source(self, source: NoticeSource) -> None:
         try:
             await source.watch(self)
         except Exception as error:
             log.exception("internal.failed", source=source.name)
-            self.troubled(source.name, f"stopped by a mistake of its own: {error!r}; restart the daemon, and report it")
+            self.on_source_health(
+                source.name, f"stopped by an internal error: {error!r}; restart the daemon, and report it"
+            )
 
-    def post_current_notice(self, runner: Runner) -> None:
-        """A program was taken into use: it hears what holds."""
-        self._tell_saves()
-        notice = self._board.most_severe(runner.name)
-        if notice is not None:
-            runner.post(fact.NoticeReceived(notice, self._board.is_restored(notice)))
+    # --- notices in ---------------------------------------------------------------------------------------------------
 
-    # --- what sources say (a Sink) ------------------------------------------------------------------------------------
+    def on_report(self, source: str, endpoint: str, report: NoticeReport, now: ClockReading) -> None:
+        """A source reports everything that one of its endpoints says; usually nothing has changed."""
+        self._apply_changes(self._notices.update(source, endpoint, report, now))
+        for notice in self._notices.confirmed(source):
+            self._acknowledge_when_safe(notice)
 
-    def received(self, notice: Notice, program: str | None = None) -> None:
-        """A notice is there; telling it twice does no harm. `program`: it is meant for one only."""
-        before = self._fears()
-        news = self._board.add(notice, self._loop.time(), program)
-        self._after(before, [] if news is None else [news])
-        if any((each.notice.source, each.notice.id) == (notice.source, notice.id) for each in self._board.by_severity):
-            self._answer_later(notice)
-
-    def withdrawn(self, source: str, id: str) -> None:
-        """The notice no longer holds."""
-        before = self._fears()
-        news = self._board.withdraw(source, id)
-        self._after(before, [] if news is None else [news], keeps=True)
-
-    def troubled(self, source: str, error: str | None) -> None:
-        """A source can't be asked at present; None: it works (again)."""
+    def on_source_health(self, source: str, error: str | None) -> None:
+        """A source works, or why it can't be read at present."""
         if error is None:
-            if source not in self._confirming and self._board.has_unconfirmed(source):
-                self._confirming[source] = self._loop.call_later(self._tells_all_s, self._confirm, source)
-            if self._troubles.pop(source, None) is not None:
+            if source not in self._settle_timers and self._notices.has_unconfirmed(source):
+                self._settle_timers[source] = self._loop.call_later(self._settle_s, self._withdraw_unconfirmed, source)
+            if self._errors.pop(source, None) is not None:
                 log.info("notices.source_recovered", source=source)
-        elif self._troubles.get(source) != error:
-            self._troubles[source] = error
+        elif self._errors.get(source) != error:
+            self._errors[source] = error
             log.warning("notices.source_troubled", source=source, error=error)
 
-    def _confirm(self, source: str) -> None:
-        del self._confirming[source]
-        if source in self._troubles:  # one of its questions is open; the answer to that begins this anew
-            return
-        before = self._fears()
-        self._after(before, self._board.withdraw_unconfirmed(source), keeps=True)
+    def add(self, notice: Notice, program: str | None = None) -> None:
+        """Adds a notice that the daemon itself makes: a drill, a signal. `program`: the only one that it concerns."""
+        change = self._notices.add(notice, self._loop.time(), program)
+        self._apply_changes([] if change is None else [change])
+
+    def withdraw(self, source: str, id: str) -> None:
+        """Removes a notice that was added with `add`."""
+        change = self._notices.withdraw(source, id)
+        self._apply_changes([] if change is None else [change])
+
+    def _withdraw_unconfirmed(self, source: str) -> None:
+        del self._settle_timers[source]
+        if source not in self._errors:  # else an endpoint does not answer; once it does, this begins anew
+            self._apply_changes(self._notices.withdraw_unconfirmed(source))
+
+    def _expire(self) -> None:
+        self._apply_changes(self._notices.expire(self._loop.time()))
+        self._arm_expiry()
 
     # --- what follows -------------------------------------------------------------------------------------------------
 
-    def _expire(self) -> None:
-        self._timer = None
-        before = self._fears()
-        self._after(before, self._board.expire(self._loop.time()))
+    def _apply_changes(self, changes: list[NoticeChange]) -> None:
+        for change in changes:
+            self._log_change(change)
+            if change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED):
+                task = self._acknowledgements.pop((change.notice.source, change.notice.id), None)
+                if task is not None:
+                    task.cancel()
+        if changes:
+            self._post_to_programs()
+            self._arm_expiry()
+        self._store_notices()  # after the programs were told: a daemon that dies in between tells them twice
 
-    def _fears(self) -> dict[str, Notice | None]:
-        return {name: self._board.most_severe(name) for name in self._runners()}
-
-    def _after(self, before: Mapping[str, Notice | None], news: list[NoticeChange], keeps: bool = False) -> None:
-        """`keeps`: what is to be kept is different, even if nothing is news."""
-        for each in news:
-            self._tell_log(each)
-            key = (each.notice.source, each.notice.id)
-            if (
-                each.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
-                and (answer := self._answers.pop(key, None)) is not None
-            ):
-                answer.cancel()
-        self._tell_saves()
-        for name, runner in list(self._runners().items()):
-            event = _change(before.get(name), self._board.most_severe(name))
+    def _post_to_programs(self) -> None:
+        self._post_expected_saves()
+        for runner in list(self._runners().values()):
+            event = _event_for(runner.facts.notice, self._notices.most_severe(runner.name))
             if event is not None:
                 runner.post(event)
-        if news or keeps:
-            self._keep()  # after the programs were told: who dies in between tells them twice rather than never
-        self._arm()
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        over_at = self._board.next_expiry_at()
-        self._timer = None if over_at is None else self._loop.call_at(over_at, self._expire)
-
-    def _tell_saves(self) -> None:
-        """While a notice holds, every job hears how long its save takes if all whom it concerns save at once."""
-        if not self._board.by_severity:
+    def _post_expected_saves(self) -> None:
+        """While a notice holds, tells every job how long its save takes if all jobs that it concerns save at once."""
+        if not self._notices.by_severity:
             return
         runners = self._runners()
         finishing = [
-            name for name in runners if self._board.most_severe(name) and outlook.can_flush(runners[name].facts)
+            name
+            for name, runner in runners.items()
+            if self._notices.most_severe(name) is not None and outlook.can_flush(runner.facts)
         ]
         for name, save_s in self._saves.expected_s(finishing).items():
             runner = runners.get(name)
             if runner is not None and save_s != runner.facts.save_s:
-                runner.post(fact.SavesMeasured(save_s))
+                runner.post(events.SavesMeasured(save_s))
 
-    def _answer_later(self, notice: Notice) -> None:
-        """Only a certain notice with a time is waited for by a provider; a possible one is not answered."""
-        key, source = (notice.source, notice.id), self._source(notice.source)
-        if source is None or key in self._answers:
+    def _arm_expiry(self) -> None:
+        if self._expiry_timer is not None:
+            self._expiry_timer.cancel()
+        expires_at = self._notices.next_expiry_at()
+        self._expiry_timer = None if expires_at is None else self._loop.call_at(expires_at, self._expire)
+
+    def _acknowledge_when_safe(self, notice: Notice) -> None:
+        """A provider waits only for a certain notice with a deadline; a possible one is not acknowledged."""
+        key = (notice.source, notice.id)
+        source = next((each for each in self._sources if each.name == notice.source), None)
+        if source is None or key in self._acknowledgements:
             return
         if notice.certainty is Certainty.CERTAIN and notice.deadline_at is not None:
-            self._answers[key] = self._loop.create_task(self._answer(source, notice.id))
+            self._acknowledgements[key] = self._loop.create_task(self._acknowledge(source, notice.id))
 
-    async def _answer(self, source: NoticeSource, id: str) -> None:
-        """Tells the provider once no job has anything to lose any more."""
+    async def _acknowledge(self, source: NoticeSource, id: str) -> None:
+        """Waits until no job has anything to lose, then tells the provider."""
         for runner in list(self._runners().values()):
-            await runner.wait_until(partial(_nothing_to_lose, runner))
+            await runner.wait_until(partial(_has_nothing_to_lose, runner))
         try:
-            await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_S)
-        except Exception as error:  # noqa: BLE001 - the host goes anyway, only later
+            await asyncio.wait_for(source.acknowledge(id), ACKNOWLEDGE_TIMEOUT_S)
+        except Exception as error:  # noqa: BLE001 - the host goes away anyway, only later
             log.warning("notice.not_acknowledged", source=source.name, id=id, error=repr(error))
         else:
             log.info("notice.acknowledged", source=source.name, id=id)
 
-    def _source(self, name: str) -> NoticeSource | None:
-        return next((each for each in self._sources if each.name == name), None)
-
-    def _tell_log(self, news: NoticeChange) -> None:
-        notice = news.notice
+    def _log_change(self, change: NoticeChange) -> None:
+        notice = change.notice
         deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - self._loop.time(), 1)
-        tell = log.info if news.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED) else log.warning
-        tell(
-            f"notice.{news.kind}",
+        is_over = change.kind in (NoticeChangeKind.WITHDRAWN, NoticeChangeKind.EXPIRED)
+        write = log.info if is_over else log.warning
+        write(
+            f"notice.{change.kind}",
             source=notice.source,
             id=notice.id,
             kind=str(notice.kind),
@@ -270,22 +247,56 @@ class NoticeDispatcher:
             text=notice.text,
         )
 
+    # --- across daemons -----------------------------------------------------------------------------------------------
 
-def _nothing_to_lose(runner: Runner) -> bool | None:
-    return outlook.has_nothing_to_lose(runner.facts) or None
+    def _restore_notices(self) -> None:
+        if self._store is None:
+            return
+        names = {each.name for each in self._sources}
+        try:
+            found = [each for each in self._store.load() if each.notice.source in names]
+        except NoticeStoreError as error:
+            log.error("notices.not_recalled", error=str(error), effect="jobs act again on a notice that still holds")
+            return
+        if not found:
+            return
+        log.info("notices.recalled", notices=[f"{each.notice.source} {each.notice.id}" for each in found])
+        self._notices.restore(found)
+        self._stored = self._to_remember()
+        for runner in self._runners().values():
+            self.post_current_notice(runner)
+        self._expire()
+
+    def _store_notices(self) -> None:
+        remembered = self._to_remember()
+        if self._store is None or remembered == self._stored:
+            return
+        try:
+            self._store.save(remembered)
+        except NoticeStoreError as error:
+            log.warning("notices.not_kept", error=str(error), effect="after a restart jobs act on them again")
+        self._stored = remembered
+
+    def _to_remember(self) -> list[RememberedNotice]:
+        return self._notices.to_remember(each.name for each in self._sources)
 
 
 def deadline_wall_at(notice: Notice, now: float) -> float | None:
-    """The deadline as Unix time, for people; None: the source says no time. `now`: monotonic seconds."""
+    """The deadline as Unix time, for people; None: the source gives no time. `now`: monotonic seconds."""
     return None if notice.deadline_at is None else time.time() + notice.deadline_at - now
 
 
-def _change(before: Notice | None, after: Notice | None) -> fact.Event | None:
-    """What a program is to hear; None: nothing that decides for it is different."""
+def _event_for(before: Notice | None, after: Notice | None) -> events.Event | None:
+    """The event for a program whose notice was `before` and is now `after`; None if it is the same."""
     if after == before:
         return None
     if after is None:
-        return fact.NoticeEnded()
-    if before is not None and (before.source, before.id, before.certainty) == (after.source, after.id, after.certainty):
-        return fact.NoticeChanged(after)
-    return fact.NoticeReceived(after) if is_more_severe(after, before) else fact.NoticeChanged(after)
+        return events.NoticeEnded()
+    is_same = before is not None and (before.source, before.id) == (after.source, after.id)
+    if is_same and before is not None and before.certainty == after.certainty:
+        return events.NoticeChanged(after)
+    return events.NoticeReceived(after) if is_more_severe(after, before) else events.NoticeChanged(after)
+
+
+def _has_nothing_to_lose(runner: Runner) -> bool | None:
+    return outlook.has_nothing_to_lose(runner.facts) or None

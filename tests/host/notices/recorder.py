@@ -1,48 +1,47 @@
-"""A sink that remembers, and lets a test wait for what it hears."""
+"""A sink that remembers what changed, and lets a test wait for it."""
 
 import asyncio
 from collections.abc import Callable
 
-from supervisor.core.notices.notice import Notice
+from supervisor.core.notices.active import ActiveNotices, NoticeChangeKind
+from supervisor.core.notices.notice import ClockReading, Notice, NoticeReport
 from supervisor.host.notices.source import NoticeSource
 
 PATIENCE_S = 30.0  # an event that does not come in so long does not come
+GRACE_S = 1e9  # nothing expires
 
 
 class Recorder:
-    """Whom a source tells in these tests. `active`: the notices that hold, by id. `told`: everything, in order."""
+    """What a source reports in these tests. `active`: the notices that hold, by id."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, object]] = []
+        self._notices = ActiveNotices(GRACE_S)
         self.received_all: list[Notice] = []
         self.withdrawn_ids: list[str] = []
         self.active: dict[str, Notice] = {}
         self.errors: list[str] = []
-        self.trouble: str | None = None
+        self.error: str | None = None
         self.answers = 0
         self._changed = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
     # --- the sink ---------------------------------------------------------------------------------------------------
 
-    def received(self, notice: Notice) -> None:
-        """Remembers a notice."""
-        self.told.append(("received", notice))
-        self.received_all.append(notice)
-        self.active[notice.id] = notice
-        self._changed.set()
+    def on_report(self, source: str, endpoint: str, report: NoticeReport, now: ClockReading) -> None:
+        """Remembers what the report changes."""
+        for change in self._notices.update(source, endpoint, report, now):
+            notice = change.notice
+            if change.kind is NoticeChangeKind.WITHDRAWN:
+                self.withdrawn_ids.append(notice.id)
+                self.active.pop(notice.id)
+            else:
+                self.received_all.append(notice)
+                self.active[notice.id] = notice
+            self._changed.set()
 
-    def withdrawn(self, source: str, id: str) -> None:
-        """Remembers that one does not hold any more."""
-        self.told.append(("withdrawn", id))
-        self.withdrawn_ids.append(id)
-        self.active.pop(id)
-        self._changed.set()
-
-    def troubled(self, source: str, error: str | None) -> None:
-        """Remembers how the source does."""
-        self.told.append(("troubled", error))
-        self.trouble = error
+    def on_source_health(self, source: str, error: str | None) -> None:
+        """Remembers whether the source works."""
+        self.error = error
         if error is None:
             self.answers += 1
         else:

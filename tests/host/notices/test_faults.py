@@ -86,11 +86,11 @@ async def test_fault_is_told_and_what_comes_after_it_is_heard(
     await server.raise_fault(fault)
 
     heard.watch(case.source(server.base))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     told_meanwhile = list(heard.received_all)
     await server.cure()
     await heard.the_notice()
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
 
     assert told_meanwhile == []
     assert all("cannot ask the" in error and ";" in error for error in heard.errors)
@@ -104,12 +104,12 @@ async def test_fault_takes_no_notice_back(name: str, fault: Fault, server: Metad
     await case.take_away(server)
     heard.watch(case.source(server.base))
     notice = await heard.the_notice()
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
 
     await server.raise_fault(fault)
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     await server.cure()
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
     await heard.more_answers()
 
     assert heard.withdrawn_ids == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.host.notices.announcement import ClockReading, NoticeReport
+from supervisor.core.notices.notice import ClockReading, NoticeReport
 from supervisor.host.notices.clouds.alibaba import read_termination
 from supervisor.host.notices.clouds.aws import (
     read_autoscaling,

@@ -5,22 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.notices.clouds.detect import (
-    AZURE_ASSET_TAG,
-    Cloud,
-    detect,
-    has_gpu,
+from supervisor.host.notices.clouds.azure import AZURE_ASSET_TAG
+from supervisor.host.notices.clouds.firmware import Firmware
+from supervisor.host.notices.clouds.google import has_gpu
+from supervisor.host.notices.sources import (
+    NAMES,
+    NoticeSettings,
+    UnknownSourceError,
+    automatic_names,
+    detect_cloud,
+    make_sources,
 )
-from supervisor.host.notices.settings import NoticeSettings
-from supervisor.host.notices.sources import NAMES, UnknownSourceError, automatic, sources
 
-FIRMWARE: dict[str, tuple[dict[str, str], Cloud | None]] = {
-    "aws nitro": ({"sys_vendor": "Amazon EC2", "product_name": "p4d.24xlarge"}, Cloud.AWS),
-    "aws xen": ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, Cloud.AWS),
-    "google": ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, Cloud.GOOGLE),
-    "azure": ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": AZURE_ASSET_TAG}, Cloud.AZURE),
+FIRMWARE: dict[str, tuple[dict[str, str], str | None]] = {
+    "aws nitro": ({"sys_vendor": "Amazon EC2", "product_name": "p4d.24xlarge"}, "aws"),
+    "aws xen": ({"sys_vendor": "Xen", "bios_version": "4.11.amazon"}, "aws"),
+    "google": ({"sys_vendor": "Google", "product_name": "Google Compute Engine"}, "google"),
+    "azure": ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": AZURE_ASSET_TAG}, "azure"),
     "hyper-v at home": ({"sys_vendor": "Microsoft Corporation", "chassis_asset_tag": "1234"}, None),
-    "alibaba": ({"sys_vendor": "Alibaba Cloud", "product_name": "Alibaba Cloud ECS"}, Cloud.ALIBABA),
+    "alibaba": ({"sys_vendor": "Alibaba Cloud", "product_name": "Alibaba Cloud ECS"}, "alibaba"),
     "bare metal": ({"sys_vendor": "Supermicro", "product_name": "SYS-4029GP"}, None),
     "xen at home": ({"sys_vendor": "Xen", "bios_version": "4.11"}, None),
     "no firmware": ({}, None),
@@ -45,45 +48,46 @@ def sysfs(root: Path, firmware: dict[str, str], pci: tuple[str, ...] = ()) -> Pa
 def test_cloud_is_recognised_by_its_firmware(host: str, tmp_path: Path) -> None:
     firmware, cloud = FIRMWARE[host]
 
-    assert detect(sysfs(tmp_path, firmware)) is cloud
+    assert detect_cloud(Firmware(sysfs(tmp_path, firmware))) == cloud
 
 
 def test_tpu_tells_of_google_where_the_firmware_is_hidden(tmp_path: Path) -> None:
-    assert detect(sysfs(tmp_path, {}, pci=("0x8086", "0x1ae0"))) is Cloud.GOOGLE
+    assert detect_cloud(Firmware(sysfs(tmp_path, {}, pci=("0x8086", "0x1ae0")))) == "google"
 
 
 def test_gpu_is_seen_on_the_bus(tmp_path: Path) -> None:
-    assert has_gpu(sysfs(tmp_path / "with", {}, pci=("0x10de",)))
-    assert not has_gpu(sysfs(tmp_path / "without", {}, pci=("0x8086",)))
+    assert has_gpu(Firmware(sysfs(tmp_path / "with", {}, pci=("0x10de",))))
+    assert not has_gpu(Firmware(sysfs(tmp_path / "without", {}, pci=("0x8086",))))
 
 
 def test_automatic_is_files_the_cloud_and_logind_where_it_runs(tmp_path: Path) -> None:
-    root, seats, bus = sysfs(tmp_path / "sys", FIRMWARE["azure"][0]), tmp_path / "seats", tmp_path / "bus"
+    firmware = Firmware(sysfs(tmp_path / "sys", FIRMWARE["azure"][0]))
+    seats, bus = tmp_path / "seats", tmp_path / "bus"
 
-    assert automatic(root, seats, bus) == ("file", "azure")
+    assert automatic_names(firmware, seats, bus) == ("file", "azure")
     seats.mkdir()  # a container may have the folder, and no bus
-    assert automatic(root, seats, bus) == ("file", "azure")
+    assert automatic_names(firmware, seats, bus) == ("file", "azure")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(bus))
-        assert automatic(root, seats, bus) == ("file", "azure", "logind")
+        assert automatic_names(firmware, seats, bus) == ("file", "azure", "logind")
 
 
 def test_every_name_gives_the_source_of_that_name(tmp_path: Path) -> None:
-    chosen = sources(NAMES, NoticeSettings(tmp_path))
+    chosen = make_sources(NAMES, NoticeSettings(tmp_path))
 
     assert tuple(each.name for each in chosen) == NAMES
 
 
 def test_source_named_twice_is_made_once(tmp_path: Path) -> None:
-    assert [each.name for each in sources(("file", "aws", "file"), NoticeSettings(tmp_path))] == ["file", "aws"]
+    assert [each.name for each in make_sources(("file", "aws", "file"), NoticeSettings(tmp_path))] == ["file", "aws"]
 
 
 def test_unknown_name_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
     with pytest.raises(UnknownSourceError, match="did you mean 'google'"):
-        sources(("gogle",), NoticeSettings(tmp_path))
+        make_sources(("gogle",), NoticeSettings(tmp_path))
 
 
 def test_settings_reach_the_sources(tmp_path: Path) -> None:
-    (google,) = sources(("google",), NoticeSettings(tmp_path, google_preemption_notice_s=120))
+    (google,) = make_sources(("google",), NoticeSettings(tmp_path, google_preemption_notice_s=120))
 
     assert google.shortest_s == 150.0

@@ -1,4 +1,4 @@
-"""Between a source and the programs: who hears what, and when a provider gets its answer."""
+"""From a source to the programs: which program gets what, and when a provider is told to go ahead."""
 
 import asyncio
 import os
@@ -10,9 +10,9 @@ import pytest
 
 from supervisor.config import load_config
 from supervisor.core.notices.active import RememberedNotice
-from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
+from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
 from supervisor.core.program.facts import State
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.source import NoticeSink, read_clocks
 from supervisor.host.notices.store import NoticeStore
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.notice_dispatcher import NoticeDispatcher
@@ -33,7 +33,7 @@ class Provider:
     def __init__(self) -> None:
         self.sink: asyncio.Future[NoticeSink] = asyncio.get_running_loop().create_future()
         self.acknowledged = asyncio.Event()
-        self.answered: list[str] = []
+        self.acknowledged_ids: list[str] = []
         self.breaks = False
 
     async def watch(self, sink: NoticeSink) -> None:
@@ -43,13 +43,17 @@ class Provider:
         await asyncio.Event().wait()
 
     async def acknowledge(self, id: str) -> None:
-        self.answered.append(id)
+        self.acknowledged_ids.append(id)
         self.acknowledged.set()
 
 
-def notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN, id: str = "1") -> Notice:
-    deadline_at = asyncio.get_running_loop().time() + in_s
-    return Notice("provider", id, NoticeKind.PREEMPTION, certainty, deadline_at, is_cancellable=True, text="")
+def raw_notice(in_s: float = HOUR_S, certainty: Certainty = Certainty.CERTAIN, id: str = "1") -> RawNotice:
+    return RawNotice(id, id, NoticeKind.PREEMPTION, certainty, None, in_s, is_cancellable=True, text="")
+
+
+def report(sink: NoticeSink, *notices: RawNotice, now: ClockReading | None = None) -> None:
+    """Reports that these notices hold, and no others."""
+    sink.on_report("provider", "events", NoticeReport(notices), now or read_clocks())
 
 
 @pytest.fixture
@@ -81,7 +85,7 @@ async def training(programs: Programs, name: str) -> None:
     await asyncio.wait_for(runner.wait_until(lambda: (runner.executor.training.step or 0) > 2 or None), PATIENCE_S)
 
 
-async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_and_the_worker_has_left(
+async def test_provider_is_acknowledged_once_the_last_checkpoint_is_there_and_the_worker_has_left(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, f"notice_margin = {2 * HOUR_S:g}", STEPS=1_000_000, EVERY=1_000_000))
@@ -89,7 +93,7 @@ async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_an
     await made.start_all()
     await training(made, "count")
 
-    sink.received(notice())
+    report(sink, raw_notice())
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
     runner = made.runners["count"]
@@ -98,7 +102,7 @@ async def test_the_provider_gets_its_answer_once_the_last_checkpoint_is_there_an
     await notices.stop_watching()
 
 
-async def test_a_provider_waits_in_vain_while_a_job_trains_on_with_time_left(
+async def test_provider_is_not_acknowledged_while_a_job_trains_on_with_time_left(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
@@ -106,40 +110,42 @@ async def test_a_provider_waits_in_vain_while_a_job_trains_on_with_time_left(
     await made.start_all()
     await training(made, "count")
 
-    sink.received(notice())
+    report(sink, raw_notice())
     runner = made.runners["count"]
     await asyncio.wait_for(runner.wait_until(lambda: runner.executor.training.checkpoint), PATIENCE_S)
 
     assert not provider.acknowledged.is_set()
     assert runner.state is not State.BACKOFF
-    sink.withdrawn("provider", "1")
+    report(sink)
     assert runner.facts.notice is None
     await notices.stop_watching()
 
 
-async def test_a_possible_notice_is_not_answered_until_it_is_certain(
+async def test_possible_notice_is_not_acknowledged_until_it_is_certain(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
     notices, sink = await listen(made, provider := Provider())
 
-    sink.received(notice(certainty=Certainty.POSSIBLE, id="hint"))
-    sink.received(notice(id="sure"))
+    report(sink, raw_notice(certainty=Certainty.POSSIBLE, id="hint"), raw_notice(id="sure"))
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
-    assert provider.answered == ["sure"]
+    assert provider.acknowledged_ids == ["sure"]
 
     provider.acknowledged.clear()
-    sink.received(notice(id="hint"))
+    report(sink, raw_notice(id="hint"), raw_notice(id="sure"))
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
-    assert provider.answered == ["sure", "hint"]
+    assert provider.acknowledged_ids == ["sure", "hint"]
     await notices.stop_watching()
 
 
-async def test_a_program_that_an_update_adds_hears_what_holds(tmp_path: Path, programs: Callable[[str], Programs]):
+async def test_program_added_by_an_update_gets_the_notice_that_holds(
+    tmp_path: Path, programs: Callable[[str], Programs]
+):
     made = programs(job("count", tmp_path, "autostart = false"))
     notices, sink = await listen(made, Provider())
     made.on_program_added = notices.post_current_notice
-    sink.received(told := notice(10.0))
+    now = read_clocks()
+    report(sink, raw := raw_notice(10.0), now=now)
     conf = tmp_path / "test.conf"
     conf.write_text(conf.read_text() + job("late", tmp_path))
     await made.reread()
@@ -147,74 +153,75 @@ async def test_a_program_that_an_update_adds_hears_what_holds(tmp_path: Path, pr
     await made.update()
 
     late = made.runners["late"]
-    assert late.facts.notice == told
+    assert late.facts.notice == raw.to_notice("provider", now)
     assert (late.state, late.executor.pid) == (State.BACKOFF, None)
     await notices.stop_watching()
 
 
-async def test_the_same_notice_twice_acts_once_and_a_moved_one_moves(
+async def test_repeated_notice_flushes_once_and_a_moved_deadline_moves(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, STEPS=1_000_000, EVERY=1_000_000))
     notices, sink = await listen(made, Provider())
     await made.start_all()
     await training(made, "count")
-    runner, told = made.runners["count"], notice()
+    runner, raw, now = made.runners["count"], raw_notice(), read_clocks()
 
-    sink.received(told)
+    report(sink, raw, now=now)
     asked = runner.facts.flushes_requested
-    sink.received(told)
-    sink.received(replace(told, deadline_at=told.deadline_at + 100.0))
+    report(sink, raw)
+    report(sink, replace(raw, warning_s=HOUR_S + 100.0), now=now)
 
     assert runner.facts.flushes_requested == asked == 1
     assert runner.facts.notice is not None
-    assert runner.facts.notice.deadline_at == told.deadline_at + 100.0
+    assert runner.facts.notice.deadline_at == now.monotonic_at + HOUR_S + 100.0
     await notices.stop_watching()
 
 
-async def test_what_an_earlier_daemon_heard_holds_until_its_source_has_said_all_it_has_to_say(
+async def test_restored_notice_holds_until_all_endpoints_of_its_source_have_answered(
     tmp_path: Path, programs: Callable[[str], Programs]
 ):
     made = programs(job("count", tmp_path, "autostart = false"))
-    runner, memory = made.runners["count"], NoticeStore(tmp_path)
-    told = notice()
-    memory.save([RememberedNotice(told, 0.0, is_expired=False)])
-    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, memory, tells_all_s=0.05)
+    runner, store = made.runners["count"], NoticeStore(tmp_path)
+    told = raw_notice().to_notice("provider", read_clocks())
+    store.save([RememberedNotice(told, 0.0, is_expired=False)])
+    notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, store, settle_s=0.05)
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
     assert runner.facts.notice == told, "before anybody was asked"
 
-    sink.troubled("provider", None)
-    sink.troubled("provider", "one of its questions times out")
+    sink.on_source_health("provider", None)
+    sink.on_source_health("provider", "one of its questions times out")
     await asyncio.sleep(0.2)  # longer than it would take to take it back
     assert runner.facts.notice == told
 
-    sink.troubled("provider", None)
+    sink.on_source_health("provider", None)
     await asyncio.wait_for(runner.wait_until(lambda: runner.facts.notice is None or None), PATIENCE_S)
-    assert memory.load() == []
+    assert store.load() == []
     await notices.stop_watching()
 
 
-async def test_a_provider_is_answered_by_the_daemon_it_tells_again(tmp_path: Path, programs: Callable[[str], Programs]):
+async def test_provider_is_acknowledged_by_the_next_daemon_once_it_reports_again(
+    tmp_path: Path, programs: Callable[[str], Programs]
+):
     made = programs(job("count", tmp_path, "autostart = false"))
-    told = notice()
+    raw = raw_notice()
+    told = raw.to_notice("provider", read_clocks())
     NoticeStore(tmp_path).save([RememberedNotice(told, 0.0, is_expired=False)])
     notices = NoticeDispatcher(SaveDurations(), 60.0, lambda: made.runners, NoticeStore(tmp_path))
     provider = Provider()
     notices.watch_sources([provider])
     sink = await asyncio.wait_for(provider.sink, PATIENCE_S)
 
-    sink.received(told)
+    report(sink, raw)
 
     await asyncio.wait_for(provider.acknowledged.wait(), PATIENCE_S)
-    assert provider.answered == [told.id]
+    assert provider.acknowledged_ids == [told.id]
     await notices.stop_watching()
 
 
-async def test_a_source_that_breaks_is_told_of_and_the_others_go_on(
-    tmp_path: Path, programs: Callable[[str], Programs]
-):
+async def test_source_that_fails_is_in_error_and_the_others_go_on(tmp_path: Path, programs: Callable[[str], Programs]):
     made = programs(job("count", tmp_path, "autostart = false"))
     broken, works = Provider(), Provider()
     broken.breaks, broken.name = True, "broken"
@@ -224,9 +231,9 @@ async def test_a_source_that_breaks_is_told_of_and_the_others_go_on(
 
     sink = await asyncio.wait_for(works.sink, PATIENCE_S)
     assert {each.name: each.error is None for each in notices.source_health} == {"broken": False, "provider": True}
-    sink.troubled("provider", "cannot ask it: timed out")
+    sink.on_source_health("provider", "cannot ask it: timed out")
     assert notices.source_health[1].error == "cannot ask it: timed out"
-    sink.troubled("provider", None)
+    sink.on_source_health("provider", None)
     assert notices.source_health[1].error is None
     assert notices.shortest_s == 30.0
     await notices.stop_watching()

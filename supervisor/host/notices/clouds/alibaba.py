@@ -2,24 +2,21 @@
 
 from collections.abc import Callable
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
 from supervisor.host.notices.parsing import rfc3339, stamp, text
-from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
+from supervisor.host.notices.source import read_clocks
 
 BASE = "http://100.100.100.200"
 TERMINATION = "/latest/meta-data/instance/spot/termination-time"
 EVERY_S = 5.0  # as Alibaba advises
-LEAD_S = 300.0
+WARNING_S = 300.0
 
 
-class AlibabaSource:
+class AlibabaSource(PolledSource):
     """The metadata service of an ECS instance. `base` differs only in tests."""
-
-    name = "alibaba"
-    shortest_s: float | None = LEAD_S
 
     def __init__(
         self,
@@ -31,28 +28,27 @@ class AlibabaSource:
         clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
         self._token = MetadataToken(MetadataClient(base, timeout_s=timeout_s), "X-aliyun-ecs-metadata-token")
-        self._poller = EndpointPoller(
-            source=self.name,
+        super().__init__(
+            "alibaba",
             server="ECS",
-            remedy="look whether the instance's metadata service is on, or take alibaba out of notices",
-            questions=(PolledEndpoint("spot", "the release of spot instances", poll_s or EVERY_S, self._ask_spot),),
+            remedy="check that the instance's metadata service is enabled, or remove alibaba from notices",
+            endpoints=(PolledEndpoint("spot", "the release of spot instances", poll_s or EVERY_S, self._fetch_spot),),
+            shortest_s=WARNING_S,
             clock=clock,
             retry_cap_s=retry_cap_s,
         )
 
-    async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled."""
-        await self._poller.run(sink)
-
-    async def acknowledge(self, id: str) -> None:
-        """Nobody waits for us."""
-
-    async def _ask_spot(self) -> NoticeReport:
+    async def _fetch_spot(self) -> NoticeReport:
         return parse_response(await self._token.get(TERMINATION), read_termination)
 
 
+def is_this_host(firmware: Firmware) -> bool:
+    """Whether the firmware says that this is an ECS instance."""
+    return firmware.dmi("sys_vendor") == "Alibaba Cloud" or firmware.dmi("product_name").startswith("Alibaba Cloud")
+
+
 def read_termination(body: bytes) -> NoticeReport:
-    """The time in `spot/termination-time`. Raises ReadingError."""
+    """The time in `spot/termination-time`. Raises ParseError."""
     gone = rfc3339(text(body))
     return NoticeReport(
         (
@@ -62,7 +58,7 @@ def read_termination(body: bytes) -> NoticeReport:
                 kind=NoticeKind.PREEMPTION,
                 certainty=Certainty.CERTAIN,
                 gone_wall_at=gone,
-                warning_s=LEAD_S,
+                warning_s=WARNING_S,
                 is_cancellable=False,
                 text=f"Alibaba Cloud will release this spot instance at {stamp(gone)}",
             ),

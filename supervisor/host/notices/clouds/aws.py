@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
 from supervisor.host.notices.parsing import (
     ParseError,
@@ -18,8 +18,8 @@ from supervisor.host.notices.parsing import (
     text,
     word,
 )
-from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
+from supervisor.host.notices.source import read_clocks
 
 BASE = "http://169.254.169.254"
 SPOT = "/latest/meta-data/spot/instance-action"
@@ -29,17 +29,21 @@ AUTOSCALING = "/latest/meta-data/autoscaling/target-lifecycle-state"
 
 SPOT_EVERY_S = 2.0  # AWS advises 5 s; 2 s, as its own node termination handler asks, gives 3 s more to train
 SLOW_EVERY_S = 30.0  # scheduled events come hours ahead
-SPOT_LEAD_S = 120.0
-SCHEDULED_LEAD_S = 30 * 86400.0  # they come hours to days ahead; this only bounds a nonsense date
-_SPOT_ACTIONS = {"terminate": SPOT_LEAD_S, "stop": SPOT_LEAD_S, "hibernate": 0.0}  # hibernation starts with the notice
+SPOT_WARNING_S = 120.0
+SCHEDULED_WARNING_S = 30 * 86400.0  # they come hours to days ahead; this only bounds a nonsense date
+_SPOT_ACTIONS = {
+    "terminate": SPOT_WARNING_S,
+    "stop": SPOT_WARNING_S,
+    "hibernate": 0.0,
+}  # hibernation starts with the notice
 _LIFECYCLE_STATES = ("InService", "Standby", "Detached", "Pending", "EnteringStandby")
 
 
-class AwsSource:
-    """The metadata service of an EC2 instance. `base` differs only in tests."""
+class AwsSource(PolledSource):
+    """The metadata service of an EC2 instance. `base` differs only in tests.
 
-    name = "aws"
-    shortest_s: float | None = SPOT_LEAD_S
+    Nothing is acknowledged: completing a lifecycle hook takes rights that a daemon on the host should not have.
+    """
 
     def __init__(
         self,
@@ -52,41 +56,44 @@ class AwsSource:
     ) -> None:
         self._token = MetadataToken(MetadataClient(base, timeout_s=timeout_s), "X-aws-ec2-metadata-token")
         fast_s, slow_s = poll_s or SPOT_EVERY_S, poll_s or SLOW_EVERY_S
-        self._poller = EndpointPoller(
-            source=self.name,
+        super().__init__(
+            "aws",
             server="EC2",
-            remedy="look whether the instance's metadata service is on, with a hop limit of 2 if this is a container, "
-            "or take aws out of notices",
-            questions=(
-                PolledEndpoint("spot", "spot interruptions", fast_s, self._ask(SPOT, read_spot)),
-                PolledEndpoint("rebalance", "rebalance recommendations", fast_s, self._ask(REBALANCE, read_rebalance)),
+            remedy="check that the instance's metadata service is enabled, with a hop limit of 2 for a container, or "
+            "remove aws from notices",
+            endpoints=(
+                PolledEndpoint("spot", "spot interruptions", fast_s, self._fetcher(SPOT, read_spot)),
                 PolledEndpoint(
-                    "autoscaling", "the Auto Scaling state", fast_s, self._ask(AUTOSCALING, read_autoscaling)
+                    "rebalance", "rebalance recommendations", fast_s, self._fetcher(REBALANCE, read_rebalance)
                 ),
-                PolledEndpoint("scheduled", "scheduled events", slow_s, self._ask(SCHEDULED, read_scheduled, none=())),
+                PolledEndpoint(
+                    "autoscaling", "the Auto Scaling state", fast_s, self._fetcher(AUTOSCALING, read_autoscaling)
+                ),
+                PolledEndpoint(
+                    "scheduled", "scheduled events", slow_s, self._fetcher(SCHEDULED, read_scheduled, none=())
+                ),
             ),
+            shortest_s=SPOT_WARNING_S,
             clock=clock,
             retry_cap_s=retry_cap_s,
         )
 
-    async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled."""
-        await self._poller.run(sink)
-
-    async def acknowledge(self, id: str) -> None:
-        """Nobody waits for us: completing a lifecycle hook takes rights a host's daemon should not have."""
-
-    def _ask(
+    def _fetcher(
         self, path: str, read: Callable[[bytes], NoticeReport], none: tuple[int, ...] = (404,)
     ) -> Callable[[], Awaitable[NoticeReport]]:
-        async def ask() -> NoticeReport:
+        async def fetch() -> NoticeReport:
             return parse_response(await self._token.get(path), read, none)
 
-        return ask
+        return fetch
+
+
+def is_this_host(firmware: Firmware) -> bool:
+    """Whether the firmware says that this is an EC2 instance."""
+    return firmware.dmi("sys_vendor") == "Amazon EC2" or "amazon" in firmware.dmi("bios_version").lower()  # on Xen
 
 
 def read_spot(body: bytes) -> NoticeReport:
-    """The interruption in `spot/instance-action`. Raises ReadingError."""
+    """The interruption in `spot/instance-action`. Raises ParseError."""
     said = members(document(body), "the spot action")
     action, gone = word(said, "action"), rfc3339(word(said, "time"))
     if action not in _SPOT_ACTIONS:
@@ -108,7 +115,7 @@ def read_spot(body: bytes) -> NoticeReport:
 
 
 def read_rebalance(body: bytes) -> NoticeReport:
-    """The recommendation in `events/recommendations/rebalance`; its time is when it was made. Raises ReadingError."""
+    """The recommendation in `events/recommendations/rebalance`; its time is when it was made. Raises ParseError."""
     made = stamp(rfc3339(word(members(document(body), "the recommendation"), "noticeTime")))
     return NoticeReport(
         (
@@ -127,7 +134,7 @@ def read_rebalance(body: bytes) -> NoticeReport:
 
 
 def read_autoscaling(body: bytes) -> NoticeReport:
-    """What an Auto Scaling group wants of the instance. Raises ReadingError."""
+    """What an Auto Scaling group wants of the instance. Raises ParseError."""
     state = text(body)
     if state in _LIFECYCLE_STATES or state.startswith("Warmed:"):
         return NO_NOTICES
@@ -150,7 +157,7 @@ def read_autoscaling(body: bytes) -> NoticeReport:
 
 
 def read_scheduled(body: bytes) -> NoticeReport:
-    """The active entries of `events/maintenance/scheduled`. Raises ReadingError."""
+    """The active entries of `events/maintenance/scheduled`. Raises ParseError."""
     announced, problem = [], ""
     for entry in entries(document(body), "the list of scheduled events"):
         try:
@@ -179,7 +186,7 @@ def _scheduled(event: dict[str, Any]) -> RawNotice | None:
         # maintenance of the host's network or power; the instance goes on
         certainty=Certainty.POSSIBLE if code == "system-maintenance" else Certainty.CERTAIN,
         gone_wall_at=begins,
-        warning_s=SCHEDULED_LEAD_S,
+        warning_s=SCHEDULED_WARNING_S,
         is_cancellable=True,
         text=f"EC2 scheduled {code} from {stamp(begins)}",
     )

@@ -7,12 +7,12 @@ from typing import Any
 
 import structlog
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import MetadataClient, MetadataError, status_error
 from supervisor.host.notices.parsing import ParseError, date, document, entries, line, members, stamp, text, word
-from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
+from supervisor.host.notices.source import read_clocks
 
 BASE = "http://169.254.169.254"
 EVENTS = "/metadata/scheduledevents"
@@ -22,6 +22,8 @@ NAME_QUERY = {"api-version": "2021-02-01", "format": "text"}
 NAME_IS_FOR = "this machine's name (until it is known, events of its neighbours count as well)"
 HEADERS = {"Metadata": "true"}
 
+AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # tells Azure from other Hyper-V hosts
+
 EVERY_S = 1.0  # as Azure advises: a preemption may leave no more than 30 s
 NAME_EVERY_S = 10.0
 FIRST_TIMEOUT_S = 130.0  # the first question turns the service on, which takes up to two minutes
@@ -29,9 +31,9 @@ LATER_TIMEOUT_S = 5.0
 HARMLESS_FREEZE_S = 9  # Microsoft's own sample ignores shorter ones
 ACKNOWLEDGE_TRIES = 3
 
-PREEMPT_LEAD_S = 30.0
-LEAD_S = {
-    "Preempt": PREEMPT_LEAD_S,
+PREEMPT_WARNING_S = 30.0
+LONGEST_WARNING_S = {
+    "Preempt": PREEMPT_WARNING_S,
     "Terminate": 15 * 60.0,  # 5 to 15 min, as the owner set it
     "Reboot": 7 * 86400.0,  # at least 15 min; days, where a failure of the hardware is foreseen
     "Redeploy": 7 * 86400.0,  # at least 10 min; likewise
@@ -43,14 +45,11 @@ _MACHINE = re.compile(r"[\w.-]{1,128}", re.ASCII)
 log = structlog.get_logger()
 
 
-class AzureSource:
+class AzureSource(PolledSource):
     """The metadata service of an Azure machine. `base` differs only in tests.
 
     `may_acknowledge`: whether `acknowledge` tells Azure to go ahead, which is one-way.
     """
-
-    name = "azure"
-    shortest_s: float | None = PREEMPT_LEAD_S
 
     def __init__(
         self,
@@ -67,23 +66,20 @@ class AzureSource:
         self._may_acknowledge = may_acknowledge
         self._events_timeout_s = first_timeout_s
         self._machine: str | None = None
-        self._name_asked = asyncio.Event()
+        self._name_requested = asyncio.Event()
         self._ours_alone: frozenset[str] = frozenset()
-        self._poller = EndpointPoller(
-            source=self.name,
+        super().__init__(
+            "azure",
             server="Azure",
-            remedy="look whether this is an Azure machine that reaches 169.254.169.254, or take azure out of notices",
-            questions=(
-                PolledEndpoint("events", "scheduled events", poll_s or EVERY_S, self._ask_events),
-                PolledEndpoint("name", NAME_IS_FOR, poll_s or NAME_EVERY_S, self._ask_name),
+            remedy="check that this is an Azure machine that can reach 169.254.169.254, or remove azure from notices",
+            endpoints=(
+                PolledEndpoint("events", "scheduled events", poll_s or EVERY_S, self._fetch_events),
+                PolledEndpoint("name", NAME_IS_FOR, poll_s or NAME_EVERY_S, self._fetch_name),
             ),
+            shortest_s=PREEMPT_WARNING_S,
             clock=clock,
             retry_cap_s=retry_cap_s,
         )
-
-    async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled."""
-        await self._poller.run(sink)
 
     async def acknowledge(self, id: str) -> None:
         """Lets Azure begin the event at once, if that is allowed and the event is no other machine's as well.
@@ -107,15 +103,15 @@ class AzureSource:
             await asyncio.sleep(1.0)
         log.warning("notice.acknowledge_failed", source=self.name, id=id, error=error, next="waits for its own hour")
 
-    async def _ask_events(self) -> NoticeReport:
+    async def _fetch_events(self) -> NoticeReport:
         answer = await self._metadata.get(EVENTS, HEADERS, EVENTS_VERSION, self._events_timeout_s)
         self._events_timeout_s = self._metadata.timeout_s
-        await self._name_asked.wait()  # else a neighbour's event would count as ours until the name is there
+        await self._name_requested.wait()  # else a neighbour's event would count as ours until the name is there
         reading = parse_response(answer, lambda body: read_events(body, self._machine), none=())
         self._ours_alone = only_ours(answer.body, self._machine)
         return reading
 
-    async def _ask_name(self) -> NoticeReport:
+    async def _fetch_name(self) -> NoticeReport:
         if self._machine is not None:  # names don't change
             return NO_NOTICES
         try:
@@ -124,12 +120,17 @@ class AzureSource:
                 raise status_error(answer)
             self._machine = read_name(answer.body)
         finally:
-            self._name_asked.set()
+            self._name_requested.set()
         return NO_NOTICES
 
 
+def is_this_host(firmware: Firmware) -> bool:
+    """Whether the firmware says that this is an Azure machine."""
+    return (firmware.dmi("sys_vendor"), firmware.dmi("chassis_asset_tag")) == ("Microsoft Corporation", AZURE_ASSET_TAG)
+
+
 def read_name(body: bytes) -> str:
-    """The machine's own name, as events list it. Raises ReadingError."""
+    """The machine's own name, as events list it. Raises ParseError."""
     name = text(body)
     if not _MACHINE.fullmatch(name):  # any other text would hide every event of ours
         raise ParseError(f"not a machine's name: {name!r:.60}")
@@ -137,7 +138,7 @@ def read_name(body: bytes) -> str:
 
 
 def read_events(body: bytes, machine: str | None) -> NoticeReport:
-    """The events that concern `machine`, or all of them if its name is not known. Raises ReadingError."""
+    """The events that concern `machine`, or all of them if its name is not known. Raises ParseError."""
     announced, problem = [], ""
     for event in _events(body):
         try:
@@ -169,7 +170,7 @@ def _events(body: bytes) -> list[Any]:
 def _event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
     id, kind, status = line(word(event, "EventId"), 100), word(event, "EventType"), word(event, "EventStatus")
     resources = [each for each in entries(event.get("Resources"), "Resources") if isinstance(each, str)]
-    if kind not in LEAD_S or status not in ("Scheduled", "Started") or not id:
+    if kind not in LONGEST_WARNING_S or status not in ("Scheduled", "Started") or not id:
         raise ParseError(f"not a scheduled event: EventId {id!r}, type {kind!r:.40}, status {status!r:.40}")
     if machine is not None and machine not in resources:
         return None
@@ -185,7 +186,7 @@ def _event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
         kind=NoticeKind.PREEMPTION if kind in ("Preempt", "Terminate") else NoticeKind.MAINTENANCE,
         certainty=Certainty.CERTAIN,
         gone_wall_at=None if began else begins,
-        warning_s=0.0 if began or begins is None else LEAD_S[kind],
+        warning_s=0.0 if began or begins is None else LONGEST_WARNING_S[kind],
         is_cancellable=True,
         text=f"Azure: {kind} of this machine {when}",
     )

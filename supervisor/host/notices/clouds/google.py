@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading, NoticeReport, RawNotice, read_clocks
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
+from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import (
     REQUEST_TIMEOUT_S,
     MetadataClient,
@@ -13,12 +13,14 @@ from supervisor.host.notices.metadata import (
     status_error,
 )
 from supervisor.host.notices.parsing import ParseError, document, members, rfc3339, stamp, text
-from supervisor.host.notices.polling import RETRY_CAP_S, EndpointPoller, PolledEndpoint, parse_response
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
+from supervisor.host.notices.source import read_clocks
 
 BASE = "http://169.254.169.254"
 INSTANCE = "/computeMetadata/v1/instance/"
 FLAVOR = {"Metadata-Flavor": "Google"}
+GOOGLE_PCI = "0x1ae0"  # its network cards and TPUs
+NVIDIA_PCI = "0x10de"
 
 WAIT_S = 60  # how long the server may hold a request that waits for a change; Google's own agents use it
 WAIT_GRACE_S = 15.0  # its answer may come so much later
@@ -26,19 +28,17 @@ PAUSE_S = 1.0  # between requests: should the server not wait, we must not spin;
 UPCOMING_EVERY_S = 60.0  # it comes hours to days ahead
 
 SOFT_OFF_S = 30.0  # a spot machine loses power so long after the power button is pressed
-MAINTENANCE_LEAD_S = 60.0
-GPU_MAINTENANCE_LEAD_S = 3600.0  # machines with GPUs can't be moved while they run, and are told an hour ahead
-UPCOMING_LEAD_S = 7 * 86400.0
+MAINTENANCE_WARNING_S = 60.0
+GPU_MAINTENANCE_WARNING_S = 3600.0  # machines with GPUs can't be moved while they run, and are told an hour ahead
+UPCOMING_WARNING_S = 7 * 86400.0
 
 
-class GoogleSource:
+class GoogleSource(PolledSource):
     """The metadata server of a Compute Engine machine. `base` differs only in tests.
 
     `preemption_notice_s`: 120 where the machine was made with `preemptionNoticeDuration` of 120 s; the machine can't
     ask. `has_gpu`: whether maintenance is announced an hour ahead, not a minute.
     """
-
-    name = "google"
 
     def __init__(
         self,
@@ -53,43 +53,45 @@ class GoogleSource:
         clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
         metadata = MetadataClient(base, timeout_s=timeout_s)
-        preempted = _Value(metadata, "preempted", wait_s, lambda body: read_preempted(body, self._preemption_s))
-        maintenance = _Value(metadata, "maintenance-event", wait_s, lambda body: read_maintenance(body, has_gpu))
-        self._preemption_s = preemption_notice_s + SOFT_OFF_S
+        preemption_warning_s = preemption_notice_s + SOFT_OFF_S
+        preempted = _WatchedValue(
+            metadata, "preempted", wait_s, lambda body: read_preempted(body, preemption_warning_s)
+        )
+        maintenance = _WatchedValue(metadata, "maintenance-event", wait_s, lambda body: read_maintenance(body, has_gpu))
         self._metadata = metadata
-        self._poller = EndpointPoller(
-            source=self.name,
+        super().__init__(
+            "google",
             server="Compute Engine",
-            remedy="look whether this is a Google machine that reaches 169.254.169.254, or take google out of notices",
-            questions=(
-                PolledEndpoint("preempted", "preemption", poll_s or PAUSE_S, preempted.ask),
-                PolledEndpoint("maintenance", "host maintenance", poll_s or PAUSE_S, maintenance.ask),
-                PolledEndpoint("upcoming", "upcoming maintenance", poll_s or UPCOMING_EVERY_S, self._ask_upcoming),
+            remedy="check that this is a Google machine that can reach 169.254.169.254, or remove google from notices",
+            endpoints=(
+                PolledEndpoint("preempted", "preemption", poll_s or PAUSE_S, preempted.fetch),
+                PolledEndpoint("maintenance", "host maintenance", poll_s or PAUSE_S, maintenance.fetch),
+                PolledEndpoint("upcoming", "upcoming maintenance", poll_s or UPCOMING_EVERY_S, self._fetch_upcoming),
             ),
+            shortest_s=preemption_warning_s,  # from the notice to the power cut
             clock=clock,
             retry_cap_s=retry_cap_s,
         )
 
-    @property
-    def shortest_s(self) -> float | None:
-        """From the notice to the power cut of a spot machine."""
-        return self._preemption_s
-
-    async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled."""
-        await self._poller.run(sink)
-
-    async def acknowledge(self, id: str) -> None:
-        """Nobody waits for us."""
-
-    async def _ask_upcoming(self) -> NoticeReport:
+    async def _fetch_upcoming(self) -> NoticeReport:
         answer = await self._metadata.get(INSTANCE + "upcoming-maintenance", FLAVOR, {"alt": "json"})
         if answer.status == 404:  # most machine types don't have it
             return NO_NOTICES
         return parse_response(_genuine(answer), read_upcoming)
 
 
-class _Value:
+def is_this_host(firmware: Firmware) -> bool:
+    """Whether this is a Compute Engine machine, or a TPU VM seen from a container that is not shown the firmware."""
+    is_named = firmware.dmi("sys_vendor") == "Google" or firmware.dmi("product_name").startswith("Google")
+    return is_named or firmware.has_pci_vendor(GOOGLE_PCI)
+
+
+def has_gpu(firmware: Firmware) -> bool:
+    """Whether the host has an NVIDIA GPU; Google announces maintenance of those an hour ahead."""
+    return firmware.has_pci_vendor(NVIDIA_PCI)
+
+
+class _WatchedValue:
     """One value that the server is asked to hold back until it changes.
 
     The first request, and the one after any failure, reads what is there at once; the next ones name the ETag of what
@@ -103,8 +105,8 @@ class _Value:
         self._read = read
         self._etag = ""
 
-    async def ask(self) -> NoticeReport:
-        """The value now, or once it has changed. Raises MetadataError and ReadingError."""
+    async def fetch(self) -> NoticeReport:
+        """The value now, or once it has changed. Raises MetadataError and ParseError."""
         etag, self._etag = self._etag, ""
         query, timeout_s = {}, self._metadata.timeout_s
         if etag:
@@ -126,7 +128,7 @@ def _genuine(answer: MetadataResponse) -> MetadataResponse:
 
 
 def read_preempted(body: bytes, warning_s: float) -> NoticeReport:
-    """What `instance/preempted` says. Raises ReadingError."""
+    """What `instance/preempted` says. Raises ParseError."""
     value = text(body)
     if value == "FALSE":
         return NO_NOTICES
@@ -149,14 +151,14 @@ def read_preempted(body: bytes, warning_s: float) -> NoticeReport:
 
 
 def read_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
-    """What `instance/maintenance-event` says. Raises ReadingError."""
+    """What `instance/maintenance-event` says. Raises ParseError."""
     value = text(body)
     if value == "NONE":
         return NO_NOTICES
     if value not in ("TERMINATE_ON_HOST_MAINTENANCE", "MIGRATE_ON_HOST_MAINTENANCE"):
         raise ParseError(f"not a maintenance event: {value!r:.60}")
     ends = value.startswith("TERMINATE")
-    lead_s = GPU_MAINTENANCE_LEAD_S if has_gpu else MAINTENANCE_LEAD_S
+    lead_s = GPU_MAINTENANCE_WARNING_S if has_gpu else MAINTENANCE_WARNING_S
     return NoticeReport(
         (
             RawNotice(
@@ -176,7 +178,7 @@ def read_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
 
 
 def read_upcoming(body: bytes) -> NoticeReport:
-    """What `instance/upcoming-maintenance` says, in any of the shapes that are documented. Raises ReadingError."""
+    """What `instance/upcoming-maintenance` says, in any of the shapes that are documented. Raises ParseError."""
     if text(body).strip('"') in ("NONE", ""):
         return NO_NOTICES
     said = members(document(body), "the upcoming maintenance")
@@ -198,7 +200,7 @@ def read_upcoming(body: bytes) -> NoticeReport:
                 kind=NoticeKind.MAINTENANCE,
                 certainty=Certainty.CERTAIN,
                 gone_wall_at=begins,
-                warning_s=UPCOMING_LEAD_S,
+                warning_s=UPCOMING_WARNING_S,
                 is_cancellable=True,
                 text=f"Compute Engine has {how[:20]!r} maintenance of this host from {stamp(begins)}, {status.lower()}",
             ),
@@ -207,7 +209,7 @@ def read_upcoming(body: bytes) -> NoticeReport:
 
 
 def _field(said: dict[str, Any], *spellings: str) -> str:
-    """The text under whichever spelling is used. Raises ReadingError."""
+    """The text under whichever spelling is used. Raises ParseError."""
     for spelling in spellings:
         if isinstance(value := said.get(spelling), str):
             return value

@@ -13,11 +13,11 @@ FOLDER_MODE = 0o750
 
 @dataclass(frozen=True, slots=True)
 class NoticeFileRead:
-    """A file that may be read. `written_wall`: seconds since 1970."""
+    """A file that may be read. `written_wall_at`: seconds since 1970."""
 
     name: str
     body: bytes
-    written_wall: float
+    written_wall_at: float
 
 
 @dataclass(frozen=True, slots=True)

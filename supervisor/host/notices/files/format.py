@@ -3,8 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import ClockReading, RawNotice
+from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, RawNotice
 from supervisor.host.notices.parsing import ParseError, document, line, members, rfc3339, stamp, word
 from supervisor.protocol.wording import counted
 
@@ -16,8 +15,8 @@ Word = TypeVar("Word", NoticeKind, Certainty)
 _KEYS = frozenset({"version", "kind", "certainty", "deadline", "in_s", "reason"})
 
 
-def read_notice(name: str, body: bytes, written_wall: float, now: ClockReading) -> RawNotice:
-    """The notice in the file `name`, last written at `written_wall` (seconds since 1970). Raises ReadingError.
+def read_notice(name: str, body: bytes, written_wall_at: float, now: ClockReading) -> RawNotice:
+    """The notice in the file `name`, last written at `written_wall_at` (seconds since 1970). Raises ReadingError.
 
     An empty file is a notice without a time, unless its name promises JSON: then it is still being written.
     """
@@ -35,7 +34,7 @@ def read_notice(name: str, body: bytes, written_wall: float, now: ClockReading) 
     certainty = _one_of(Certainty, word(said, "certainty")) if "certainty" in said else usual
     if kind is NoticeKind.FREEZE and certainty is Certainty.CERTAIN:
         raise ParseError("a freeze is nothing to stop for; leave certainty out, or write kind maintenance")
-    gone, lead_s = _deadline(said, written_wall, now)
+    gone, lead_s = _deadline(said, written_wall_at, now)
     return _announcement(name, kind, certainty, gone, lead_s, word(said, "reason") if "reason" in said else "")
 
 
@@ -62,7 +61,7 @@ def _one_of(words: type[Word], value: str) -> Word:
         raise ParseError(f"{value!r:.40} is none of {', '.join(words)}") from None
 
 
-def _deadline(said: dict[str, Any], written_wall: float, now: ClockReading) -> tuple[datetime | None, float | None]:
+def _deadline(said: dict[str, Any], written_wall_at: float, now: ClockReading) -> tuple[datetime | None, float | None]:
     """When the host may be gone, and how far ahead that may be at most; both None if the file says no time."""
     if "deadline" in said and "in_s" in said:
         raise ParseError("it has both deadline and in_s; write one of them")
@@ -71,7 +70,7 @@ def _deadline(said: dict[str, Any], written_wall: float, now: ClockReading) -> t
     elif "in_s" in said:
         lead_s = _seconds(said["in_s"])
         try:
-            gone = datetime.fromtimestamp(written_wall, UTC) + timedelta(seconds=lead_s)
+            gone = datetime.fromtimestamp(written_wall_at, UTC) + timedelta(seconds=lead_s)
         except (ValueError, OverflowError, OSError) as error:
             raise ParseError("it was written at a time that is none; write it anew") from error
     else:

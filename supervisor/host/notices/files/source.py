@@ -1,4 +1,4 @@
-"""Notices as files in a watched folder: from operators, cluster hooks and drills. Removing a file withdraws it."""
+"""Notices as files in a watched folder, for operators and cluster hooks. Removing a file withdraws its notice."""
 
 import asyncio
 import contextlib
@@ -18,16 +18,16 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
-from supervisor.host.notices.announcement import ClockReading, NoticeReport, read_clocks
+from supervisor.core.notices.notice import ClockReading, NoticeReport
 from supervisor.host.notices.files.folder import FolderContents, FolderError, read_folder
 from supervisor.host.notices.files.format import read_notice
-from supervisor.host.notices.heard import Heard
 from supervisor.host.notices.parsing import ParseError
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.source import NoticeSink, read_clocks
 
-POLL_S = 5.0  # the kernel's queue of events can overflow, and NFS and some overlays send none
-_TOLD_OF = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent]
-_NAMED = 3  # so many bad files are named in one line
+POLL_S = 5.0  # inotify's queue can overflow, and NFS and some overlays send no events
+ENDPOINT = "files"
+_EVENTS = [FileClosedEvent, FileCreatedEvent, FileDeletedEvent, FileModifiedEvent, FileMovedEvent]
+_NAMED_COUNT = 3  # bad files that one message names
 
 log = structlog.get_logger()
 
@@ -52,80 +52,79 @@ class NoticeFolderSource:
         self._clock = clock
 
     async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled."""
-        heard = Heard(self.name, sink)
+        """Reports what lies in the folder, at once after each change, until cancelled."""
         changed = asyncio.Event()
         loop = asyncio.get_running_loop()
-        with _Watched(self._path, lambda: loop.call_soon_threadsafe(changed.set)) as watched:
+        with _FolderWatch(self._path, lambda: loop.call_soon_threadsafe(changed.set)) as folder_watch:
             while True:
-                changed.clear()  # before the look: what changes during it is looked at again
-                error = await self._look(heard, watched)
-                sink.troubled(self.name, error)
+                changed.clear()  # before reading, so that a change during it is read again
+                error = await self._report(sink, folder_watch)
+                sink.on_source_health(self.name, error)
                 with contextlib.suppress(TimeoutError):  # wait_for loses a cancellation that comes with the change
                     async with asyncio.timeout(self._poll_s):
                         await changed.wait()
 
     async def acknowledge(self, id: str) -> None:
-        """Nobody waits for us."""
+        """Does nothing: who writes a file does not wait."""
 
-    async def _look(self, heard: Heard, watched: "_Watched") -> str | None:
-        """Looks once, passes on what was found, and gives what is wrong with the folder or a file."""
+    async def _report(self, sink: NoticeSink, folder_watch: "_FolderWatch") -> str | None:
+        """Reads the folder once and reports it; returns what is wrong with the folder or a file."""
         try:
-            seen = await asyncio.to_thread(read_folder, self._path, self._owners)
-            if watched.follow(seen.inode):  # the folder is new: what came before it was watched shows up only now
-                seen = await asyncio.to_thread(read_folder, self._path, self._owners)
-            reading = read_all(seen, self._path, self._clock())
+            contents = await asyncio.to_thread(read_folder, self._path, self._owners)
+            if folder_watch.follow(
+                contents.inode
+            ):  # a new folder: events before it was watched are lost, so read again
+                contents = await asyncio.to_thread(read_folder, self._path, self._owners)
+            report = parse_folder(contents, self._path, self._clock())
         except FolderError as error:
             return str(error)
-        except Exception as error:  # a source has to outlive whatever it meets, and the host's others with it
+        except Exception as error:  # a bug must stop neither this source nor the others of this host
             log.exception("notices.failed", source=self.name)
-            return (
-                f"cannot read the notice folder {self._path}: an error of stepkeeper's own ({error!r:.200}); report it"
-            )
-        heard.hear("files", reading, self._clock())
-        return reading.problem or None
+            return f"cannot read the notice folder {self._path}: internal error {error!r:.200}; please report it"
+        sink.on_report(self.name, ENDPOINT, report, self._clock())
+        return report.problem or None
 
 
-def read_all(seen: FolderContents, path: Path, now: ClockReading) -> NoticeReport:
+def parse_folder(contents: FolderContents, path: Path, now: ClockReading) -> NoticeReport:
     """The notices in the files of the folder `path`, and which files are bad and why."""
-    announced, bad = [], dict(seen.refused)
-    for file in seen.files:
+    notices, bad = [], dict(contents.refused)
+    for file in contents.files:
         try:
-            announced.append(read_notice(file.name, file.body, file.written_wall, now))
+            notices.append(read_notice(file.name, file.body, file.written_wall_at, now))
         except ParseError as error:
             bad[file.name] = str(error)
     problem = "; ".join(
-        f"cannot accept the notice file {path}/{_plain(name)}: {bad[name]}" for name in sorted(bad)[:_NAMED]
+        f"cannot accept the notice file {path}/{_printable(name)}: {bad[name]}" for name in sorted(bad)[:_NAMED_COUNT]
     )
-    if len(bad) > _NAMED:
-        problem += f"; and {len(bad) - _NAMED} more"
-    return NoticeReport(tuple(announced), problem, frozenset(bad))
+    if len(bad) > _NAMED_COUNT:
+        problem += f"; and {len(bad) - _NAMED_COUNT} more"
+    return NoticeReport(tuple(notices), problem, frozenset(bad))
 
 
-def _plain(name: str) -> str:
-    """A file's name, made fit for one line of a log."""
+def _printable(name: str) -> str:
+    """A file's name, escaped for one line of a log."""
     return name.encode("unicode_escape").decode("ascii")[:110]
 
 
-class _Handler(FileSystemEventHandler):
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self._tell = tell
+class _ChangeHandler(FileSystemEventHandler):
+    def __init__(self, on_change: Callable[[], object]) -> None:
+        self._on_change = on_change
 
     def on_any_event(self, event: FileSystemEvent) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            self._tell()
+            self._on_change()
 
 
-class _Watched:
-    """The kernel's word that something changed in the folder, as long as it is the same folder."""
+class _FolderWatch:
+    """Calls `on_change` when something changes in the folder; follows the name when the folder is replaced."""
 
-    def __init__(self, path: Path, tell: Callable[[], object]) -> None:
+    def __init__(self, path: Path, on_change: Callable[[], object]) -> None:
         self._path = path
-        self._handler = _Handler(tell)
+        self._handler = _ChangeHandler(on_change)
         self._observer = Observer()
         self._inode: int | None = None
 
-    def __enter__(self) -> "_Watched":
+    def __enter__(self) -> "_FolderWatch":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -134,19 +133,19 @@ class _Watched:
             self._observer.join(1.0)
 
     def follow(self, inode: int) -> bool:
-        """Watches the folder that `inode` is, if that is not done yet; True if it was begun now."""
+        """Watches the folder with this inode, if it does not yet; True if it has begun now."""
         has_ended = any(not each.is_alive() for each in self._observer.emitters)  # its folder was removed
-        if inode == self._inode and not has_ended:  # a new one may have the number that became free
+        if inode == self._inode and not has_ended:  # a new folder may have the number that became free
             return False
         self._inode = inode
         try:
             if not self._observer.is_alive():
                 self._observer.start()
             self._observer.unschedule_all()
-            self._observer.schedule(self._handler, str(self._path), event_filter=_TOLD_OF)
+            self._observer.schedule(self._handler, str(self._path), event_filter=_EVENTS)
         except OSError as error:
             log.warning(
-                "notices.not_watched", folder=str(self._path), error=str(error), next="looked at every few seconds"
+                "notices.not_watched", folder=str(self._path), error=str(error), next="polled every few seconds"
             )
             return False
         return True

@@ -1,34 +1,44 @@
-"""Somebody powers off or reboots this host: systemd-logind says so before services stop, and waits a moment for us."""
+"""Somebody powers off or reboots this host: systemd-logind announces it before services stop, and waits a moment.
+
+A delay lock makes it wait (https://systemd.io/INHIBITOR_LOCKS/): until the lock is released, or InhibitDelayMaxSec.
+"""
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
+from supervisor.core.notices.notice import (
+    NO_NOTICES,
+    Certainty,
+    ClockReading,
+    NoticeKind,
+    NoticeReport,
+    RawNotice,
+)
 from supervisor.host.notices.polling import RETRY_CAP_S, retry_s
-from supervisor.host.notices.source import NoticeSink
+from supervisor.host.notices.source import NoticeSink, read_clocks
 
 if TYPE_CHECKING:
     from supervisor.host.notices.logind.bus import Bus
 
-SEATS = Path("/run/systemd/seats")  # logind makes it when it starts
+SEATS = Path("/run/systemd/seats")  # logind creates it when it starts
 SYSTEM_BUS = Path("/run/dbus/system_bus_socket")
-USUAL_DELAY_S = 5.0  # InhibitDelayMaxSec, where nobody changed it
+DEFAULT_DELAY_S = 5.0  # InhibitDelayMaxSec=, unless configured
 LONGEST_STOP_S = 1800.0  # JobTimeoutSec= of poweroff.target and reboot.target
 NOTICE_ID = "shutdown"
+DROP_IT = "remove logind from notices"
 
 log = structlog.get_logger()
 
 
 class LogindSource:
-    """The session manager of systemd. After its delay the service manager stops us, and waits for that too.
+    """systemd's login manager. After its delay systemd stops this daemon, and waits for that too.
 
     Holds a lock that delays shutdown until `acknowledge`, or until logind's own limit. `address`: of the bus, None for
-    the system's; differs only in tests.
+    the system bus; differs only in tests.
     """
 
     name = "logind"
@@ -38,34 +48,33 @@ class LogindSource:
         *,
         address: str | None = None,
         retry_cap_s: float = RETRY_CAP_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], ClockReading] = read_clocks,
     ) -> None:
         self._stop_s = 0.0
         self._address = address
         self._retry_cap_s = retry_cap_s
         self._clock = clock
-        self._delay_s = USUAL_DELAY_S
+        self._delay_s = DEFAULT_DELAY_S
         self._bus: Bus | None = None
-        self._is_told = False
+        self._shutdown: RawNotice | None = None
 
     @property
     def shortest_s(self) -> float | None:
-        """logind's delay, as far as it is known, and the time to stop after it; None where that is not known.
+        """logind's delay plus the time that services have to stop; None where the latter is not known.
 
-        The delay alone is no warning: the host waits for services to stop as well.
+        The delay alone says nothing: the host also waits for services to stop.
         """
         return self._delay_s + self._stop_s if self._stop_s > 0 else None
 
     async def watch(self, sink: NoticeSink) -> None:
-        """Tells `sink` what happens until it is cancelled."""
+        """Reports to `sink` until cancelled."""
         try:
             from supervisor.host.notices.logind.bus import Bus, BusError
         except ImportError as error:
-            missing = (
-                f"cannot listen to logind: {error}; pip install 'stepkeeper[logind]', or take logind out of notices"
+            sink.on_source_health(
+                self.name, f"cannot listen to logind: {error}; pip install 'stepkeeper[logind]', or {DROP_IT}"
             )
-            sink.troubled(self.name, missing)
-            await asyncio.Event().wait()  # it can't come back in this process
+            await asyncio.Event().wait()  # it can't be imported in this process any more
             return
         failures = 0
         while True:
@@ -75,51 +84,54 @@ class LogindSource:
             except BusError as error:
                 self._bus = None
                 failures += 1
-                sink.troubled(
-                    self.name, f"cannot listen to logind: {error}; start systemd-logind, or take logind out of notices"
+                sink.on_source_health(
+                    self.name, f"cannot listen to logind: {error}; start systemd-logind, or {DROP_IT}"
                 )
-            except Exception as error:  # a source has to outlive whatever it meets, and the host's others with it
+            except Exception as error:  # a bug must stop neither this source nor the others of this host
                 failures += 1
                 log.exception("notices.failed", source=self.name)
-                sink.troubled(self.name, f"cannot listen to logind: an error of stepkeeper's own ({error!r:.200})")
+                sink.on_source_health(
+                    self.name, f"cannot listen to logind: internal error {error!r:.200}; please report it"
+                )
             await asyncio.sleep(retry_s(1.0, failures, self._retry_cap_s))
 
     async def acknowledge(self, id: str) -> None:
-        """Gives up the lock: as far as we are concerned the shutdown may go on."""
+        """Releases the lock: the shutdown need not wait for this daemon any longer."""
         if self._bus is not None and id == NOTICE_ID:
             self._bus.unlock()
 
     async def _listen(self, bus: "Bus", sink: NoticeSink) -> None:
-        """Tells of the state there is, and then of every change, until the bus is lost (BusError)."""
-        await self._lock(bus)
-        self._tell(bus, sink, is_preparing=await bus.is_preparing())
-        sink.troubled(self.name, None)
+        """Reports the present state, and then every change, until the bus is lost (BusError)."""
+        await self._take_lock(bus)
+        self._report(sink, is_preparing=await bus.is_preparing())
+        sink.on_source_health(self.name, None)
         while True:
             is_preparing = await bus.next_change()
-            self._tell(bus, sink, is_preparing)
+            self._report(sink, is_preparing)
             if not is_preparing:
-                await self._lock(bus)
+                await self._take_lock(bus)
 
-    async def _lock(self, bus: "Bus") -> None:
+    async def _take_lock(self, bus: "Bus") -> None:
         refused = await bus.lock()
         self._delay_s = await bus.delay_s() if refused is None else 0.0
         self._stop_s = min(await bus.stop_s(), LONGEST_STOP_S)
-        if refused is not None:  # shutdowns are still heard of, only closer to their end
+        if refused is not None:  # shutdowns are still announced, only closer to their end
             log.info("notices.lock_refused", source=self.name, error=refused)
 
-    def _tell(self, bus: "Bus", sink: NoticeSink, is_preparing: bool) -> None:
-        if self._is_told and not is_preparing:
-            sink.withdrawn(self.name, NOTICE_ID)
-        if is_preparing and not self._is_told:
-            sink.received(
-                Notice(
-                    source=self.name,
-                    id=NOTICE_ID,
-                    kind=NoticeKind.SHUTDOWN,
-                    certainty=Certainty.CERTAIN,
-                    deadline_at=self._clock() + self._delay_s + self._stop_s,
-                    is_cancellable=True,
-                    text="systemd is about to shut this host down",
-                )
+    def _report(self, sink: NoticeSink, is_preparing: bool) -> None:
+        """Reports a shutdown with the limits that were in force when it began."""
+        if is_preparing:
+            self._shutdown = self._shutdown or RawNotice(
+                slot=NOTICE_ID,
+                id=NOTICE_ID,
+                kind=NoticeKind.SHUTDOWN,
+                certainty=Certainty.CERTAIN,
+                gone_wall_at=None,
+                warning_s=self._delay_s + self._stop_s,
+                is_cancellable=True,
+                text="systemd is about to shut this host down",
             )
-        self._is_told = is_preparing
+        else:
+            self._shutdown = None
+        report = NO_NOTICES if self._shutdown is None else NoticeReport((self._shutdown,))
+        sink.on_report(self.name, NOTICE_ID, report, self._clock())

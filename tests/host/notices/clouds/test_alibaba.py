@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import ClockReading
+from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds.alibaba import AlibabaSource, read_termination
 from supervisor.host.notices.parsing import ParseError, stamp
 from tests.host.notices.metadata_server import MetadataServer

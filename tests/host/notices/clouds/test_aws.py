@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds import alibaba, azure, google
 from supervisor.host.notices.clouds import aws as aws_source
 from supervisor.host.notices.clouds.aws import (
@@ -51,7 +50,7 @@ def in_seconds(seconds: float) -> str:
 def test_interruption_is_certain_and_ends_at_its_time(action: str, left_s: float) -> None:
     (announced,) = read_spot(f'{{"action": "{action}", "time": "2026-11-21T00:51:52Z"}}'.encode()).notices
 
-    notice = announced.notice("aws", NOW)
+    notice = announced.to_notice("aws", NOW)
     assert (notice.kind, notice.certainty, notice.is_cancellable) == (NoticeKind.PREEMPTION, Certainty.CERTAIN, False)
     assert notice.deadline_at == NOW.monotonic_at + left_s
 
@@ -185,13 +184,13 @@ async def test_missing_list_of_events_is_trouble_and_hides_no_interruption(
 ) -> None:
     await server.raise_fault(Fault.NOT_FOUND, SCHEDULED)
     heard.watch(aws(server))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
     server.spot = {"action": "terminate", "time": in_seconds(60)}
     await heard.the_notice()
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
-    assert "scheduled events" in (heard.trouble or "")
+    assert "scheduled events" in (heard.error or "")
 
 
 async def test_refused_token_is_replaced_exactly_once(server: MetadataServer, heard: Recorder) -> None:

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds.azure import AzureSource, only_ours, read_events
 from supervisor.host.notices.parsing import ParseError
 from tests.host.notices.metadata_server import Fault, MetadataServer
@@ -155,9 +154,9 @@ async def test_machine_that_does_not_know_its_name_heeds_every_event_and_says_so
 
     heard.watch(azure(server))
     await heard.the_notice()
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
-    assert "name" in (heard.trouble or "")
+    assert "name" in (heard.error or "")
 
 
 @pytest.mark.parametrize("name", ["<html>Please log in</html>", '{"action":', "", "a b", "x" * 200])

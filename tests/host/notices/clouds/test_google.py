@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import NO_NOTICES, ClockReading
+from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds.google import (
     GoogleSource,
     read_maintenance,
@@ -214,7 +213,7 @@ async def test_unavailable_server_is_asked_again_and_then_heard(server: Metadata
     heard.watch(google(server))
     await heard.more_answers(2)
     await server.raise_fault(Fault.UNAVAILABLE)
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
     await server.set_google("maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE")
     await server.cure()

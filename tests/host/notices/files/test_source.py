@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 import watchdog.observers.inotify_c as kernel
 
-from supervisor.core.notices.notice import Certainty, NoticeKind
-from supervisor.host.notices.announcement import ClockReading
+from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.files.format import read_notice
 from supervisor.host.notices.files.source import NoticeFolderSource
 from supervisor.host.notices.parsing import ParseError, stamp
@@ -102,10 +101,10 @@ def test_seconds_count_from_when_the_file_was_written() -> None:
     assert announced.deadline_at(NOW) == 1010.0
 
 
-@pytest.mark.parametrize("written_wall", [1e12, -1e12, 1e18, 253402300799.0])  # tmpfs keeps any of them
-def test_seconds_from_a_time_that_is_none_are_an_error(written_wall: float) -> None:
+@pytest.mark.parametrize("written_wall_at", [1e12, -1e12, 1e18, 253402300799.0])  # tmpfs keeps any of them
+def test_seconds_from_a_time_that_is_none_are_an_error(written_wall_at: float) -> None:
     with pytest.raises(ParseError):
-        read_notice("spot.json", json.dumps(said(in_s=30)).encode(), written_wall, NOW)
+        read_notice("spot.json", json.dumps(said(in_s=30)).encode(), written_wall_at, NOW)
 
 
 def test_rebalance_is_possible_unless_said_otherwise() -> None:
@@ -179,7 +178,7 @@ async def test_kernel_tells_of_a_file_written_in_place(folder: Path, heard: Reco
     (folder / "spot.json").write_text(json.dumps(said()))
 
     assert (await heard.the_notice()).id == "spot.json"
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
 
 
 async def test_poll_finds_what_the_kernel_does_not_tell(
@@ -269,7 +268,7 @@ async def test_bad_file_is_named_and_hides_no_other(folder: Path, heard: Recorde
 
     heard.watch(fast(folder))
     await heard.the_notice()
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
     assert list(heard.active) == ["good.json"]
     assert str(folder / "bad.json") in heard.errors[0]
@@ -283,12 +282,12 @@ async def test_file_that_turns_bad_keeps_its_notice_until_it_is_removed(folder: 
     await heard.the_notice()
 
     put(folder, "spot.json", "{")
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     assert heard.withdrawn_ids == []
 
     (folder / "spot.json").unlink()
     await heard.until(lambda: heard.withdrawn_ids)
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
 
 
 def _link(folder: Path) -> None:
@@ -338,7 +337,7 @@ async def test_file_that_is_no_plain_small_file_of_its_own_is_refused(
     make(folder)  # type: ignore[operator]
 
     heard.watch(fast(folder))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     put(folder, "good.json", said())
     await heard.the_notice()
 
@@ -351,7 +350,7 @@ async def test_file_that_is_no_plain_small_file_of_its_own_is_refused(
 async def test_file_of_somebody_else_is_refused_unless_allowed(folder: Path, heard: Recorder) -> None:
     os.chown(put(folder, "spot.json", said()), OTHER_UID, 0)
     heard.watch(fast(folder))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     assert str(OTHER_UID) in heard.errors[0]
     assert heard.received_all == []
 
@@ -369,7 +368,7 @@ async def test_folder_of_somebody_else_is_not_trusted(folder: Path, heard: Recor
     os.chown(folder, OTHER_UID, 0)
 
     heard.watch(fast(folder))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
     assert "cannot trust" in heard.errors[0]
     assert heard.received_all == []
@@ -382,7 +381,7 @@ async def test_folder_that_others_may_write_in_is_not_trusted_until_that_is_mend
     set_mode(folder, 0o777)
 
     heard.watch(fast(folder))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     assert "chmod go-w" in heard.errors[0]
     assert heard.received_all == []
 
@@ -396,18 +395,18 @@ async def test_link_in_place_of_the_folder_is_not_followed(folder: Path, heard: 
     link.symlink_to(folder)
 
     heard.watch(fast(link))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
     assert heard.received_all == []
 
 
 async def test_folder_that_cannot_be_made_is_trouble(tmp_path: Path, heard: Recorder) -> None:
     heard.watch(fast(tmp_path / "missing" / "notices"))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     assert "cannot read the notice folder" in heard.errors[0]
 
     (tmp_path / "missing").mkdir()
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
 
 
 async def test_of_too_many_files_the_first_hundred_are_read(folder: Path, heard: Recorder) -> None:
@@ -415,7 +414,7 @@ async def test_of_too_many_files_the_first_hundred_are_read(folder: Path, heard:
         put(folder, f"n{number:03}")
 
     heard.watch(fast(folder))
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     await heard.until(lambda: len(heard.active) == 100)
 
     assert "more than 100 files" in heard.errors[0]

@@ -131,9 +131,9 @@ async def test_bus_that_goes_away_is_trouble_until_it_is_back(logind: FakeLogind
     await heard.more_answers(1)
 
     await logind.stop()
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
     await logind.start()
-    await heard.until(lambda: heard.trouble is None)
+    await heard.until(lambda: heard.error is None)
     await logind.prepare(True)
 
     assert (await heard.the_notice()).kind is NoticeKind.SHUTDOWN
@@ -144,7 +144,7 @@ async def test_missing_bus_is_trouble(tmp_path: Path, heard: Recorder) -> None:
     heard.watch(LogindSource(address=f"unix:path={tmp_path}/nobody", retry_cap_s=0.1))
     await heard.until(lambda: len(heard.errors) >= 2)
 
-    assert "take logind out of notices" in heard.errors[0]
+    assert "remove logind from notices" in heard.errors[0]
 
 
 async def test_missing_package_is_said_once_and_ends_nothing(heard: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ async def test_missing_package_is_said_once_and_ends_nothing(heard: Recorder, mo
     monkeypatch.delitem(sys.modules, "supervisor.host.notices.logind.bus", raising=False)
 
     heard.watch(LogindSource())
-    await heard.until(lambda: heard.trouble is not None)
+    await heard.until(lambda: heard.error is not None)
 
     assert "stepkeeper[logind]" in heard.errors[0]
 
