@@ -20,11 +20,11 @@ from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, FromWorker, Progress, SaveFailed
 from worker.checkpoint import restore
-from worker.checkpoint.save_parts import StepBoundary as Known
-from worker.checkpoint.save_parts import TensorFlowWriter
+from worker.checkpoint.tensorflow_writer import StepBoundary as Known
+from worker.checkpoint.tensorflow_writer import TensorFlowWriter
 from worker.process.requests import SaveRequest
 from worker.process.startup import current_attempt
-from worker.saving.save import CheckpointOrigin
+from worker.saving.commit import CheckpointOrigin
 from worker.state.state_file import Position
 
 BATCH = 16

@@ -13,8 +13,8 @@ from worker.process.startup import begin_attempt
 
 if TYPE_CHECKING:
     from worker import export, files, keras, microbatch, tf1, torch
-    from worker.checkpoint.devices import strategy
     from worker.data.batches import Examples
+    from worker.devices.strategies import strategy
     from worker.loop import Training
     from worker.run.run import Run
     from worker.state.replica_streams import replica_streams
@@ -46,7 +46,7 @@ _HOMES = {
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
 _told = begin_attempt().launch
 if _told.deterministic and _told.checkpoint_dir is not None:
-    from worker.saving import conditions
+    from worker.devices import conditions
 
     conditions.pin_onednn(_told.checkpoint_dir)
 

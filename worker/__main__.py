@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     except BadEntryPoint as error:
         present.exit_with_error(WorkerExit.BAD_LAUNCH, str(error))
     from worker import hot_standby, loop  # these import TensorFlow: only once there is something to train
-    from worker.checkpoint import devices
+    from worker.devices import strategies
 
     prepared = None
     if present.is_standby and present.launch.standby == HOT:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         hot_standby.wait_for_promotion(present, prepared)
         loop.train(prepared.training, prepared.strategy, prepared.step)
         return 0
-    strategy = devices.strategy()
+    strategy = strategies.strategy()
     loop.train(loop.build_training(describe, strategy, present), strategy)
     return 0
 

@@ -16,9 +16,9 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry  # no public API says whether an operation has state
 
 from worker import batch_spec, loop
-from worker.checkpoint import devices
 from worker.checkpoint.restore import build_variables
 from worker.data.batches import BatchReader, Examples
+from worker.devices import strategies
 from worker.process import standby
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
@@ -51,7 +51,7 @@ def prepare(present: Attempt, describe: Callable[[], object]) -> PreparedTrainin
     if not batch_spec.is_recorded(launch.checkpoint_dir):
         present.reporter.show_message("standby: warm instead of hot, because no worker of this job has trained yet")
         return None
-    strategy = devices.build_strategy(launch)
+    strategy = strategies.build_strategy(launch)
     training = loop.build_training(describe, strategy, present)
     build_variables(tf.train.Checkpoint(model=training.model, optimizer=training.optimizer), strategy)
     step = None

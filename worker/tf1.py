@@ -18,7 +18,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import foreign
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
-from worker.checkpoint import devices, tensorflow_conditions
+from worker.devices import strategies, tensorflow_conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error, mentions_full_disk
 from worker.process.startup import current_attempt
@@ -29,7 +29,7 @@ _WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL
 _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
-def prepare(seed: int = devices.SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
+def prepare(seed: int = strategies.SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
     """Seeds Python's, NumPy's and TensorFlow's generators, and the default graph; a graph made later is seeded inside
     it, by `tf.compat.v1.set_random_seed`. Call it before the graph is built and before there is a session.
 
@@ -40,7 +40,7 @@ def prepare(seed: int = devices.SEED, directory: str | Path | None = None, *, de
     """
     told = current_attempt().launch
     if told.deterministic or deterministic:
-        devices.make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None), seed)
+        strategies.make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None), seed)
     else:
         tf.keras.utils.set_random_seed(seed)
     tf.compat.v1.set_random_seed(seed)

@@ -12,18 +12,15 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.wording import counted
-from worker.checkpoint.save_parts import COPIES
-from worker.checkpoint.tpu import host_io_options
+from worker.checkpoint.tensorflow_writer import COPIES
+from worker.devices.tpu import host_io_options
+from worker.saving.directory import Unfit
 from worker.state import extra_state
 from worker.state import state_file as state
 from worker.state.state_file import TrainingState
 
 MAX_NAMED = 50  # names listed in a message; more help nobody
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-class Unfit(Exception):
-    """A whole checkpoint does not fit this program; the text names what differs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Runs whose program writes its own checkpoint files, without TensorFlow: `worker.files.FilesRun`."""
 
 from worker.files.files_run import FilesRun
-from worker.files.writer import Unfit
-from worker.saving.save import NotFinite
+from worker.saving.commit import NotFinite
+from worker.saving.directory import Unfit
 
 __all__ = ["FilesRun", "NotFinite", "Unfit"]

@@ -17,30 +17,17 @@ from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import parse_interval
 from supervisor.protocol.messages import Done, Restored
-from worker.files.writer import (
-    FORMAT,
-    CapturedFiles,
-    Copying,
-    Files,
-    FilesBoundary,
-    FilesWriter,
-    Unfit,
-)
+from worker.devices import conditions
+from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.reporting import describe_error
 from worker.progress.divergence import DivergenceWatch
 from worker.progress.figures import metric_values
 from worker.progress.run_base import RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.saving import conditions
 from worker.saving.cadence import Cadence, auto_interval_of
-from worker.saving.directory import OpenedDirectory, open_checkpoint_directory
-from worker.saving.retention import Retention
-from worker.saving.save import (
-    CheckpointOrigin,
-    LastCheckpoint,
-    NotFinite,
-    SaveError,
-)
+from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError
+from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
+from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import random_generators
 
@@ -123,7 +110,7 @@ class FilesRun(RunBase):
         return self
 
     def _release(self) -> None:
-        self._scheduler.release()
+        self._scheduler.close()
 
     def _conditions(self) -> tuple[dict[str, str], dict[str, str | int | bool]]:
         """What the bits depend on, as the program says and as every program has it."""
@@ -205,11 +192,11 @@ class FilesSaveScheduler(SaveScheduler[FilesBoundary, CapturedFiles]):
 
     _is_over = False
 
-    def release(self) -> None:
+    def close(self) -> None:
         self._is_over = True  # one way or another
         super().close()
 
-    def _failed(self, step: int, error: SaveError) -> None:
+    def _on_save_failed(self, step: int, error: SaveError) -> None:
         on_nan = self._attempt.launch.on_nan
         if isinstance(error, NotFinite) and on_nan != "off" and not self._is_over:
             self._attempt.exit_diverged(str(error), step, on_nan in ("rollback", "skip"))

@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol.exit_codes import WorkerExit
-from worker.checkpoint.save_parts import StepBoundary
+from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data import collectives
 from worker.data.resume_dataset import rows_tensor
 from worker.keras.state import FitState

@@ -15,7 +15,7 @@ from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
 from supervisor.protocol.messages import Done, Exported
 from supervisor.protocol.wording import counted
-from worker.checkpoint.save_parts import StepBoundary
+from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data import collectives
 from worker.data.batches import BatchReader
 from worker.data.resume_dataset import Batch
@@ -33,8 +33,8 @@ from worker.progress.divergence import (
 from worker.progress.figures import metric_values, replica_metrics
 from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.run.checkpoint_keeper import RunCheckpoints
-from worker.run.multiworker_keeper import GangCheckpoints
+from worker.run.gang_checkpoints import GangCheckpoints
+from worker.run.run_checkpoints import RunCheckpoints
 from worker.state import extra_state, missing_variables
 from worker.state.state_file import Position
 
@@ -122,7 +122,7 @@ class Run(RunBase):
         try:
             found = self._checkpoints.restore_or_begin(self.total_steps)
         except BaseException:
-            self._checkpoints.release()
+            self._checkpoints.close()
             raise
         if found is not None:
             self.step, self._position = found.step, found.position
@@ -141,7 +141,7 @@ class Run(RunBase):
     def _release(self) -> None:
         if self._feed is not None:
             self._feed.abandon()
-        self._checkpoints.release()
+        self._checkpoints.close()
 
     def batches(self, source: Any) -> Iterator[Batch]:
         """The batches that are left, from the exact position of the restored checkpoint on.
@@ -301,7 +301,7 @@ class Run(RunBase):
         try:
             found = read_skipped(self._directory)
         except (OSError, ValueError) as error:
-            self._checkpoints.release()
+            self._checkpoints.close()
             self._attempt.exit_with_error(
                 WorkerExit.DIRECTORY_UNUSABLE, f"cannot read which batches to leave out: {error}"
             )

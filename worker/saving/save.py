@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -10,25 +9,8 @@ from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
 from supervisor.protocol.messages import Committed, SaveFailed
 from worker.process.reporting import Reporter, describe_error, print_message
-from worker.saving.directory_lock import AttemptSuperseded
-
-
-class SaveError(Exception):
-    """A save did not reach its commit; nothing of it is left and older checkpoints are untouched."""
-
-
-class NotFinite(SaveError):
-    """What was to be saved holds a NaN or an infinity, so it is no place to begin from; the text names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointOrigin:
-    """What every manifest of this attempt says alike."""
-
-    job: str
-    attempt: int
-    versions: Mapping[str, str]
-    topology: Mapping[str, str | int | bool]
+from worker.saving.commit import SaveError
+from worker.saving.directory import AttemptSuperseded
 
 
 class CapturedState(Protocol):

@@ -9,15 +9,9 @@ from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Committed, SaveFailed
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.saving.cadence import Cadence, StepPace
-from worker.saving.directory import OpenedDirectory
-from worker.saving.directory_lock import AttemptSuperseded
-from worker.saving.save import (
-    CheckpointSave,
-    CheckpointWriter,
-    LastCheckpoint,
-    SaveError,
-    T,
-)
+from worker.saving.commit import SaveError
+from worker.saving.directory import AttemptSuperseded, OpenedDirectory
+from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
 LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a full disk may be freed by somebody's clean-up; a broken one won't mend
 

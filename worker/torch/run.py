@@ -18,11 +18,11 @@ import numpy as np
 import torch
 
 from supervisor.protocol.wording import counted
+from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
-from worker.saving import conditions
 from worker.torch import loading
 from worker.torch.batches import ResumableBatchSampler
 

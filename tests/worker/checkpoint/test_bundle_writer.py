@@ -15,8 +15,8 @@ import tensorflow as tf
 from supervisor.protocol import durable
 from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.tensorbundle import verify
-from worker.checkpoint import bundle_writer, host_copy
-from worker.checkpoint.host_copy import ROOM_BYTES, BufferPool
+from worker.checkpoint import bundle_writer
+from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool
 
 pytestmark = pytest.mark.tensorflow
 SHAPES = ((), (0,), (3,), (2, 0, 5), (30, 7))
@@ -103,8 +103,8 @@ import sys
 from pathlib import Path
 import tensorflow as tf
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
-from worker.checkpoint.save_parts import StepBoundary, TensorFlowWriter
-from worker.saving.save import CheckpointOrigin
+from worker.checkpoint.tensorflow_writer import StepBoundary, TensorFlowWriter
+from worker.saving.commit import CheckpointOrigin
 from worker.state.state_file import Position
 
 def memory(field):
@@ -142,13 +142,13 @@ def test_memory_that_is_too_small_is_gone_before_there_is_another(monkeypatch: p
     kept = weakref.ref(first)
     reserve.reuse(first)
     del first
-    mapped = host_copy.mmap.mmap
+    mapped = bundle_writer.mmap.mmap
 
     def mapping(*arguments: Any, **named: Any) -> mmap.mmap:
         assert kept() is None
         return mapped(*arguments, **named)
 
-    monkeypatch.setattr(host_copy.mmap, "mmap", mapping)
+    monkeypatch.setattr(bundle_writer.mmap, "mmap", mapping)
     assert reserve.allocate(4 * ROOM_BYTES).capacity == 5 * ROOM_BYTES
 
 

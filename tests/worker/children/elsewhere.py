@@ -26,8 +26,9 @@ if not server:
     tf.distribute.Server({"worker": [address]}, job_name="worker", task_index=0).join()
 
 import worker  # noqa: E402
-from worker.checkpoint import snapshot, tpu  # noqa: E402
-from worker.checkpoint.host_copy import BufferPool  # noqa: E402
+from worker.checkpoint import snapshot  # noqa: E402
+from worker.checkpoint.bundle_writer import BufferPool  # noqa: E402
+from worker.devices import tpu  # noqa: E402
 
 cluster = tf.train.ClusterSpec({"worker": [address]})
 resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, master=f"grpc://{address}")

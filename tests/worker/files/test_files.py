@@ -20,8 +20,9 @@ from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.worker.daemon_end import DaemonEnd
+from worker.devices import conditions
 from worker.files import FilesRun, NotFinite, Unfit
-from worker.saving import conditions, scheduler
+from worker.saving import scheduler
 
 Begin = Callable[[Launch], None]
 

@@ -19,8 +19,8 @@ from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.checkpoint import bundle_writer, host_copy, snapshot
-from worker.checkpoint.host_copy import BufferPool
+from worker.checkpoint import bundle_writer, snapshot
+from worker.checkpoint.bundle_writer import BufferPool
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]
@@ -170,7 +170,7 @@ def test_where_there_is_no_memory_for_a_copy_training_waits_while_there_is_none(
     count, tracked = counting()
     with worker.Run(tracked) as run:
         with monkeypatch.context() as patch:
-            patch.setattr(host_copy.mmap, "mmap", refuse)
+            patch.setattr(bundle_writer.mmap, "mmap", refuse)
             stepped(run, count, 2)
         stepped(run, count)
     daemon.wait_for(Committed, among=lambda committed: committed.step == 3)

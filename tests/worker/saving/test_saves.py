@@ -28,7 +28,7 @@ from supervisor.protocol.messages import (
 )
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.checkpoint import save_parts
+from worker.checkpoint import tensorflow_writer
 from worker.saving import scheduler
 from worker.state import state_file
 
@@ -433,6 +433,6 @@ def test_only_a_full_disk_counts_as_one() -> None:
     """TensorFlow has one class for it and for a lack of memory."""
     said = tf.errors.ResourceExhaustedError
 
-    assert not save_parts._is_full(said(None, None, "OOM when allocating tensor with shape[4096,4096]"))
-    assert save_parts._is_full(said(None, None, "/runs/a/ckpt.data-00000-of-00001; No space left on device"))
-    assert save_parts._is_full(said(None, None, "/runs/a/ckpt.data-00000-of-00001; Disk quota exceeded"))
+    assert not tensorflow_writer._is_full(said(None, None, "OOM when allocating tensor with shape[4096,4096]"))
+    assert tensorflow_writer._is_full(said(None, None, "/runs/a/ckpt.data-00000-of-00001; No space left on device"))
+    assert tensorflow_writer._is_full(said(None, None, "/runs/a/ckpt.data-00000-of-00001; Disk quota exceeded"))

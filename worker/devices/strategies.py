@@ -7,11 +7,10 @@ import tensorflow as tf
 
 from supervisor.protocol.launch import STRATEGIES, Launch
 from supervisor.protocol.wording import counted
-from worker.checkpoint import tensorflow_conditions, tpu
+from worker.devices import conditions, tensorflow_conditions, tpu
 from worker.process import local_processes
 from worker.process.reporting import print_message
 from worker.process.startup import attempt_or_standby, current_attempt
-from worker.saving import conditions
 
 SEED = 1  # of all generators under `deterministic`; a script may set another after worker.strategy()
 

@@ -15,13 +15,9 @@ import tensorflow as tf
 from supervisor.protocol.checkpoints import foreign
 from supervisor.protocol.damage import BundleError
 from supervisor.protocol.tensorbundle import verify
-from worker.checkpoint.restore import (
-    MAX_NAMED,
-    RestoredCheckpoint,
-    Unfit,
-    compare_variables,
-)
-from worker.checkpoint.tpu import host_io_options
+from worker.checkpoint.restore import MAX_NAMED, RestoredCheckpoint, compare_variables
+from worker.devices.tpu import host_io_options
+from worker.saving.directory import Unfit
 from worker.state import extra_state
 from worker.state.state_file import Position, TrainingState
 

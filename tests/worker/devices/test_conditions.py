@@ -20,8 +20,7 @@ from supervisor.protocol.messages import Go, Restored
 from tests.places import ROOT
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
-from worker.checkpoint import tensorflow_conditions
-from worker.saving import conditions
+from worker.devices import conditions, tensorflow_conditions
 
 pytestmark = pytest.mark.tensorflow
 Begin = Callable[[Launch], None]

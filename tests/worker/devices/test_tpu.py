@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from supervisor.protocol.launch import without_launch_variables
 from tests.places import ROOT
-from worker.checkpoint import tpu
+from worker.devices import tpu
 
 pytestmark = pytest.mark.tensorflow
 SCRIPT = ROOT / "tests" / "worker" / "children" / "elsewhere.py"

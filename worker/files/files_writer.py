@@ -13,22 +13,21 @@ from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import describe_error, print_message
-from worker.saving.commit import CheckpointCommitter, describe_os_error, save_error_text
-from worker.saving.retention import Retention, is_disk_full
-from worker.saving.save import (
-    BlockingSaveNotice,
+from worker.saving.commit import (
+    CheckpointCommitter,
     CheckpointOrigin,
     NotFinite,
+    Retention,
     SaveError,
+    describe_os_error,
+    is_disk_full,
+    save_error_text,
 )
+from worker.saving.save import BlockingSaveNotice
 from worker.state import random_generators
 
 FORMAT = 1
 PROBE_BYTES = 1 << 20  # what a disk that just refused a write has room for, if that was for another reason
-
-
-class Unfit(Exception):
-    """A whole checkpoint does not fit this program; the text says how."""
 
 
 class Files(Protocol):

@@ -21,11 +21,11 @@ from supervisor.protocol import layout
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import Committed, SaveFailed
 from worker.checkpoint.restore import RestoredCheckpoint
-from worker.checkpoint.save_parts import StepBoundary
+from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data.collectives import Gang
 from worker.process import local_processes
 from worker.process.attempt import DeliberateExit
-from worker.run.checkpoint_keeper import RunCheckpoints
+from worker.run.run_checkpoints import RunCheckpoints
 from worker.saving.directory import OpenedDirectory
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
@@ -70,7 +70,7 @@ class GangCheckpoints(RunCheckpoints):
 
     # --- the beginning ---
 
-    def _open(self, directory: Path) -> OpenedDirectory:
+    def _open_directory(self, directory: Path) -> OpenedDirectory:
         """The chief's choice of a checkpoint, which it has proven, is the choice of all."""
         gang, attempt = self._gang, self._attempt
         if gang.is_chief:
@@ -86,7 +86,7 @@ class GangCheckpoints(RunCheckpoints):
             attempt.number = number
         return OpenedDirectory(directory, NoLock(), Path(path) if path is not None else None)
 
-    def _restore(self, path: Path) -> RestoredCheckpoint:
+    def _restore_from(self, path: Path) -> RestoredCheckpoint:
         found = super()._restore_from(path)
         missing = self._restore_own_part(path, found)
         self._require_same_state(path, found)
@@ -120,22 +120,22 @@ class GangCheckpoints(RunCheckpoints):
                 f"step {theirs[0]} (this worker has step {mine[0]}); they have to share one checkpoint_dir"
             )
 
-    def _record(self, present: Any, directory: Path) -> None:
+    def _record_conditions(self, present: Any, directory: Path) -> None:
         if self._gang.is_chief:
             super()._record_conditions(present, directory)
 
-    def check(self, *given: Any) -> None:
+    def check_completeness(self, *given: Any) -> None:
         """The chief looks for all: they run the same program."""
         if self._gang.is_chief:
             super().check_completeness(*given)
 
     # --- between two steps ---
 
-    def may_save(self, step: int) -> bool:
+    def has_work(self, step: int) -> bool:
         """Said for the daemon's sake, which listens to the chief."""
         return self._gang.is_chief and super().has_work(step)
 
-    def serve(self, step: int, figures: Callable[[], StepBoundary]) -> None:
+    def on_step_boundary(self, step: int, figures: Callable[[], StepBoundary]) -> None:
         """At a step boundary: does what the workers agree on, where an agreement is due."""
         if step < self._next:
             return
@@ -153,7 +153,7 @@ class GangCheckpoints(RunCheckpoints):
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
 
-    def save_last(self, figures: StepBoundary) -> None:
+    def save_final(self, figures: StepBoundary) -> None:
         """Commits the end of training, together; the chief tries again for a while."""
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
             agreed = self._agree_on_save(figures.step, last=True)
@@ -230,7 +230,7 @@ class GangCheckpoints(RunCheckpoints):
             return None
         return self._report_cannot_save(step, flushes, f"cannot save step {step}: the save in flight failed")
 
-    def _parts(self) -> Mapping[str, bytes]:
+    def _extra_files(self) -> Mapping[str, bytes]:
         """By file name, what the workers hold for themselves; called for each save, at the same step by all."""
         mine = b"" if self._gang.is_chief else _own_part(self._tracked, self._own)
         return {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}

@@ -18,19 +18,28 @@ from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import Manifest
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
-from worker.checkpoint import finite, snapshot
-from worker.checkpoint.host_copy import BufferPool
-from worker.checkpoint.snapshot import Snapshot, SnapshotImpossible
-from worker.checkpoint.tpu import host_io_options
+from worker.checkpoint import snapshot
+from worker.checkpoint.bundle_writer import BufferPool
+from worker.checkpoint.snapshot import (
+    Snapshot,
+    SnapshotImpossible,
+    find_not_finite,
+    find_variables_not_finite,
+    tensor_name,
+)
+from worker.devices.tpu import host_io_options
 from worker.process.reporting import describe_error, mentions_full_disk, print_message
-from worker.saving.commit import CheckpointCommitter, describe_os_error, save_error_text
-from worker.saving.retention import Retention, is_disk_full
-from worker.saving.save import (
-    BlockingSaveNotice,
+from worker.saving.commit import (
+    CheckpointCommitter,
     CheckpointOrigin,
     NotFinite,
+    Retention,
     SaveError,
+    describe_os_error,
+    is_disk_full,
+    save_error_text,
 )
+from worker.saving.save import BlockingSaveNotice
 from worker.state import extra_state
 from worker.state.state_file import Position, TrainingState
 
@@ -97,7 +106,7 @@ class TensorFlowWriter:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
         self._reserves = {prefix: BufferPool() for prefix in self._bundles}
         self._can_snapshot, self._stands_still = True, BlockingSaveNotice()
-        self._exempt = finite.find_variables_not_finite(tracked) if must_be_finite else None
+        self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
 
     def capture(self, figures: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state. Call it between steps, on the thread that trains.
@@ -156,12 +165,10 @@ class TensorFlowWriter:
     def _prove_finite(self, taken: CapturedTensors) -> None:
         if self._exempt is None or taken.bundles is None:
             return
-        bad = sorted(finite.find_not_finite(taken.bundles) - self._exempt)
+        bad = sorted(find_not_finite(taken.bundles) - self._exempt)
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            raise NotFinite(
-                f"cannot save {taken.name}: {finite.tensor_name(bad[0])}{more} is not finite; training diverged"
-            )
+            raise NotFinite(f"cannot save {taken.name}: {tensor_name(bad[0])}{more} is not finite; training diverged")
 
     def _fill(self, folder: NewFolder, taken: CapturedTensors) -> None:
         for prefix, bundle in self._bundles.items():

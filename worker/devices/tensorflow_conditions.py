@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled  # there is no public way to ask
 from tensorflow.python.util import _pywrap_util_port  # nor for oneDNN
 
-from worker.saving import conditions
+from worker.devices import conditions
 
 
 def versions() -> dict[str, str]:

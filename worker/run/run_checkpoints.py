@@ -10,25 +10,16 @@ import tensorflow as tf
 from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Interval
 from supervisor.protocol.messages import Restored
-from worker.checkpoint import foreign, tensorflow_conditions
-from worker.checkpoint.restore import (
-    RestoredCheckpoint,
-    Unfit,
-    build_variables,
-    restore_checkpoint,
-)
-from worker.checkpoint.save_parts import CapturedTensors, StepBoundary, TensorFlowWriter
+from worker.checkpoint.foreign_restore import restore_foreign
+from worker.checkpoint.restore import RestoredCheckpoint, build_variables, restore_checkpoint
+from worker.checkpoint.tensorflow_writer import CapturedTensors, StepBoundary, TensorFlowWriter
+from worker.devices import conditions, tensorflow_conditions
 from worker.process.attempt import Attempt
 from worker.process.reporting import describe_error
-from worker.saving import conditions
 from worker.saving.cadence import Cadence, auto_interval_of
-from worker.saving.directory import OpenedDirectory, open_checkpoint_directory
-from worker.saving.save import (
-    CheckpointOrigin,
-    LastCheckpoint,
-    NotFinite,
-    SaveError,
-)
+from worker.saving.commit import CheckpointOrigin, NotFinite, SaveError
+from worker.saving.directory import OpenedDirectory, Unfit, open_checkpoint_directory
+from worker.saving.save import LastCheckpoint
 from worker.saving.scheduler import SaveScheduler
 from worker.state import extra_state, missing_variables
 from worker.state.state_file import TrainingState
@@ -103,11 +94,11 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
         self._attempt.reporter.show_message(text)
 
-    def release(self) -> None:
+    def close(self) -> None:
         self._diverged = None  # it is over, one way or another
         super().close()
 
-    def _failed(self, step: int, error: SaveError) -> None:
+    def _on_save_failed(self, step: int, error: SaveError) -> None:
         if isinstance(error, NotFinite) and self._diverged is not None:
             self._diverged(step, str(error), self._last.step if self._last is not None else 0)
 
@@ -157,7 +148,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         """One of ours from its folder, or another program's from its prefix."""
         try:
             if not path.is_dir():
-                return foreign.restore_foreign(self._tracked, path)
+                return restore_foreign(self._tracked, path)
             found = restore_checkpoint(
                 self._tracked, path, tensorflow_conditions.replica_count(self._strategy), self._own
             )

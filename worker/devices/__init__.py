@@ -1,0 +1,1 @@
+"""What training computes with: the distribution strategy, and the conditions on which the bits of a run depend."""
