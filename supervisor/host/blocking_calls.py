@@ -1,6 +1,7 @@
-"""Runs what may hang on a disk, or in a driver, in threads that nobody waits for: it must not keep the daemon here.
+"""Runs calls that may hang, on a disk or in a driver, in threads that nobody waits for.
 
-The event loop's own executor would be waited for at the end, by asyncio and again by the interpreter.
+asyncio and the interpreter wait for the threads of an executor when they end, so one dead file system would keep the
+daemon from exiting. The threads here are daemon threads: the process ends without them.
 """
 
 import asyncio
@@ -11,59 +12,65 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-IDLE_S = 10.0  # how long a thread without work stays: a log that is followed is looked at several times a second
+IDLE_S = 10.0  # how long a thread without work stays: a log that is followed is read several times a second
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class BlockingCalls:
-    """A thread for each folder with something to do there, so that a disk that hangs holds up no other's files."""
+    """One thread for each folder that is worked in: calls for one folder run in order, and delay no other folder."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[Path, queue.SimpleQueue[Callable[[], None]]] = {}
+        self._queues: dict[Path, queue.SimpleQueue[Callable[[], None]]] = {}
 
     async def run(
-        self, path: Path | None, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
+        self, path: Path | None, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        """What `work` gives or raises, done in the thread of the folder that `path` is in, after what came before."""
+        """Returns or raises what `work` does, run in the thread for the folder of the file `path`."""
         return await asyncio.wrap_future(self.submit(path, work, *args, **kwargs))
 
+    async def run_for_folder(self, folder: Path, work: Callable[[], Result]) -> Result:
+        """Returns or raises what `work` does, run in the thread for `folder`. Raises RuntimeError if none starts."""
+        return await asyncio.wrap_future(self._submit(folder, work))
+
     def submit(
-        self, path: Path | None, work: Callable[Given, Result], *args: Given.args, **kwargs: Given.kwargs
+        self, path: Path | None, work: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> "Future[Result]":
-        """As `run`, but whoever wants to know waits for it."""
-        done: Future[Result] = Future()
+        """As `run`, but returns at once, with the future result."""
+        return self._submit(Path() if path is None else path.parent, lambda: work(*args, **kwargs))
 
-        def act() -> None:
-            if not done.set_running_or_notify_cancel():
-                return
-            try:
-                result = work(*args, **kwargs)
-            except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
-                done.set_exception(error)
-            else:
-                done.set_result(result)
-
-        folder = Path() if path is None else path.parent
+    def _submit(self, folder: Path, work: Callable[[], Result]) -> "Future[Result]":
+        result: Future[Result] = Future()
         with self._lock:
-            if folder not in self._waiting:
-                threading.Thread(target=self._serve, args=(folder,), name="disk", daemon=True).start()
-                self._waiting[folder] = queue.SimpleQueue()
-            self._waiting[folder].put(act)
-        return done
+            if folder not in self._queues:
+                threading.Thread(target=self._run_queue, args=(folder,), name="blocking", daemon=True).start()
+                self._queues[folder] = queue.SimpleQueue()  # only now: the host may have no thread to spare
+            self._queues[folder].put(lambda: _complete(result, work))
+        return result
 
-    def _serve(self, folder: Path) -> None:
+    def _run_queue(self, folder: Path) -> None:
         with self._lock:
-            waiting = self._waiting[folder]
+            calls = self._queues[folder]
         while True:
             try:
-                act = waiting.get(timeout=IDLE_S)
+                call = calls.get(timeout=IDLE_S)
             except queue.Empty:
                 with self._lock:
-                    if waiting.empty():
-                        del self._waiting[folder]
+                    if calls.empty():
+                        del self._queues[folder]
                         return
                 continue
-            act()
+            call()
+
+
+def _complete(result: "Future[Result]", work: Callable[[], Result]) -> None:
+    if not result.set_running_or_notify_cancel():  # nobody waits any more
+        return
+    try:
+        value = work()
+    except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+        result.set_exception(error)
+    else:
+        result.set_result(value)

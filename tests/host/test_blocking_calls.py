@@ -13,10 +13,10 @@ from supervisor.host.blocking_calls import BlockingCalls
 HANGS = """
 import asyncio, threading
 from pathlib import Path
-from supervisor.host.blocking_calls import DiskThreads
+from supervisor.host.blocking_calls import BlockingCalls
 
 async def main():
-    task = asyncio.create_task(DiskThreads().run(Path("/dead/log"), threading.Event().wait))
+    task = asyncio.create_task(BlockingCalls().run(Path("/dead/log"), threading.Event().wait))
     await asyncio.sleep(0.1)
     task.cancel()
 

@@ -101,7 +101,7 @@ async def test_a_directory_that_never_answers_holds_only_itself(tmp_path: Path) 
     def never_answers() -> bytes:
         return os.read(read, 1)  # what a read from a lost file server does
 
-    held = asyncio.create_task(store._ask(dead, never_answers))
+    held = asyncio.create_task(store._run(dead, never_answers))
     waiting = asyncio.create_task(store.highest_attempt(dead))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(asyncio.shield(waiting), 0.05)
@@ -129,7 +129,7 @@ async def test_a_lack_of_threads_passes(tmp_path: Path, no_threads: pytest.Monke
 async def test_one_directory_answers_one_question_at_a_time(tmp_path: Path) -> None:
     store, order = CheckpointStore(), list[int]()
 
-    await asyncio.gather(*(store._ask(tmp_path, lambda number=number: order.append(number)) for number in range(20)))
+    await asyncio.gather(*(store._run(tmp_path, lambda number=number: order.append(number)) for number in range(20)))
 
     assert order == list(range(20))
 
@@ -137,8 +137,8 @@ async def test_one_directory_answers_one_question_at_a_time(tmp_path: Path) -> N
 async def test_who_stops_waiting_is_not_answered_and_blocks_nobody(tmp_path: Path) -> None:
     store, done = CheckpointStore(), list[int]()
     read, write = os.pipe()
-    held = asyncio.create_task(store._ask(tmp_path, lambda: os.read(read, 1)))
-    impatient = asyncio.create_task(store._ask(tmp_path, lambda: done.append(1)))
+    held = asyncio.create_task(store._run(tmp_path, lambda: os.read(read, 1)))
+    impatient = asyncio.create_task(store._run(tmp_path, lambda: done.append(1)))
     await asyncio.sleep(0)
     impatient.cancel()
     with contextlib.suppress(asyncio.CancelledError):

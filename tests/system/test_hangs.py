@@ -75,7 +75,7 @@ def test_py_spy_is_asked_where_it_is_installed(tmp_path: Path):
         ends_well(daemon, "count")
 
     kept = (tmp_path / "state" / "stacks" / "count").glob("*.txt")
-    assert any("stacks, by py-spy:\nProcess " in each.read_text() for each in kept)
+    assert any("stacks, from py-spy:\nProcess " in each.read_text() for each in kept)
 
 
 def test_a_checkpoint_that_kills_is_passed_over_and_training_ends_well(tmp_path: Path):

@@ -1,4 +1,10 @@
-"""Limits that the kernel holds processes to: the daemon's own number of open files, and what programs are given."""
+"""Resource limits (setrlimit(2)) of programs, and the number of open files of the daemon itself.
+
+The daemon raises its own soft limit of open files at its start. Programs must not see that, as some close or select(2)
+on all descriptors they might have, so a program starts with the limit the daemon was started with. Two ways lead
+there: the daemon lowers its own limit for the moment of the start (`inherited_nofile`), which keeps vfork(2) possible,
+or, if it has too many files open for that, the child lowers it after fork(2) (`limit_setter`).
+"""
 
 import contextlib
 import os
@@ -8,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from supervisor.host.processes.spawning import SpawnError
 
 Limits = Mapping[str, int]
-"""By key of the configuration (`limit_nofile`): the limit, bytes or a number; UNLIMITED for none."""
+"""By the configuration's key (`limit_nofile`): bytes or a number; UNLIMITED for no limit."""
 
 UNLIMITED = resource.RLIM_INFINITY
 
@@ -18,19 +24,19 @@ RESOURCES = {
     "limit_core": resource.RLIMIT_CORE,
     "limit_memlock": resource.RLIMIT_MEMLOCK,
 }
-MOST_FILES = 1 << 20  # the kernel's own bound for a process (fs.nr_open) unless somebody raised it
-HEADROOM = 32  # files that starting a process, and other threads meanwhile, may open
+MOST_FILES = 1 << 20  # fs.nr_open, the kernel's own bound for a process, unless it was raised
+HEADROOM = 32  # descriptors that starting a process, and other threads meanwhile, may need
 
 _inherited = {resource.RLIMIT_NOFILE: resource.getrlimit(resource.RLIMIT_NOFILE)}
-"""What programs get: as this process was started, or as `raise_inherited_limits` left it."""
+"""The limits for programs: those this process was started with, or that `raise_inherited_limits` set."""
 
 
 class LimitError(Exception):
-    """This process may have less than it must; the text says what to do."""
+    """A limit can't be raised as the configuration asks; the text says what to do."""
 
 
 def raise_inherited_limits(minfds: int | None, minprocs: int | None) -> None:
-    """Raises what this process was started with, and so what programs get, to at least this. Raises LimitError."""
+    """Raises the limits of this process and its programs to at least `minfds` and `minprocs`. Raises LimitError."""
     for key, least, number, name, flag in (
         ("minfds", minfds, resource.RLIMIT_NOFILE, "LimitNOFILE", "n"),
         ("minprocs", minprocs, resource.RLIMIT_NPROC, "LimitNPROC", "u"),
@@ -42,17 +48,14 @@ def raise_inherited_limits(minfds: int | None, minprocs: int | None) -> None:
             resource.setrlimit(number, (least, hard if hard == UNLIMITED else max(hard, least)))
         except (OSError, ValueError) as error:
             raise LimitError(
-                f"{key} is {least}, but this process may have no more than {hard}; lower it, or raise the limit where "
-                f"supervisord is started ({name}= in its systemd unit, ulimit -H{flag} elsewhere)"
+                f"cannot set {key} to {least}: the hard limit of this process is {hard}; lower {key}, or raise the "
+                f"limit where supervisord is started ({name}= in its systemd unit, ulimit -H{flag} elsewhere)"
             ) from error
     _inherited[resource.RLIMIT_NOFILE] = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def raise_own_nofile() -> None:
-    """Lets this process open as many files as it is allowed to: a thousand programs need three descriptors each.
-
-    Programs get what the daemon was started with, as some close, or select among, all that they might open.
-    """
+    """Raises this process's own limit of open files to the hard limit: each program needs three descriptors."""
     soft, hard = _inherited[resource.RLIMIT_NOFILE]
     wanted = MOST_FILES if hard == UNLIMITED else min(hard, MOST_FILES)
     if soft != UNLIMITED and soft < wanted:
@@ -60,12 +63,12 @@ def raise_own_nofile() -> None:
 
 
 def restore_own_nofile() -> None:
-    """Takes that back, for who is executed in this process' place."""
+    """Undoes `raise_own_nofile`, before this process executes a new daemon."""
     resource.setrlimit(resource.RLIMIT_NOFILE, _inherited[resource.RLIMIT_NOFILE])
 
 
 def can_use_inherited_nofile() -> bool:
-    """Whether this process can live with what it was started with for a moment; it may have more files open by now."""
+    """Whether this process has so few files open that it can lower its limit for a moment."""
     probe = os.dup(0)  # the lowest number that is free
     os.close(probe)
     return probe + HEADROOM < _inherited[resource.RLIMIT_NOFILE][0]
@@ -73,9 +76,9 @@ def can_use_inherited_nofile() -> bool:
 
 @contextlib.contextmanager
 def inherited_nofile() -> Iterator[None]:
-    """What is started inside has from its first instruction what this process was started with. Ask `can_lend`.
+    """Lowers the limit of open files to the inherited one, for a process that is started inside the context.
 
-    For the thread of the event loop alone: two that lend could not know what to take back.
+    Check `can_use_inherited_nofile` first. For the thread of the event loop only: two threads would undo each other.
     """
     own = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, _inherited[resource.RLIMIT_NOFILE])
@@ -86,9 +89,9 @@ def inherited_nofile() -> Iterator[None]:
 
 
 def limit_setter(program: str, limits: Limits) -> Callable[[], None]:
-    """What a child has to call, before it becomes the program, to be held to these limits.
+    """Returns the function that sets these limits in a child, between fork(2) and exec(2).
 
-    Raises SpawnError if one is above what this process may give.
+    Raises SpawnError if one is above the daemon's own hard limit.
     """
     pairs = []
     for key, value in limits.items():
@@ -96,9 +99,9 @@ def limit_setter(program: str, limits: Limits) -> Callable[[], None]:
         _, hard = resource.getrlimit(number)
         if hard != UNLIMITED and (value == UNLIMITED or value > hard):
             raise SpawnError(
-                f"cannot start {program}: {key} is {'unlimited' if value == UNLIMITED else value}, but the daemon "
-                f"itself may have no more than {hard}; lower it, or raise the daemon's (Limit{key[6:].upper()}= in "
-                f"its systemd unit, ulimit -H elsewhere)",
+                f"cannot start {program}: {key} is {'unlimited' if value == UNLIMITED else value}, but the daemon's "
+                f"own hard limit is {hard}; lower {key}, or raise the daemon's limit (Limit{key[6:].upper()}= in its "
+                f"systemd unit, ulimit -H elsewhere)",
                 permanent=True,
             )
         pairs.append((number, (value, value)))

@@ -1,7 +1,7 @@
-"""Recognises what a daemon started, also where parent, session and the daemon itself are gone.
+"""Recognises the processes that a daemon started, even after their parent, session and the daemon itself are gone.
 
-Every process is started with one variable that names the daemon's state folder, the program and the attempt. Children
-inherit it, and /proc/PID/environ shows what a process was started with for as long as it lives.
+Every process is started with an environment variable, its mark, that names the daemon's state folder, the program and
+the attempt. Children inherit it, and /proc/PID/environ shows it for as long as a process lives.
 """
 
 import contextlib
@@ -12,27 +12,27 @@ from pathlib import Path
 import psutil
 
 VARIABLE = "SUPERVISOR_ATTEMPT"
-CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of what the program was started from
+CONFIGURATION = "SUPERVISOR_CONFIGURATION"  # digest of the configuration that the program was started from
 _STANDBY = "standby-"
 
 
 def mark_of_attempt(state_dir: Path, program: str, attempt: int) -> str:
-    """The variable's value for one attempt. A name may have a colon (`GROUP:PROCESS`), and never has a slash."""
+    """The mark of one attempt. The name of a program may have a colon (`GROUP:PROCESS`), but never a slash."""
     return f"{state_dir}:{program.replace(':', '/')}:{attempt}"
 
 
 def mark_of_standby(state_dir: Path, program: str, token: str) -> str:
-    """The variable's value for a standby, which keeps it when it becomes an attempt. `token`: of this one alone."""
+    """The mark of a standby, which keeps it when it becomes an attempt. `token`: unique to this standby."""
     return f"{mark_of_attempt(state_dir, program, 0)[:-1]}{_STANDBY}{token}"
 
 
 def is_standby(value: str) -> bool:
-    """Whether a mark is that of a process which began as a standby."""
+    """Whether a mark belongs to a process that began as a standby."""
     return value.rsplit(":", 1)[-1].startswith(_STANDBY)
 
 
 def read_mark(pid: int) -> str | None:
-    """A process' mark; None if it has none, is gone, or is another user's."""
+    """A process's mark; None if it has none, is gone, or belongs to another user."""
     return _read(pid)
 
 
@@ -42,7 +42,7 @@ def program_of(value: str) -> str:
 
 
 def attempt_of(value: str) -> int:
-    """The attempt in a mark, 0 if it is a standby's or somebody tampered with it."""
+    """The attempt in a mark; 0 in that of a standby, and in one that the daemon did not write."""
     text = value.rsplit(":", 1)[-1]
     return int(text) if text.isascii() and text.isdecimal() else 0
 
@@ -53,31 +53,33 @@ def read_configuration_digest(pid: int) -> str | None:
 
 
 def processes_of_attempt(value: str) -> list[psutil.Process]:
-    """The live processes of one attempt. Reads all of /proc: call it from a thread."""
-    return [process for _, process in _marked(lambda found: found == value)]
+    """The live processes with this mark. Reads all of /proc: call it from a thread."""
+    return [process for _, process in _marked_processes(lambda found: found == value)]
 
 
 def processes_of_daemon(state_dir: Path) -> dict[str, list[psutil.Process]]:
-    """Every live process that daemons of this state folder started, by mark. Reads all of /proc."""
+    """The live processes that daemons with this state folder started, by mark. Reads all of /proc."""
     found: dict[str, list[psutil.Process]] = {}
     start = f"{state_dir}:"
-    for value, process in _marked(lambda mark: mark.startswith(start) and mark.count(":", len(start) - 1) == 2):
+    for value, process in _marked_processes(
+        lambda mark: mark.startswith(start) and mark.count(":", len(start) - 1) == 2
+    ):
         found.setdefault(value, []).append(process)
     return found
 
 
-def _marked(is_meant: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:
+def _marked_processes(is_wanted: Callable[[str], bool]) -> Iterable[tuple[str, psutil.Process]]:
     for pid in psutil.pids():
         value = _read(pid)
-        if value is not None and is_meant(value) and pid != os.getpid():
+        if value is not None and is_wanted(value) and pid != os.getpid():
             with contextlib.suppress(psutil.Error):  # gone meanwhile
                 process = psutil.Process(pid)
-                if _read(pid) == value:  # else the number has become another's in between
+                if _read(pid) == value:  # else the pid now belongs to another process
                     yield value, process
 
 
 def _read(pid: int, variable: str = VARIABLE) -> str | None:
-    """A process' mark; None if it has none, is gone, or is another user's, so that we did not start it."""
+    """A variable of the environment that a process was started with; None if it can't be read."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:

@@ -1,7 +1,7 @@
-"""The duty of PID 1 in a container: takes the exit status of processes that others started and left to us.
+"""Reaps orphans, which is the duty of PID 1 in a container.
 
-Whose parent dies becomes a child of PID 1 (or of the nearest subreaper, prctl(2)) and stays a zombie until that one
-asks how it ended. Ours are asked for elsewhere, through their pidfds, and must not be taken from there.
+A process whose parent dies becomes a child of PID 1 (or of the nearest subreaper, prctl(2)), and stays a zombie until
+that process reads its exit status. The exit status of workers is read through their pidfds; it must not be read here.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import structlog
 
-PATIENCE_S = 2.0  # for whoever else in this process started a child to ask for its status; nobody needs a pid sooner
+REAP_DELAY_S = 2.0  # other parts of this process may have started the child and still have to read its status
 PR_GET_CHILD_SUBREAPER = 37  # <linux/prctl.h>
 
 log = structlog.get_logger()
@@ -30,7 +30,7 @@ def adopts_orphans() -> bool:
 
 @contextlib.contextmanager
 def reaping_orphans(is_ours: Callable[[int], bool]) -> Iterator[None]:
-    """Within it orphans are reaped, if they come here at all; see Orphans."""
+    """Reaps orphans inside the context, if they become our children; see OrphanReaper."""
     if not adopts_orphans():
         yield
         return
@@ -43,56 +43,56 @@ def reaping_orphans(is_ours: Callable[[int], bool]) -> Iterator[None]:
 
 
 class OrphanReaper:
-    """Reaps zombies that are not ours, PATIENCE_S after they were first seen. For the running loop.
+    """Reaps zombies that are not our workers, REAP_DELAY_S after they were first seen. For the running loop.
 
-    `is_ours`: whether a pid is that of a child whose exit status somebody here waits for.
+    `is_ours`: whether a pid belongs to a child whose exit status is read elsewhere.
     """
 
     def __init__(self, is_ours: Callable[[int], bool]) -> None:
         self._is_ours = is_ours
         self._seen: set[psutil.Process] = set()
-        self._look_again: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
 
     def watch(self) -> None:
-        """From now on; the kernel says SIGCHLD for each, nothing polls."""
-        self._loop.add_signal_handler(signal.SIGCHLD, self._later)
-        self._later()  # some may have come before
+        """Starts watching: the kernel sends SIGCHLD for each child that ends, so nothing polls."""
+        self._loop.add_signal_handler(signal.SIGCHLD, self._schedule)
+        self._schedule()  # some may have ended before
 
     def close(self) -> None:
-        """No more."""
+        """Stops watching."""
         self._loop.remove_signal_handler(signal.SIGCHLD)
-        if self._look_again is not None:
-            self._look_again.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
 
-    def _later(self) -> None:
-        """Looks once for all that die within PATIENCE_S."""
-        if self._look_again is None:
-            self._look_again = self._loop.call_later(PATIENCE_S, self._begin)
+    def _schedule(self) -> None:
+        """Schedules one round for all that end within REAP_DELAY_S."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(REAP_DELAY_S, self._start_round)
 
-    def _begin(self) -> None:
-        self._look_again = None  # who dies from here on may not be on the list, and is looked for once more
+    def _start_round(self) -> None:
+        self._timer = None  # processes that end from here on need another round
         if self._task is not None and not self._task.done():
-            self._later()
+            self._schedule()
             return
-        self._task = self._loop.create_task(self._look())
+        self._task = self._loop.create_task(self._reap_round())
 
-    async def _look(self) -> None:
-        """Reaps what was there the last time already, and remembers what is new."""
+    async def _reap_round(self) -> None:
+        """Reaps the zombies that the last round saw too, and remembers the new ones."""
         dead = await asyncio.to_thread(_zombies)
         found = {each for each in dead if not self._is_ours(each.pid)}
         for orphan in found & self._seen:
             _reap(orphan.pid)
         self._seen = found - self._seen
-        if self._seen or len(found) < len(dead):  # what may be ours now may turn out to be nobody's
-            self._later()
+        if self._seen or len(found) < len(dead):  # a pid that is ours now may later belong to an orphan
+            self._schedule()
 
 
 def _zombies() -> list[psutil.Process]:
-    """Our children that have ended. Reads all of /proc: for a thread."""
+    """Our children that have ended. Reads all of /proc: call it from a thread."""
     zombies = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.Error):  # reaped meanwhile
@@ -102,6 +102,6 @@ def _zombies() -> list[psutil.Process]:
 
 
 def _reap(pid: int) -> None:
-    with contextlib.suppress(ChildProcessError):  # somebody asked meanwhile
+    with contextlib.suppress(ChildProcessError):  # reaped elsewhere meanwhile
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
         log.debug("orphan.reaped", pid=pid)

@@ -15,21 +15,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lower_priority(group: int) -> None:
-    """Every process of the group, which leads a session, gets what nobody else wants; one that is gone is left alone.
+    """Gives a process group that leads a session the lowest priority for CPU and disk; does nothing if it is gone.
 
-    Where the kernel groups processes by session (sched(7), autogroup), `nice` counts among those of one session only,
-    and it is the session that yields. A plain user can't take `nice` back: it is left as it is there.
+    Where the kernel groups processes by session (sched(7), autogroup), `nice` counts only among those of one session,
+    so the nice value of the session is set too. `nice` is left alone where we could not restore it.
     """
     _set(group, 19, IOPRIO_IDLE)
 
 
 def restore_priority(group: int) -> bool:
-    """Takes that back; False if the kernel says to ask again: it hears plain users ten times a second, all together."""
+    """Restores normal priority. False if it has to be tried again: plain users may do so ten times a second."""
     return _set(group, 0, IOPRIO_NONE)
 
 
 def _set(group: int, nice: int, io: int) -> bool:
-    if _may_take_back():
+    if _can_restore_nice():
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PGRP, group, nice)
     if _IOPRIO_SET is not None:
@@ -43,7 +43,7 @@ def _set(group: int, nice: int, io: int) -> bool:
     return True
 
 
-def _may_take_back() -> bool:
+def _can_restore_nice() -> bool:
     if resource.getrlimit(resource.RLIMIT_NICE)[0] >= 20:
         return True
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -1,4 +1,9 @@
-"""Starts a worker or takes one over, notices its end through its pidfd, and kills it with everything it started."""
+"""Starts a worker or adopts one, learns of its end through its pidfd, and kills it with everything it started.
+
+A pidfd becomes readable when its process ends, so nothing polls. The exit status is then asked for through it:
+from wait(2) if the process is our child, and otherwise from what the kernel still shows (`process_status`), for a short
+while again and again, as its parent may not have reaped it yet.
+"""
 
 import asyncio
 import contextlib
@@ -18,18 +23,17 @@ from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.host.processes.spawning import explain, find_command
 from supervisor.host.resources.cgroup import Cgroup
 
-REAPED_WITHIN_S = 2.0  # an adopted process is reaped by init, at once; some containers' first process never does
-ASK_AGAIN_S = 0.01
+REAPED_WITHIN_S = 2.0  # init reaps an adopted process at once; the first process of some containers never does
+EXIT_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """Everything about one process to be: `environment` is complete, `stdout` and `stderr` are descriptors to give it.
+    """Everything needed to start one process.
 
-    `stdin`: a descriptor too; None: it has an empty one (/dev/null).
-
-    `group_ends_with_it`: SIGKILL goes to what is left of its process group in the moment it ends, so that no
-    grandchild still holds its devices and locks when the next attempt begins. `cgroup`: it begins in this group.
+    `environment`: complete. `stdin`, `stdout`, `stderr`: descriptors that it gets; without `stdin` it reads /dev/null.
+    `group_ends_with_it`: as soon as it ends, SIGKILL goes to the rest of its process group, so that no grandchild still
+    holds devices and locks when the next attempt begins. `cgroup`: the control group that it starts in.
     """
 
     program: str
@@ -48,33 +52,33 @@ class SpawnRequest:
 
 
 def spawn(request: SpawnRequest, on_exit: Callable[[Exit], None]) -> "Process":
-    """Starts the process, as leader of its own session and process group, in the running loop.
+    """Starts the process as the leader of its own session and process group; returns when exec(2) has succeeded.
 
-    `on_exit` is called exactly once, from the loop, after the process ended. Returns once the new program runs (exec
-    is done). Raises SpawnError; then nothing was started and `on_exit` is never called.
+    `on_exit` is called exactly once, from the running loop, after the process ended. Raises SpawnError; then nothing
+    was started and `on_exit` is never called.
     """
     command = find_command(request.argv[0], request.environment, request.directory, request.program)
     try:
         child = _popen(request, command)
         priority.set_oom_score(child.pid, request.oom_score_adjust)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        _refuse(request, command, error)
+        _raise_spawn_error(request, command, error)
     try:
         pidfd = os.pidfd_open(child.pid)
     except OSError as error:
         child.kill()
         child.wait()
-        _refuse(request, command, error)
-    child.returncode = 0  # so that Popen asks for no status when it is gone, here: that is the pidfd's
-    start_time = read_start_time(child.pid) or 0  # an unreaped child always has one
+        _raise_spawn_error(request, command, error)
+    child.returncode = 0  # keeps Popen from reaping it; that is done through the pidfd
+    start_time = read_start_time(child.pid) or 0  # a child that is not reaped always has one
     return Process(child.pid, start_time, pidfd, request.group_ends_with_it, on_exit)
 
 
 def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable[[Exit], None]) -> "Process | None":
-    """Takes over a process that an earlier daemon started; None if it is gone. `on_exit` as for `spawn`.
+    """Adopts a process that an earlier daemon started; None if it is gone. `on_exit`: as for `spawn`.
 
-    It may be our child still (the daemon executed itself anew) or not, and a zombie already; its exit status is had
-    where the kernel gives it.
+    It may still be our child (if the daemon has executed itself anew) or not, and may already be a zombie. Its exit
+    status is known where the kernel shows it.
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -87,43 +91,43 @@ def adopt(pid: int, start_time: int, group_ends_with_it: bool, on_exit: Callable
 
 
 def _popen(request: SpawnRequest, command: Path) -> subprocess.Popen[bytes]:
-    with contextlib.ExitStack() as until_it_runs:
-        entrance = _entrance(request, until_it_runs)
+    with contextlib.ExitStack() as until_exec:
+        cgroup_procs = _open_cgroup(request, until_exec)
         if limits.can_use_inherited_nofile():
-            until_it_runs.enter_context(limits.inherited_nofile())
-        return _popen_in(request, command, entrance)
+            until_exec.enter_context(limits.inherited_nofile())
+        return _popen_in_cgroup(request, command, cgroup_procs)
 
 
-def _entrance(request: SpawnRequest, until_it_runs: contextlib.ExitStack) -> int | None:
-    """What the child enters its group through: opened here, as the child may be another user by then."""
+def _open_cgroup(request: SpawnRequest, until_exec: contextlib.ExitStack) -> int | None:
+    """The file through which the child enters its control group; opened here, as the child may be another user."""
     if request.cgroup is None:
         return None
     try:
-        entrance = request.cgroup.open_procs()
-    except OSError:  # removed by somebody: what it can't be held to is watched from outside
+        cgroup_procs = request.cgroup.open_procs()
+    except OSError:  # somebody removed it; its limits are then only watched by the daemon
         return None
-    until_it_runs.callback(os.close, entrance)
-    return entrance
+    until_exec.callback(os.close, cgroup_procs)
+    return cgroup_procs
 
 
-def _in_child(request: SpawnRequest, entrance: int | None) -> Callable[[], None] | None:
+def _preexec(request: SpawnRequest, cgroup_procs: int | None) -> Callable[[], None] | None:
+    """What the child has to do between fork(2) and exec(2); None for nothing."""
     is_needed = request.limits or not limits.can_use_inherited_nofile()
     set_limits = limits.limit_setter(request.program, request.limits) if is_needed else None
-    if entrance is None:
+    if cgroup_procs is None:
         return set_limits
 
     def prepare() -> None:
         with contextlib.suppress(OSError):
-            os.write(entrance, b"0")
+            os.write(cgroup_procs, b"0")
         if set_limits is not None:
             set_limits()
 
     return prepare
 
 
-def _popen_in(request: SpawnRequest, command: Path, entrance: int | None) -> subprocess.Popen[bytes]:
-    in_child = _in_child(request, entrance)
-    identity_of = request.credentials if os.geteuid() == 0 else None  # a plain user can't even set what it has
+def _popen_in_cgroup(request: SpawnRequest, command: Path, cgroup_procs: int | None) -> subprocess.Popen[bytes]:
+    credentials = request.credentials if os.geteuid() == 0 else None  # others may not even set the user they are
     return subprocess.Popen(
         request.argv,
         executable=command,
@@ -134,22 +138,22 @@ def _popen_in(request: SpawnRequest, command: Path, entrance: int | None) -> sub
         stderr=request.stderr,
         start_new_session=True,
         umask=-1 if request.umask is None else request.umask,
-        user=identity_of.uid if identity_of else None,
-        group=identity_of.gid if identity_of else None,
-        extra_groups=identity_of.groups if identity_of else None,
-        # only where it is asked for: it keeps Popen from vfork; all it does is setrlimit(2) and write(2)
-        preexec_fn=in_child,  # noqa: PLW1509
+        user=credentials.uid if credentials else None,
+        group=credentials.gid if credentials else None,
+        extra_groups=credentials.groups if credentials else None,
+        # None where possible, as it keeps Popen from using vfork(2); it calls only setrlimit(2) and write(2)
+        preexec_fn=_preexec(request, cgroup_procs),  # noqa: PLW1509
     )
 
 
-def _refuse(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:
+def _raise_spawn_error(request: SpawnRequest, command: Path, error: Exception) -> NoReturn:
     raise explain(request.program, command, request.directory, error) from error
 
 
 class Process:
-    """One process of a program. Its identity is `pid` and `start_time` together; pids are used again.
+    """One process of a program, identified by `pid` and `start_time` together, as pids are used again.
 
-    `start_time`: kernel ticks after boot, as in field 22 of /proc/PID/stat.
+    `start_time`: kernel ticks after boot. `exit`: how it ended, None while it runs.
     """
 
     __slots__ = ("_group_ends_with_it", "_loop", "_on_exit", "_pidfd", "exit", "pid", "start_time")
@@ -169,15 +173,15 @@ class Process:
         self._group_ends_with_it = group_ends_with_it
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(pidfd, self._ended)
+        self._loop.add_reader(pidfd, self._on_pidfd_readable)
 
     def reassign(self, on_exit: Callable[[Exit], None], group_ends_with_it: bool) -> None:
-        """Somebody else is told of its end from now on."""
+        """Changes whom its end is reported to, as when a standby becomes an attempt."""
         self._on_exit, self._group_ends_with_it = on_exit, group_ends_with_it
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended, though nobody may have been told yet."""
+        """Whether it has ended, even if `on_exit` was not called yet."""
         if self.exit is not None or self._pidfd < 0:
             return True
         poll = select.poll()
@@ -190,18 +194,18 @@ class Process:
             return False
         try:
             if group and read_start_time(self.pid) == self.start_time:
-                os.killpg(self.pid, signal)  # safe: until the leader is reaped, nobody else can have its number
+                os.killpg(self.pid, signal)  # safe: its number is not used again before the leader is reaped
             else:
                 signals.pidfd_send_signal(self._pidfd, signal)
-        except (ProcessLookupError, PermissionError):  # gone; or it became another user, and we are not root
+        except (ProcessLookupError, PermissionError):  # gone, or running as another user
             return False
         return True
 
     def kill_tree(self) -> None:
-        """SIGKILL to the process and all it started, also what left its process group or session.
+        """Sends SIGKILL to the process and all its descendants, also those that left its process group or session.
 
-        Descendants are stopped (SIGSTOP) and listed until no new one appears, before any of them dies: once a parent is
-        dead its children can't be told from anybody's.
+        Before any of them is killed, all are stopped (SIGSTOP) and listed until no new one appears: once a parent is
+        dead, its children can't be told from other processes.
         """
         if self.exit is not None:
             self.kill_session()
@@ -211,38 +215,38 @@ class Process:
         tree.kill_all(victims)
 
     def kill_session(self) -> int:
-        """After the process ended: SIGKILL to what is left of its session and group; how many that were.
+        """After its end, sends SIGKILL to the rest of its session and group; returns how many processes that were.
 
-        Reads all of /proc: call it from a thread. What had left the session is found only by `kill_tree`.
+        Reads all of /proc: call it from a thread. Descendants that left the session are found only by `kill_tree`.
         """
         return tree.kill_session(self.pid, self.start_time)
 
     def detach(self) -> None:
-        """Watches it no longer; it lives on, and `on_exit` is not called any more."""
+        """Stops watching the process, which lives on; `on_exit` is not called any more."""
         if self._pidfd >= 0:
             self._stop_watching()
 
-    def _ended(self) -> None:
+    def _on_pidfd_readable(self) -> None:
         if self._group_ends_with_it:
             self._kill_group()
-        self._loop.remove_reader(self._pidfd)  # it stays readable for ever
-        self._ask_how(self._loop.time() + REAPED_WITHIN_S)
+        self._loop.remove_reader(self._pidfd)  # it stays readable
+        self._read_exit(self._loop.time() + REAPED_WITHIN_S)
 
     def _kill_group(self) -> None:
-        """SIGKILL to its group, unless its number is somebody else's by now: init may have reaped what was adopted."""
+        """Sends SIGKILL to its group, unless init has reaped it and its number is now used by another process."""
         if read_start_time(self.pid) in (None, self.start_time):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signals.SIGKILL)
 
-    def _ask_how(self, until: float) -> None:
-        """Asks how it ended; again later while whoever is to reap it has not."""
+    def _read_exit(self, until: float) -> None:
+        """Asks how it ended, and again later until whoever has to reap it has done so."""
         if self._pidfd < 0:
             return
         exit_ = process_status.exit_of(self._pidfd, self.pid, self.start_time)
         if exit_ is None and self._loop.time() < until:
-            self._loop.call_later(ASK_AGAIN_S, self._ask_how, until)
+            self._loop.call_later(EXIT_POLL_S, self._read_exit, until)
             return
-        if exit_ is None:  # whoever traces it, as gdb, has not let go of it; until then it is a zombie, even to us
+        if exit_ is None:  # a tracer such as gdb still holds it; until then it is a zombie, even for its parent
             exit_ = process_status.exit_of_zombie(self.pid, self.start_time)
         self._finish(exit_ or Exit(None, None))
 

@@ -8,14 +8,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO
 
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.EIO, errno.ESTALE, errno.EINTR}
 )
 """Errors that go away by themselves: the next attempt may succeed with nothing changed."""
 
 
 class SpawnErrorKind(StrEnum):
-    """What stood in the way, as far as clients can tell it apart."""
+    """Why a process could not be started, as far as clients distinguish it."""
 
     NO_FILE = "no-file"
     NOT_EXECUTABLE = "not-executable"
@@ -23,7 +23,7 @@ class SpawnErrorKind(StrEnum):
 
 
 class SpawnError(Exception):
-    """A process could not be started. `permanent`: it can't be until somebody changes something."""
+    """A process could not be started. `permanent`: trying again is useless until somebody changes something."""
 
     def __init__(self, text: str, *, permanent: bool, kind: SpawnErrorKind = SpawnErrorKind.OTHER) -> None:
         super().__init__(text)
@@ -96,7 +96,7 @@ def explain(program: str, command: Path, directory: Path | None, error: Exceptio
         kind = SpawnErrorKind.NOT_EXECUTABLE
     else:
         text, kind = f"{error.strerror or error} ({command}){_remedy(error.errno)}", SpawnErrorKind.OTHER
-    return SpawnError(f"cannot start {program}: {text}", permanent=error.errno not in _PASSING, kind=kind)
+    return SpawnError(f"cannot start {program}: {text}", permanent=error.errno not in _TRANSIENT, kind=kind)
 
 
 def _remedy(number: int | None) -> str:

@@ -1,6 +1,6 @@
-"""What the threads of a worker that hangs are at: asked of the kernel, of py-spy, and of the worker itself.
+"""Collects the stacks of a hung worker: from the kernel, from py-spy, and from the worker's own faulthandler.
 
-Everything here may wait (a dying file system, a stopped process), so it belongs into a thread.
+Everything here may block (a dead file system, a stopped process): call it from a thread.
 """
 
 import contextlib
@@ -15,39 +15,40 @@ from pathlib import Path
 from supervisor.protocol import durable, layout
 
 MAX_BYTES = 1024 * 1024  # of each part; a thousand threads' stacks are half of it
-KEPT = 5  # files for each program
-WRITTEN_S = 2.0  # how long the worker's own handler, which runs at once, is waited for
-LOOK_AGAIN_S = 0.02
+KEPT_DUMPS = 5  # for each program
+HANDLER_TIMEOUT_S = 2.0  # the worker's own handler runs at once
+POLL_S = 0.02
 THREADS_SHOWN = 256
 
 
-def collect_stacks(pid: int, folder: Path, ask: Callable[[], bool], patience_s: float, why: str) -> str:
-    """The threads of process `pid` in text, within about `patience_s` seconds. `why`: the first line.
+def collect_stacks(pid: int, folder: Path, send_signal: Callable[[], bool], timeout_s: float, why: str) -> str:
+    """Describes the threads of process `pid` in text, within about `timeout_s` seconds. `why`: the first line.
 
-    `folder`: of the attempt's pipes, where the worker's own file is; `ask`: sends it the signal to write that.
+    `folder`: the attempt's folder, where the worker's faulthandler writes its file. `send_signal`: sends the worker the
+    signal on which it writes; False if it is gone.
     """
-    ends_at = time.monotonic() + patience_s
-    parts = [why, f"threads, as the kernel sees them:\n{describe_threads(pid)}"]
-    parts.append(f"stacks, by py-spy:\n{_py_spy(pid, patience_s / 2)}")
-    parts.append(f"stacks, by the worker's faulthandler:\n{_own(folder, pid, ask, ends_at)}")
+    ends_at = time.monotonic() + timeout_s
+    parts = [why, f"threads, from the kernel:\n{describe_threads(pid)}"]
+    parts.append(f"stacks, from py-spy:\n{_py_spy(pid, timeout_s / 2)}")
+    parts.append(f"stacks, from the worker's faulthandler:\n{_faulthandler(folder, pid, send_signal, ends_at)}")
     return "\n\n".join(parts) + "\n"
 
 
 def store_dump(folder: Path, attempt: int, text: str) -> Path:
-    """Writes the text into the folder, as `aN.txt`, and deletes all but the newest files. Raises OSError."""
+    """Writes the text to `aN.txt` in the folder, and deletes all but the newest files. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / f"a{attempt}.txt"
     durable.write_file(path, text.encode("utf-8", "replace"))
     path.chmod(0o600)
-    for old in sorted(folder.glob("a*.txt"), key=_number, reverse=True)[KEPT:]:
+    for old in sorted(folder.glob("a*.txt"), key=_number, reverse=True)[KEPT_DUMPS:]:
         old.unlink(missing_ok=True)
     return path
 
 
 def describe_threads(pid: int) -> str:
-    """One line for each thread: its number, name, state, and the kernel function it waits in, if it may be known."""
+    """One line for each thread: its id, name, state, and the kernel function it waits in, where the kernel shows it."""
     lines = [_thread(Path(f"/proc/{pid}/task/{each}")) for each in _tasks(pid)]
-    return "\n".join(filter(None, lines[:THREADS_SHOWN])) or "(gone)"
+    return "\n".join(filter(None, lines[:THREADS_SHOWN])) or "(the process is gone)"
 
 
 def is_stopped(pid: int) -> bool:
@@ -66,7 +67,7 @@ def _thread(task: Path) -> str:
 
 
 def _state(task: Path) -> str:
-    """As `S (sleeping)`."""
+    """The state in the kernel's words, such as `S (sleeping)`."""
     line = next((each for each in _read(task / "status").splitlines() if each.startswith("State:")), "")
     return line.removeprefix("State:").strip()
 
@@ -78,7 +79,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _py_spy(pid: int, patience_s: float) -> str:
+def _py_spy(pid: int, timeout_s: float) -> str:
     command = shutil.which("py-spy")
     if command is None:
         return "(py-spy is not installed)"
@@ -87,7 +88,7 @@ def _py_spy(pid: int, patience_s: float) -> str:
             [command, "dump", "--nonblocking", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=patience_s,
+            timeout=timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -95,29 +96,29 @@ def _py_spy(pid: int, patience_s: float) -> str:
     return (done.stdout or done.stderr)[:MAX_BYTES].decode(errors="replace").strip()
 
 
-def _own(folder: Path, pid: int, ask: Callable[[], bool], ends_at: float) -> str:
-    """What the worker writes; only one that has made its file has a handler, any other would die of the signal."""
+def _faulthandler(folder: Path, pid: int, send_signal: Callable[[], bool], ends_at: float) -> str:
+    """What the worker's handler writes. A worker without the file has no handler, and the signal would kill it."""
     file = folder / layout.STACKS
     if _content(file) is None:
-        return "(it has no handler; is worker.Run used?)"
+        return "(the worker has installed no handler: it does not use worker.Run, or has not reached it yet)"
     if is_stopped(pid):
-        return "(the process is stopped: SIGSTOP, or a debugger)"
+        return "(the process is stopped, by SIGSTOP or a debugger)"
     before = _content(file)
-    if not ask():
-        return "(gone)"
-    ends_at = min(ends_at, time.monotonic() + WRITTEN_S)
+    if not send_signal():
+        return "(the process is gone)"
+    ends_at = min(ends_at, time.monotonic() + HANDLER_TIMEOUT_S)
     seen = before
     while time.monotonic() < ends_at:
-        time.sleep(LOOK_AGAIN_S)
+        time.sleep(POLL_S)
         now = _content(file)
-        if now != before and now == seen:  # it has written, and went on to nothing more
+        if now != before and now == seen:  # it has written, and adds no more
             break
         seen = now
-    return (seen or b"").decode(errors="replace").strip() or "(it did not answer)"
+    return (seen or b"").decode(errors="replace").strip() or "(the worker did not answer)"
 
 
 def _content(path: Path) -> bytes | None:
-    """At most MAX_BYTES of a file that the job's user wrote; None if it isn't one."""
+    """At most MAX_BYTES of a file that the job's user wrote; None if it is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""Finds and kills what a process started: its descendants, and the members of its session."""
+"""Finds and kills the descendants of a process and the members of its session."""
 
 import os
 import signal
@@ -9,13 +9,13 @@ import psutil
 
 from supervisor.host.processes.process_status import read_start_time
 
-MAX_ROUNDS = 50  # each finds what was forked since the one before; a fork bomb must not hold the daemon for ever
+MAX_ROUNDS = 50  # each round finds what was forked since the last; a fork bomb must not hold the daemon forever
 
 
 def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
-    """Stops the process and everything it started, and lists all but itself.
+    """Stops (SIGSTOP) the process and everything it started, and lists all but the process itself.
 
-    A stopped process can't fork, so the list is complete once a round finds nobody new.
+    A stopped process can't fork, so the list is complete once a round finds no new process.
     """
     if read_start_time(pid) != start_time:
         return []
@@ -23,7 +23,7 @@ def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
         os.kill(pid, signal.SIGSTOP)
     frozen: dict[int, psutil.Process] = {}
     for _ in range(MAX_ROUNDS):
-        fresh = [each for each in _belongings(pid).values() if frozen.get(each.pid) != each]
+        fresh = [each for each in _session_and_descendants(pid).values() if frozen.get(each.pid) != each]
         if not fresh:
             break
         for each in fresh:
@@ -34,7 +34,7 @@ def stop_tree(pid: int, start_time: int) -> list[psutil.Process]:
 
 
 def kill_all(victims: Iterable[psutil.Process]) -> int:
-    """SIGKILL to each; how many were still there. A pid that somebody else has by now is left alone."""
+    """Sends SIGKILL to each; returns how many were still there. psutil spares a pid that was used again."""
     killed = 0
     for victim in victims:
         with suppress(psutil.Error):
@@ -44,10 +44,10 @@ def kill_all(victims: Iterable[psutil.Process]) -> int:
 
 
 def kill_session(leader: int, start_time: int) -> int:
-    """SIGKILL to every member of the session that `leader`, now dead, led; how many that were.
+    """Sends SIGKILL to all members of the session that `leader`, now dead, led; returns how many that were.
 
-    As long as a member lives the kernel gives the leader's number to nobody else. So if the number belongs to a
-    process of another start time, no member is left.
+    The kernel does not use the leader's pid again while a member lives. So if a process with another start time has it,
+    no member is left.
     """
     killed: dict[int, psutil.Process] = {}
     for _ in range(MAX_ROUNDS):
@@ -61,11 +61,11 @@ def kill_session(leader: int, start_time: int) -> int:
     return len(killed)
 
 
-def _belongings(leader: int) -> dict[int, psutil.Process]:
-    """Members of the leader's session and descendants of any of them, by pid; the leader itself is not among them."""
+def _session_and_descendants(leader: int) -> dict[int, psutil.Process]:
+    """By pid: members of the leader's session and descendants of any of them, without the leader itself."""
     members = {each.pid: each for each in _members(leader) if each.pid != leader}
     found = _descendants(leader)
-    for pid in members.keys() - found.keys():  # its parent died, so it is nobody's descendant any more
+    for pid in members.keys() - found.keys():  # its parent died, so it is no longer a descendant of the leader
         found |= _descendants(pid)
     return found | members
 
@@ -78,7 +78,7 @@ def _descendants(pid: int) -> dict[int, psutil.Process]:
 
 
 def _members(session: int) -> list[psutil.Process]:
-    """The live processes of a session; zombies are nobody's trouble."""
+    """The processes of a session, without zombies."""
     members = []
     for pid in psutil.pids():
         with suppress(ProcessLookupError, PermissionError, psutil.Error):

@@ -110,4 +110,4 @@ def test_minfds_that_can_not_be_had_is_why_the_daemon_does_not_start(tmp_path: P
 
     with pytest.raises(AssertionError, match="exited with 71"):
         daemon.start()
-    assert f"cannot run: minfds is {1 << 30}, but this process may have no more than" in daemon.errors()
+    assert f"cannot set minfds to {1 << 30}: the hard limit of this process is" in daemon.errors()

@@ -29,7 +29,7 @@ def test_a_process_without_a_handler_is_not_sent_a_signal_that_would_end_it(slee
 
     assert asked == []
     assert text.startswith("why\n")
-    assert "(it has no handler" in text
+    assert "(the worker has installed no handler" in text
 
 
 def test_a_stopped_process_is_told_from_a_sleeping_one(sleeper: subprocess.Popen):
