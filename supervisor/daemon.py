@@ -20,7 +20,7 @@ import structlog
 from supervisor.config import Config, ConfigError, load_config, options
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.schema.secret import hash_password
-from supervisor.control.http.sockets import ListenError
+from supervisor.control.endpoints import ListenError
 from supervisor.host.daemon_log.daemon_log import DaemonLog
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.notices.sources import UnknownSourceError

@@ -1,58 +1,147 @@
-"""From the configuration to the sockets that clients come in by."""
+"""The sockets on which clients connect: from the configuration to open, listening endpoints."""
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import structlog
 
 from supervisor.config import Config, InetServerConfig, UnixServerConfig
-from supervisor.control.http import sockets
 from supervisor.control.http.access import Login
-from supervisor.control.server import Endpoint
 
-LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+BACKLOG = socket.SOMAXCONN  # many clients may connect at the same moment
 
 log = structlog.get_logger()
 
 
+class ListenError(Exception):
+    """A socket can't be opened; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A socket that clients connect to. `owner`: the uid that may change things, besides root and the daemon's own.
+
+    With a `login`, clients that know it may do everything, and others are refused. `hosts`: the names by which a TCP
+    client without a login may call this server (its Host header); any other name is refused, so that a web page can't
+    reach it through a name of its own that resolves to this host. None: any name.
+    """
+
+    listener: socket.socket
+    owner: int
+    login: Login | None = None
+    hosts: frozenset[str] | None = None
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether the kernel tells who the client is."""
+        return self.listener.family == socket.AF_UNIX
+
+
 @contextlib.contextmanager
 def open_endpoints(config: Config) -> Iterator[tuple[Endpoint, ...]]:
-    """Every configured socket, open; in the end the one in the file system is taken away. Raises ListenError."""
-    with contextlib.ExitStack() as close:
-        endpoints: list[Endpoint] = []
-        endpoints += [_unix_endpoint(each, close) for each in config.unix_http_servers]
-        endpoints += [_tcp_endpoint(each, close) for each in config.inet_http_servers]
-        yield tuple(endpoints)
+    """Opens every configured socket, and closes them and removes their files at the end. Raises ListenError."""
+    with contextlib.ExitStack() as at_end:
+        yield (
+            *[_unix_endpoint(each, at_end) for each in config.unix_http_servers],
+            *[_tcp_endpoint(each, at_end) for each in config.inet_http_servers],
+        )
 
 
-def _unix_endpoint(settings: UnixServerConfig, close: contextlib.ExitStack) -> Endpoint:
-    listener = sockets.listen_on_file(settings.file, settings.chmod, settings.owner)
-    close.callback(listener.close)
-    ours = settings.file.stat().st_ino
+def _unix_endpoint(settings: UnixServerConfig, at_end: contextlib.ExitStack) -> Endpoint:
+    listener = listen_on_file(settings.file, settings.chmod, settings.owner)
+    at_end.callback(listener.close)
+    inode = settings.file.stat().st_ino
 
-    def take_away() -> None:
+    def remove() -> None:
         with contextlib.suppress(FileNotFoundError):
-            if settings.file.stat().st_ino == ours:
+            if settings.file.stat().st_ino == inode:  # not if another daemon has taken the place
                 settings.file.unlink()
 
-    close.callback(take_away)
+    at_end.callback(remove)
     return Endpoint(listener, settings.owner[0] if settings.owner else os.geteuid(), _login(settings))
 
 
-def _tcp_endpoint(settings: InetServerConfig, close: contextlib.ExitStack) -> Endpoint:
+def _tcp_endpoint(settings: InetServerConfig, at_end: contextlib.ExitStack) -> Endpoint:
     host, port = settings.address
-    listener = sockets.listen_on_address(host, port)
-    close.callback(listener.close)
+    listener = listen_on_address(host, port)
+    at_end.callback(listener.close)
     login = _login(settings)
     if login is None:
         log.warning(
             "control.open_to_all", address=f"{host}:{port}", remedy="set username and password in [inet_http_server]"
         )
-    return Endpoint(listener, os.geteuid(), login, None if login else LOCAL | {host or "localhost"})
+    return Endpoint(listener, os.geteuid(), login, None if login else LOCAL_HOSTS | {host or "localhost"})
 
 
 def _login(settings: UnixServerConfig | InetServerConfig) -> Login | None:
     if settings.username is None or settings.password is None:
         return None
     return Login(settings.username, settings.password)
+
+
+def listen_on_file(path: Path, mode: int, owner: tuple[int, int] | None) -> socket.socket:
+    """Binds under a temporary name, sets mode and owner, then renames: no client can connect while the mode is wrong.
+
+    Raises ListenError.
+    """
+    if _is_in_use(path):
+        raise ListenError(f"cannot listen on {path}: another program listens there; stop it, or use another file")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        listener.bind(str(temporary))
+        temporary.chmod(mode)
+        if owner is not None:
+            os.chown(temporary, *owner)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        temporary.rename(path)
+    except OSError as error:
+        listener.close()
+        raise ListenError(
+            f"cannot listen on {path}: {error.strerror or error}; "
+            f"set [unix_http_server] file to a path in an existing folder that this user can write to"
+        ) from error
+    return listener
+
+
+def listen_on_address(host: str | None, port: int) -> socket.socket:
+    """A TCP socket; `host` None: every interface, by IPv4 and IPv6 where the system has both. Raises ListenError."""
+    try:
+        if host is None and socket.has_dualstack_ipv6():
+            listener = socket.create_server(("", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+        else:
+            family, _, _, _, address = socket.getaddrinfo(host or "0.0.0.0", port, type=socket.SOCK_STREAM)[0]  # noqa: S104
+            listener = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {host or '*'}:{port}: {_reason(error)}; stop the program that listens there, or "
+            f"use another address in [inet_http_server] port"
+        ) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _reason(error: OSError) -> str:
+    """The reason without what Python adds to it; a host name that can't be resolved is a gaierror."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+
+
+def _is_in_use(path: Path) -> bool:
+    """Whether a process listens on a socket file; a daemon that died leaves a file on which nothing does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            return False
+        except OSError:
+            return path.is_socket()
+        return True

@@ -187,7 +187,7 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path):
         with pytest.raises(AssertionError, match="exited with 71"):
             daemon.start()
 
-    assert f"cannot listen on *:{port}: Address already in use; stop what listens there" in daemon.errors()
+    assert f"cannot listen on *:{port}: Address already in use; stop the program that listens there" in daemon.errors()
 
 
 @pytest.mark.fuzz

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import pytest
 from jsonschema import Draft202012Validator
 
-from supervisor.control.openapi.description import description
+from supervisor.control.openapi import description
 from supervisor.runner.listeners.event_log import KEPT
 from tests.system.both import UnixTransport
 from tests.system.harness import Daemon, job

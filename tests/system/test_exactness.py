@@ -31,6 +31,6 @@ def test_status_says_what_keeps_training_from_being_exact(tmp_path: Path):
 
         (attempt,) = daemon.call("history", name="digits")["attempts"]
 
-    assert "trains under other conditions: cores is 1, was 2" in found["description"]
+    assert "conditions changed since the checkpoint: cores is 1, was 2" in found["description"]
     assert attempt["changed"] == ["cores is 1, was 2"]
-    assert "not in its checkpoints: teacher/kernel" in found["description"]
+    assert "not saved in checkpoints: teacher/kernel" in found["description"]

@@ -57,5 +57,5 @@ def test_export_is_refused_where_there_is_nothing_to_export(tmp_path: Path) -> N
         daemon.write(job(tmp_path))
         daemon.call("update")
         daemon.call("stop", name="job")
-        with pytest.raises(Refused, match="does not train now"):
+        with pytest.raises(Refused, match="is not training now"):
             daemon.call("export", name="job")

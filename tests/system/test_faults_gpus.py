@@ -84,7 +84,10 @@ def test_a_start_waits_until_the_memory_of_the_last_attempt_is_free(tmp_path: Pa
         host.are({"uuid": "GPU-aaaa", "pids": [first]}, {"uuid": "GPU-bbbb"})
         os.kill(first, signal.SIGKILL)
 
-        daemon.until(lambda: "free of the last attempt" in daemon.status("t")["description"], "it waits")
+        daemon.until(
+            lambda: "to free its GPU memory" in daemon.status("t")["description"],
+            "it waits",
+        )
         assert daemon.status("t")["pid"] is None
         host.are({"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"})
 
@@ -101,7 +104,10 @@ def test_it_can_be_stopped_while_it_waits_and_starts_anyway_in_the_end(tmp_path:
             host.are({"uuid": "GPU-aaaa", "pids": [pid]}, {"uuid": "GPU-bbbb"})
             os.kill(pid, signal.SIGKILL)
             if stops:
-                daemon.until(lambda: "free of the last attempt" in daemon.status("t")["description"], "it waits")
+                daemon.until(
+                    lambda: "to free its GPU memory" in daemon.status("t")["description"],
+                    "it waits",
+                )
                 daemon.call("stop", name="t")
                 assert daemon.status("t")["state"] == "STOPPED"
                 assert not (tmp_path / "told").exists(), "there is no process that stop_command could stop"

@@ -55,7 +55,7 @@ def test_one_that_is_not_well_is_seen_while_what_an_earlier_daemon_left_of_anoth
             (tmp_path / "sick").touch()
             daemon.until(lambda: len(daemon.call("history", name="p")["attempts"]) >= 2, "it starts again")
             first = daemon.call("history", name="p")["attempts"][0]
-            assert "being taken up" in daemon.status("slow")["description"]
+            assert "waiting for processes of an earlier daemon to exit" in daemon.status("slow")["description"]
         finally:
             stray.kill()
             stray.wait()

@@ -12,8 +12,7 @@ from typing import Any
 
 import structlog
 
-from supervisor.control.base.errors import Code, CommandError
-from supervisor.control.base.faults import RpcFault
+from supervisor.control.base.errors import Code, CommandError, RequestFailed
 from supervisor.host.daemon_log.daemon_log import CHANGES
 
 OK = "OK"
@@ -91,11 +90,8 @@ def audited(change: Change) -> Iterator[None]:
     try:
         yield
         result = OK
-    except CommandError as error:
-        result, reason = error.code.name, str(error)
-        raise
-    except RpcFault as fault:
-        result, reason = fault.code.name, str(fault)
+    except RequestFailed as error:
+        result, reason = error.fault, str(error)
         raise
     except Exception as error:
         result, reason = Code.FAILED.name, repr(error)

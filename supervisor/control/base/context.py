@@ -1,10 +1,10 @@
-"""What commands act on, and the arguments they are asked with."""
+"""What the commands work on, and how they find the program that a client names."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from supervisor.config import SupervisordConfig
+from supervisor.config.keys.job import JobConfig
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
@@ -17,13 +17,11 @@ from supervisor.runner.fleet.programs import Programs
 from supervisor.runner.listeners.hub import ListenerHub
 from supervisor.runner.program.runner import Runner
 
-Arguments = Mapping[str, Any]
-Result = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What commands act on. `shut_down` and `reload` return at once; the work follows."""
+    """The parts of the running daemon that commands work on. `shut_down` and `reload` return at once, before the work
+    is done."""
 
     programs: Programs
     ledger: Ledger
@@ -40,26 +38,24 @@ class CommandContext:
     disks: BlockingCalls = field(default_factory=BlockingCalls)
 
 
-def program_in(context: CommandContext, arguments: Arguments) -> Runner:
-    """The program that `name` means. Raises CommandError."""
-    name = text_in(arguments, "name")
+@dataclass(frozen=True, slots=True)
+class ProgramName:
+    """A request about one program that says nothing else, or an answer that only repeats which one it was about."""
+
+    name: str
+
+
+def find_program(context: CommandContext, name: str) -> Runner:
+    """The program of that name. Raises CommandError."""
     runner = context.programs.runners.get(name)
     if runner is None:
         raise CommandError(Code.BAD_NAME, name)
     return runner
 
 
-def text_in(arguments: Arguments, key: str) -> str:
-    """An argument that has to be there. Raises CommandError."""
-    value = arguments.get(key)
-    if not isinstance(value, str):
-        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not a text")
-    return value
-
-
-def flag_in(arguments: Arguments, key: str, default: bool) -> bool:
-    """An argument that may be left out. Raises CommandError."""
-    value = arguments.get(key, default)
-    if not isinstance(value, bool):
-        raise CommandError(Code.BAD_ARGUMENTS, f"{key} is {value!r:.80}, not true or false")
-    return value
+def find_job(context: CommandContext, name: str) -> tuple[Runner, JobConfig]:
+    """The training job of that name. Raises CommandError."""
+    runner = find_program(context, name)
+    if runner.config.job is None:
+        raise CommandError(Code.NOT_A_JOB, f"{name} is not a training job: its section sets no checkpoint_dir")
+    return runner, runner.config.job

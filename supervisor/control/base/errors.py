@@ -1,10 +1,10 @@
-"""Why a command was refused, in Supervisor's fault names where it has one."""
+"""Why a request was not carried out, in Supervisor's fault names where it has one."""
 
 from enum import Enum
 
 
 class Code(Enum):
-    """Name of the fault, and the HTTP status that carries it."""
+    """The name of the fault, and the HTTP status that carries it."""
 
     BAD_ARGUMENTS = 400
     NOT_A_JOB = 4001
@@ -31,9 +31,21 @@ class Code(Enum):
         return int(str(self.value)[:3])
 
 
-class CommandError(Exception):
-    """A command that was not carried out: which fault, and what a person should know."""
+class RequestFailed(Exception):
+    """A request that was not carried out. `fault`: the name of the reason; the text is for people."""
+
+    fault: str
+
+
+class CommandError(RequestFailed):
+    """A command of our own API that was not carried out: which fault, and what a person should know."""
 
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
+        self.fault = code.name
+
+
+def internal_error(error: Exception) -> str:
+    """The message for a client when supervisord itself failed."""
+    return f"supervisord met an internal error ({error!r}); see its log: supervisorctl maintail -10000"

@@ -1,11 +1,10 @@
-"""One command for many programs in one request: side by side, each outcome a line of the answer as soon as it comes.
+"""One command for many programs in one request: side by side, each outcome a line of the answer as soon as it is known.
 
-`POST /api/v1/each` with `{"command": "start", "names": ["a", "b"], "arguments": {}}`. What starts does so in the order
-of the names, and what stops is told to in that order. A client that goes away leaves nothing half done.
+`POST /api/v1/each` with `{"command": "start", "names": ["a", "b"], "arguments": {}}`. Programs start in the order of
+the names, and are told to stop in that order. If the client disconnects, the commands run to their end nevertheless.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,102 +12,108 @@ from typing import Any
 import structlog
 
 from supervisor.control.base import audit
-from supervisor.control.base.context import (
-    Arguments,
-    CommandContext,
-    Result,
-    text_in,
-)
-from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.base.context import CommandContext
+from supervisor.control.base.errors import Code, CommandError, internal_error
+from supervisor.control.base.json_types import read_request, to_json
 from supervisor.control.commands import start_stop
-from supervisor.control.commands.table import TABLE
+from supervisor.control.commands.table import COMMANDS
 from supervisor.control.http import web
 from supervisor.runner.fleet.ordering import StartTurn, StartTurns
 
-COMMANDS = ("checkpoint", "clear", "drill", "export", "signal", "start", "stop")
-"""Those that many programs may be asked at once."""
+BULK_COMMANDS = ("checkpoint", "clear", "drill", "export", "signal", "start", "stop")
+"""The commands that can be given to many programs at once."""
 
 log = structlog.get_logger()
 
-_under_way: set[asyncio.Task[None]] = set()  # the loop keeps weak references only
+_tasks: set[asyncio.Task[None]] = set()  # the event loop keeps weak references only
 
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """What is asked of whom."""
+    """A command for many programs. `arguments`: what it takes besides a name."""
 
     command: str
     names: tuple[str, ...]
     arguments: Mapping[str, Any]
 
 
-def parse(asked: Arguments) -> BulkRequest:
-    """Raises CommandError."""
-    command, names, arguments = text_in(asked, "command"), asked.get("names"), asked.get("arguments", {})
-    if command not in COMMANDS:
-        raise CommandError(Code.UNKNOWN_COMMAND, f"{command!r:.60} is none of {', '.join(COMMANDS)}")
+@dataclass(frozen=True, slots=True)
+class OutcomeError:
+    """Why a command failed for one program."""
+
+    code: str
+    message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the command ended for one program: with a result or an error."""
+
+    name: str
+    result: object
+    error: OutcomeError | None
+
+
+def read_bulk_request(arguments: Mapping[str, Any]) -> BulkRequest:
+    """The request in the body of a client's request. Raises CommandError."""
+    command, names, extra = arguments.get("command"), arguments.get("names"), arguments.get("arguments", {})
+    if not isinstance(command, str):
+        raise CommandError(Code.BAD_ARGUMENTS, f"command is {command!r:.80}; it has to be a string")
+    if command not in BULK_COMMANDS:
+        text = f"{command!r:.60} is not a command for many programs; those are {', '.join(BULK_COMMANDS)}"
+        raise CommandError(Code.UNKNOWN_COMMAND, text)
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise CommandError(Code.BAD_ARGUMENTS, "names is not a list of names of programs")
-    if not isinstance(arguments, dict) or "name" in arguments:
-        raise CommandError(Code.BAD_ARGUMENTS, "arguments is not an object with what the command takes besides a name")
-    return BulkRequest(command, tuple(dict.fromkeys(names)), arguments)
+        raise CommandError(Code.BAD_ARGUMENTS, "names has to be a list of program names")
+    if not isinstance(extra, dict) or "name" in extra:
+        text = "arguments has to be an object with what the command takes besides a name"
+        raise CommandError(Code.BAD_ARGUMENTS, text)
+    return BulkRequest(command, tuple(dict.fromkeys(names)), extra)
 
 
-def respond(context: CommandContext, order: BulkRequest, change: audit.Change) -> web.Response:
-    """Begins all of it; the answer tells how each ended."""
-    return web.Response(_lines(run_each(context, order, change)), content_type="application/x-ndjson")
+def run_for_each(context: CommandContext, request: BulkRequest, change: audit.Change) -> web.Response:
+    """Begins the command for every program at once; the response streams the outcomes as they come."""
+    outcomes = asyncio.Queue[Outcome]()
+    turns = StartTurns(len(request.names))
+    for name, turn in zip(request.names, turns, strict=True):
+        _run_in_background(asyncio.create_task(_run_one(context, request, name, turn, change, outcomes)))
+    _run_in_background(asyncio.create_task(turns.release_in_order()))
+    return web.Response(_lines(outcomes, len(request.names)), content_type="application/x-ndjson")
 
 
-async def _lines(outcomes: AsyncGenerator[Result, None]) -> AsyncGenerator[bytes, None]:
-    async for outcome in outcomes:
-        yield json.dumps(outcome).encode() + b"\n"
-
-
-def run_each(context: CommandContext, order: BulkRequest, change: audit.Change) -> AsyncGenerator[Result, None]:
-    """Begins all of it at once; outcomes in the order they come: `name`, and `result` or `error`, the other null."""
-    came: asyncio.Queue[Result] = asyncio.Queue()
-    turns = StartTurns(len(order.names))
-    for name, turn in zip(order.names, turns, strict=True):
-        _keep_running(asyncio.create_task(_run_one(context, order, name, turn, change, came)))
-    _keep_running(asyncio.create_task(turns.release_in_order()))
-    return _outcomes(came, len(order.names))
-
-
-async def _outcomes(came: "asyncio.Queue[Result]", count: int) -> AsyncGenerator[Result, None]:
+async def _lines(outcomes: "asyncio.Queue[Outcome]", count: int) -> AsyncGenerator[bytes, None]:
     for _ in range(count):
-        yield await came.get()
+        yield to_json(await outcomes.get()) + b"\n"
 
 
 async def _run_one(
     context: CommandContext,
-    order: BulkRequest,
+    request: BulkRequest,
     name: str,
     turn: StartTurn,
     change: audit.Change,
-    came: "asyncio.Queue[Result]",
+    outcomes: "asyncio.Queue[Outcome]",
 ) -> None:
-    arguments = {**order.arguments, "name": name}
-    result, code, text = None, audit.UNFINISHED, None
+    arguments = {**request.arguments, "name": name}
+    result: object = None
+    code, text = audit.UNFINISHED, None
     try:
-        if order.command == "start":
-            result = await start_stop.start_in_turn(context, arguments, turn)
+        if request.command == "start":
+            result = await start_stop.start(context, read_request(start_stop.StartStopRequest, arguments), turn)
         else:
             turn.give_up()
-            result = await TABLE[order.command].act(context, arguments)
+            result = await COMMANDS[request.command].run(context, arguments)
         code = audit.OK
     except CommandError as error:
         code, text = error.code.name, str(error)
     except Exception as error:
-        log.exception("internal.failed", command=order.command, program=name)
-        code = Code.FAILED.name
-        text = f"supervisord met an error of its own ({error!r}); its log has the story"
+        log.exception("internal.failed", command=request.command, program=name)
+        code, text = Code.FAILED.name, internal_error(error)
     finally:
+        turn.give_up()
         change.record(code, text, name)
-    came.put_nowait(
-        {"name": name, "result": result, "error": None if code == audit.OK else {"code": code, "message": text}}
-    )
+    outcomes.put_nowait(Outcome(name, result, None if code == audit.OK else OutcomeError(code, text)))
 
 
-def _keep_running(task: asyncio.Task[None]) -> None:
-    _under_way.add(task)
-    task.add_done_callback(_under_way.discard)
+def _run_in_background(task: asyncio.Task[None]) -> None:
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)

@@ -1,18 +1,15 @@
-"""What clients see of notices, and drills: notices that somebody gives on purpose."""
+"""The commands `notices` and `drill`, and what `status` says of a notice.
+
+A notice says that this host is going away, or may; a drill is a notice that an operator makes, to see what would
+happen.
+"""
 
 import asyncio
 import math
-from enum import StrEnum
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Annotated
 
-from supervisor.control.base.context import (
-    Arguments,
-    CommandContext,
-    Result,
-    flag_in,
-    program_in,
-    text_in,
-)
+from supervisor.control.base.context import CommandContext, find_program
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.notices.active import ActiveNotice
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
@@ -21,120 +18,184 @@ from supervisor.core.program.facts import OnNotice, State
 from supervisor.runner.fleet.notice_dispatcher import deadline_wall_at
 from supervisor.runner.program.runner import Runner
 
-ALL = "all"  # no program can be called so
+ALL = "all"  # no program can have this name
 MAX_DRILL_S = 7 * 86400.0  # the longest warning any provider gives is a week
 
-Word = TypeVar("Word", bound=StrEnum)
+
+@dataclass(frozen=True, slots=True)
+class NoticeAnswer:
+    """A notice that is in force. `program`: the only one it is for, None: all."""
+
+    source: str
+    id: str
+    kind: NoticeKind
+    certainty: Certainty
+    deadline_s: float | None
+    deadline_wall_at: float | None
+    is_cancellable: bool
+    program: str | None
+    text: str
 
 
-async def notices(context: CommandContext, arguments: Arguments) -> Result:
-    """What holds, the gravest first, and how each source does."""
+@dataclass(frozen=True, slots=True)
+class NoticeSourceAnswer:
+    """A source of notices. `shortest_s`: the shortest warning it gives; `trouble`: why it does not answer."""
+
+    name: str
+    shortest_s: float | None
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesAnswer:
+    """All notices in force, the most severe first, and all sources."""
+
+    notices: tuple[NoticeAnswer, ...]
+    sources: tuple[NoticeSourceAnswer, ...]
+    shortest_s: float | None
+
+
+async def notices(context: CommandContext) -> NoticesAnswer:
+    """Lists the notices in force, the most severe first, and the state of each source of notices."""
     now = asyncio.get_running_loop().time()
-    return {
-        "notices": [_shown(each, now) for each in context.notices.by_severity],
-        "sources": [
-            {"name": each.name, "shortest_s": each.shortest_s, "trouble": each.error}
-            for each in context.notices.source_health
-        ],
-        "shortest_s": context.notices.shortest_s,
-    }
+    return NoticesAnswer(
+        tuple(_answer(each, now) for each in context.notices.by_severity),
+        tuple(NoticeSourceAnswer(each.name, each.shortest_s, each.error) for each in context.notices.source_health),
+        context.notices.shortest_s,
+    )
 
 
-def _shown(posted: ActiveNotice, now: float) -> dict[str, Any]:
-    notice = posted.notice
-    return {
-        "source": notice.source,
-        "id": notice.id,
-        "kind": str(notice.kind),
-        "certainty": str(notice.certainty),
-        "deadline_s": None if notice.deadline_at is None else round(notice.deadline_at - now, 3),
-        "deadline_wall_at": deadline_wall_at(notice, now),
-        "is_cancellable": notice.is_cancellable,
-        "program": posted.program,
-        "text": notice.text,
-    }
+def _answer(active: ActiveNotice, now: float) -> NoticeAnswer:
+    notice = active.notice
+    return NoticeAnswer(
+        source=notice.source,
+        id=notice.id,
+        kind=notice.kind,
+        certainty=notice.certainty,
+        deadline_s=None if notice.deadline_at is None else round(notice.deadline_at - now, 3),
+        deadline_wall_at=deadline_wall_at(notice, now),
+        is_cancellable=notice.is_cancellable,
+        program=active.program,
+        text=notice.text,
+    )
 
 
-async def drill(context: CommandContext, arguments: Arguments) -> Result:
-    """Gives a program, or with the name `all` every one, a notice; or withdraws those that were given so."""
-    name = text_in(arguments, "name")
-    program = None if name == ALL else program_in(context, arguments).name
-    if flag_in(arguments, "withdraw", False):
+@dataclass(frozen=True, slots=True)
+class DrillRequest:
+    """A drill to start, or with `withdraw` to end. `name`: of a program, or `all`."""
+
+    name: str
+    in_s: Annotated[
+        float | None,
+        {
+            "exclusiveMinimum": 0,
+            "maximum": MAX_DRILL_S,
+            "description": "Seconds until the host goes away; required unless withdraw is true.",
+        },
+    ] = None
+    kind: NoticeKind = NoticeKind.DRILL
+    certainty: Annotated[Certainty | None, {"description": "Left out: certain; for a freeze, possible."}] = None
+    withdraw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrillStarted:
+    """The notice that a drill made."""
+
+    name: str
+    id: str
+    kind: NoticeKind
+    certainty: Certainty
+
+
+@dataclass(frozen=True, slots=True)
+class DrillsWithdrawn:
+    """How many drills were ended."""
+
+    name: str
+    withdrawn: int
+
+
+async def drill(context: CommandContext, request: DrillRequest) -> DrillStarted | DrillsWithdrawn:
+    """Gives a program, or with the name `all` every program, a notice; or withdraws the notices of earlier drills."""
+    name = request.name
+    program = None if name == ALL else find_program(context, name).name
+    if request.withdraw:
         count = context.drills.withdraw(program)
         if not count:
-            raise CommandError(Code.NOT_RUNNING, f"there is no drill for {name}")
-        return {"name": name, "withdrawn": count}
-    kind = _word(arguments, "kind", NoticeKind, NoticeKind.DRILL)
-    usual = Certainty.POSSIBLE if kind is NoticeKind.FREEZE else Certainty.CERTAIN
-    certainty = _word(arguments, "certainty", Certainty, usual)
-    if kind is NoticeKind.FREEZE and certainty is Certainty.CERTAIN:
-        raise CommandError(Code.BAD_ARGUMENTS, "a freeze is nothing to stop for; certainty can only be possible")
-    given = context.drills.start(program, _seconds(arguments), kind, certainty)
-    return {"name": name, "id": given.id, "kind": str(kind), "certainty": str(certainty)}
-
-
-def _seconds(arguments: Arguments) -> float:
-    value = arguments.get("in_s")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_DRILL_S:
-        text = f"in_s is {value!r:.40}, not a number of seconds above 0 and up to {MAX_DRILL_S:.0f}"
-        raise CommandError(Code.BAD_ARGUMENTS, text)
-    return float(value)
-
-
-def _word(arguments: Arguments, key: str, words: type[Word], default: Word) -> Word:
-    value = arguments.get(key, default)
-    found = next((each for each in words if each == value), None)
-    if found is None:
-        text = f"{key} is {value!r:.40}; it can be {', '.join(words)}"
-        raise CommandError(Code.BAD_ARGUMENTS, text)
-    return found
+            raise CommandError(Code.NOT_RUNNING, f"no drill is under way for {name}")
+        return DrillsWithdrawn(name, count)
+    is_freeze = request.kind is NoticeKind.FREEZE
+    if is_freeze and request.certainty is Certainty.CERTAIN:
+        raise CommandError(Code.BAD_ARGUMENTS, "a freeze can't be certain: jobs do not stop for it; use possible")
+    if request.in_s is None:
+        raise CommandError(
+            Code.BAD_ARGUMENTS, f"in_s is missing; it has to be a number above 0, {MAX_DRILL_S:g} at most"
+        )
+    certainty = request.certainty or (Certainty.POSSIBLE if is_freeze else Certainty.CERTAIN)
+    given = context.drills.start(program, request.in_s, request.kind, certainty)
+    return DrillStarted(name, given.id, request.kind, certainty)
 
 
 # --- in `status` ------------------------------------------------------------------------------------------------------
 
 
-def notice_status(runner: Runner, now: float) -> dict[str, Any] | None:
-    """What a notice does with a program, as `status` gives it; None: no notice holds for it. `now`: monotonic."""
+@dataclass(frozen=True, slots=True)
+class NoticeStatus:
+    """What a notice means for a program. `last_flush_s`: until the last flush begins; `waits`: for the notice to end
+    before it starts again; `doing`: in words."""
+
+    source: str
+    kind: NoticeKind
+    certainty: Certainty
+    deadline_wall_at: float | None
+    last_flush_s: float | None
+    waits: bool
+    doing: str | None
+
+
+def notice_status(runner: Runner, now: float) -> NoticeStatus | None:
+    """What the notice in force means for a program; None if there is no notice for it. `now`: monotonic seconds."""
     notice = runner.facts.notice
     if notice is None:
         return None
     last_at = outlook.last_flush_at(runner.facts)
-    return {
-        "source": notice.source,
-        "kind": str(notice.kind),
-        "certainty": str(notice.certainty),
-        "deadline_wall_at": deadline_wall_at(notice, now),
-        "last_flush_s": None if last_at is None else round(last_at - now, 3),
-        "waits": runner.facts.waits_for_host,
-        "doing": next(iter(notice_description(runner, now)), None),
-    }
+    return NoticeStatus(
+        source=notice.source,
+        kind=notice.kind,
+        certainty=notice.certainty,
+        deadline_wall_at=deadline_wall_at(notice, now),
+        last_flush_s=None if last_at is None else round(last_at - now, 3),
+        waits=runner.facts.waits_for_host,
+        doing=next(iter(notice_description(runner, now)), None),
+    )
 
 
 def notice_description(runner: Runner, now: float) -> list[str]:
-    """What happens to a program because of a notice, for people; empty if nothing does. `now`: monotonic seconds."""
+    """One text on what a program does because of a notice, or none. `now`: monotonic seconds."""
     facts, notice = runner.facts, runner.facts.notice
     if notice is None or not facts.policy.is_job or runner.state not in (State.RUNNING, State.FLUSHING, State.STARTING):
         return []
-    text = f"host {_fate(notice, now)} ({notice.source})"
-    return [f"{text}: {_doing(runner, now)}" if runner.state is not State.STARTING else text]
+    text = f"host {_expected_end(notice, now)} ({notice.source})"
+    return [f"{text}: {_activity(runner, now)}" if runner.state is not State.STARTING else text]
 
 
-def _fate(notice: Notice, now: float) -> str:
+def _expected_end(notice: Notice, now: float) -> str:
     if notice.kind is NoticeKind.FREEZE:
-        return "may stand still for a while"
+        return "may be frozen for a while"
     goes = "goes away" if notice.certainty is Certainty.CERTAIN else "may go away"
     if notice.deadline_at is None:
-        return f"{goes}, nobody says when"
+        return f"{goes}, time unknown"
     left_s = notice.deadline_at - now
     return f"{goes} in {math.ceil(left_s)} s" if left_s > 0 else f"{goes} any moment"
 
 
-def _doing(runner: Runner, now: float) -> str:
+def _activity(runner: Runner, now: float) -> str:
     facts, last_at = runner.facts, outlook.last_flush_at(runner.facts)
     if runner.is_stopping:
         committed = runner.flush is not None and runner.flush.committed
-        return "all is on the disk, its worker leaves" if committed else "its last flush is under way, then it leaves"
-    flushing = "flushes and trains on" if runner.state is State.FLUSHING else "trains on"
+        return "everything is saved, the worker is exiting" if committed else "last flush under way, then it exits"
+    flushing = "flushing while training continues" if runner.state is State.FLUSHING else "training continues"
     if last_at is not None:
         return f"{flushing}, last flush in {max(0, math.floor(last_at - now))} s"
     if facts.current.last_flush_requested and facts.policy.on_notice is OnNotice.TRAIN:
@@ -142,11 +203,11 @@ def _doing(runner: Runner, now: float) -> str:
     return flushing
 
 
-def slow_flush_warning(durable_s: float | None, shortest_s: float | None) -> str | None:
-    """What to say of a job whose flush can't be done within the shortest warning of this host; None: all is well."""
-    if durable_s is None or shortest_s is None or durable_s <= shortest_s:
+def slow_flush_warning(flush_time_s: float | None, shortest_s: float | None) -> str | None:
+    """The warning for a job whose flush takes longer than the shortest warning of this host; None if it is in time."""
+    if flush_time_s is None or shortest_s is None or flush_time_s <= shortest_s:
         return None
     return (
-        f"its flush takes {durable_s:.3g} s, this host's shortest notice is {shortest_s:.3g} s: a notice may cost what "
-        f"it trained since its last checkpoint; save more often (checkpoint_interval), or to a faster disk"
+        f"a flush takes {flush_time_s:.3g} s but this host's shortest notice is {shortest_s:.3g} s: a notice may cost "
+        f"the steps since the last checkpoint; save more often (checkpoint_interval) or to a faster disk"
     )

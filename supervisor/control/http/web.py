@@ -1,12 +1,13 @@
 """HTTP as those who answer see it: a request, an answer, and which function gives it; connections.py has the bytes."""
 
-import json
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from socket import socket
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from supervisor.control.base.json_types import to_json
 
 JSON = "application/json; charset=utf-8"
 
@@ -59,7 +60,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def json_response(content: object, status: int = HTTPStatus.OK) -> Response:
     """An answer of JSON."""
-    return Response(json.dumps(content).encode(), status)
+    return Response(to_json(content), status)
 
 
 def error_response(status: int, code: str, message: str) -> Response:

@@ -95,7 +95,7 @@ class Sample:
     pools: dict[str, PoolCounts] = field(default_factory=dict)
 
 
-def sample(context: CommandContext) -> Sample:
+def take_sample(context: CommandContext) -> Sample:
     """What there is to say now. For the event loop's thread; takes some microseconds a program."""
     runners, expected_s = context.programs.runners, context.notices.flush_times_s()
     return Sample(

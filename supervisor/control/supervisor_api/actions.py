@@ -1,36 +1,33 @@
-"""What Supervisor's methods do: each a call of our own command table, in Supervisor's arguments, results and faults."""
+"""Supervisor's methods on the daemon, its configuration and its programs: our commands, its arguments and faults."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from supervisor import __version__
-from supervisor.control.base.context import CommandContext
-from supervisor.control.base.faults import FaultCode, RpcFault
-from supervisor.control.commands import groups, start_stop, status
-from supervisor.control.supervisor_api.calls import (
+from supervisor.control.base.context import CommandContext, ProgramName
+from supervisor.control.commands import configuration, descriptions, groups, start_stop, table
+from supervisor.control.commands.processes import SignalRequest, send_signal
+from supervisor.control.commands.start_stop import StartStopRequest
+from supervisor.control.supervisor_api.faults import (
+    FaultCode,
+    RpcFault,
     Struct,
-    faults_from_errors,
-    run_command,
+    find_runner,
     run_side_by_side,
-    runner_of,
+    with_faults,
 )
 from supervisor.control.supervisor_api.process_info import config_info, process_info, uids
 from supervisor.core.program.facts import State
-from supervisor.runner.fleet.ordering import (
-    StartTurn,
-    StartTurns,
-    in_start_order,
-    in_stop_order,
-)
+from supervisor.runner.fleet.ordering import StartTurn, StartTurns, in_start_order, in_stop_order
 from supervisor.runner.program.runner import Runner
 
 API_VERSION = "3.0"  # the one handshake of Supervisor's client
 
-UP = frozenset({"STARTING", "RUNNING", "BACKOFF"})  # these a start refuses and a stop takes
+UP = frozenset({"STARTING", "RUNNING", "BACKOFF"})  # a start is refused for these, and a stop accepted
 SIGNALLABLE = frozenset({"STARTING", "RUNNING", "STOPPING"})
 
-USERS = Path("/etc/passwd")  # who asks for users shares a thread, as who asks for files of one folder does
+USERS = Path("/etc/passwd")  # the key by which look-ups of users share a thread
 
 
 # --- the daemon -----------------------------------------------------------------------------------------------------
@@ -52,7 +49,7 @@ async def identification(context: CommandContext) -> str:
 
 
 async def state(context: CommandContext) -> Struct:
-    """Whether the daemon runs (1), shuts down (-1) or is about to begin anew (0)."""
+    """Whether the daemon runs (1), shuts down (-1) or restarts (0)."""
     if not context.programs.closing:
         return {"statecode": 1, "statename": "RUNNING"}
     if context.is_reloading():
@@ -67,13 +64,13 @@ async def daemon_pid(context: CommandContext) -> int:
 
 async def shut_down(context: CommandContext) -> bool:
     """Flushes and stops everything, then ends the daemon; true at once."""
-    await run_command(context, "shutdown")
+    await with_faults(table.shutdown(context))
     return True
 
 
 async def restart(context: CommandContext) -> bool:
-    """Stops everything and begins anew with the configuration read again; true at once."""
-    await run_command(context, "reload")
+    """Restarts the daemon with the configuration read again; true at once."""
+    await with_faults(table.reload(context))
     return True
 
 
@@ -81,13 +78,13 @@ async def restart(context: CommandContext) -> bool:
 
 
 async def reload_config(context: CommandContext) -> list[list[list[str]]]:
-    """Reads the configuration, changes nothing; names of groups that are added, changed, removed."""
-    await run_command(context, "reread")
+    """Reads the configuration, changes nothing; gives the names of groups that would be added, changed, removed."""
+    await with_faults(configuration.reread(context))
     return [list(groups.changed(context.programs, context.programs.changes()))]
 
 
 async def add_group(context: CommandContext, name: str) -> bool:
-    """Takes a group of the configuration last read into use."""
+    """Begins to supervise a group of the configuration last read."""
     if groups.members(context.programs, name):
         raise RpcFault(FaultCode.ALREADY_ADDED, name)
     names = groups.configured(context.programs.configured, name)
@@ -98,12 +95,12 @@ async def add_group(context: CommandContext, name: str) -> bool:
 
 
 async def remove_group(context: CommandContext, name: str) -> bool:
-    """Takes a group of which nothing runs out of use."""
+    """Ceases to supervise a group of which nothing runs."""
     runners = _group(context, name)
     if any(_word(each) in (*UP, "STOPPING") for each in runners):
         raise RpcFault(FaultCode.STILL_RUNNING, name)
     for runner in runners:
-        await run_command(context, "remove", name=runner.name)
+        await with_faults(configuration.remove(context, ProgramName(runner.name)))
     return True
 
 
@@ -119,12 +116,12 @@ async def all_config_info(context: CommandContext) -> list[Struct]:
 
 
 async def info(context: CommandContext, name: str) -> Struct:
-    """Where a program stands."""
-    return process_info(runner_of(context, name))
+    """The state of a program."""
+    return process_info(find_runner(context, name))
 
 
 async def all_info(context: CommandContext) -> list[Struct]:
-    """Where every program stands, by group and name."""
+    """The state of every program, by group and name."""
     return [process_info(runner) for runner in groups.in_order(context.programs.runners.values())]
 
 
@@ -132,12 +129,12 @@ async def start(context: CommandContext, name: str, wait: bool = True) -> bool |
     """Starts a program; with `wait`, returns when it has started."""
     if groups.is_group(name):
         return await start_group(context, name, wait)
-    await _start(context, runner_of(context, name).name, wait)
+    await _start(context, find_runner(context, name).name, wait)
     return True
 
 
 async def start_group(context: CommandContext, name: str, wait: bool = True) -> list[Struct]:
-    """Starts what does not run of a group."""
+    """Starts the programs of a group that do not run."""
     return await _start_each(context, _group(context, name), wait)
 
 
@@ -169,7 +166,7 @@ async def _start_in_turn(context: CommandContext, name: str, wait: bool, turn: S
     if runner.state is State.BACKOFF:
         raise RpcFault(FaultCode.ALREADY_STARTED, name)
     try:
-        await faults_from_errors(start_stop.start_in_turn(context, {"name": name, "wait": wait}, turn))
+        await with_faults(start_stop.start(context, StartStopRequest(name, wait), turn))
     except RpcFault as fault:
         if fault.code is FaultCode.ABNORMAL_TERMINATION and runner.state in (State.BACKOFF, State.FAILED):
             raise RpcFault(FaultCode.SPAWN_ERROR, f"{name}: {runner.reason}") from fault
@@ -180,41 +177,43 @@ async def stop(context: CommandContext, name: str, wait: bool = True) -> bool | 
     """Flushes and stops a program; with `wait`, returns when its process is gone."""
     if groups.is_group(name):
         return await stop_group(context, name, wait)
-    runner = runner_of(context, name)
+    runner = find_runner(context, name)
     if _word(runner) == "STOPPING" and not _starts_again(runner):
         raise RpcFault(FaultCode.NOT_RUNNING, name)
-    await run_command(context, "stop", name=runner.name, wait=wait)
+    await with_faults(start_stop.stop(context, StartStopRequest(runner.name, wait)))
     return True
 
 
 async def stop_group(context: CommandContext, name: str, wait: bool = True) -> list[Struct]:
-    """Stops what runs of a group."""
+    """Stops the programs of a group that run."""
     return await _stop_each(context, _group(context, name), wait)
 
 
 async def stop_all(context: CommandContext, wait: bool = True) -> list[Struct]:
-    """Stops every program that runs, side by side; they are told in the reverse order of their start."""
+    """Stops every program that runs, side by side, the signals sent in the reverse order of their start."""
     return await _stop_each(context, context.programs.runners.values(), wait)
 
 
 async def _stop_each(context: CommandContext, runners: Iterable[Runner], wait: bool) -> list[Struct]:
     in_order = list(in_stop_order(runners))
     for each in in_order:
-        await each.adoption_settled.wait()  # before that nobody knows whether it has a worker of an earlier daemon
+        await each.adoption_settled.wait()  # only then it is known whether a worker of an earlier daemon runs
     chosen = [each for each in in_order if _word(each) in UP or _starts_again(each)]
-    return await run_side_by_side([(each, run_command(context, "stop", name=each.name, wait=wait)) for each in chosen])
+    return await run_side_by_side(
+        [(each, start_stop.stop(context, StartStopRequest(each.name, wait))) for each in chosen]
+    )
 
 
 async def signal(context: CommandContext, name: str, signal: str) -> bool | list[Struct]:
     """Sends a signal, by name or number, to a program's process."""
     if groups.is_group(name):
         return await signal_group(context, name, signal)
-    await run_command(context, "signal", name=runner_of(context, name).name, signal=signal)
+    await with_faults(send_signal(context, SignalRequest(find_runner(context, name).name, signal)))
     return True
 
 
 async def signal_group(context: CommandContext, name: str, signal: str) -> list[Struct]:
-    """Sends a signal to what runs of a group."""
+    """Sends a signal to the programs of a group that run."""
     return await _signal_each(context, _group(context, name), signal)
 
 
@@ -225,9 +224,7 @@ async def signal_all(context: CommandContext, signal: str) -> list[Struct]:
 
 async def _signal_each(context: CommandContext, runners: Iterable[Runner], signal: str) -> list[Struct]:
     chosen = [each for each in runners if _word(each) in SIGNALLABLE]
-    return await run_side_by_side(
-        [(each, run_command(context, "signal", name=each.name, signal=signal)) for each in chosen]
-    )
+    return await run_side_by_side([(each, send_signal(context, SignalRequest(each.name, signal))) for each in chosen])
 
 
 def _group(context: CommandContext, name: str) -> list[Runner]:
@@ -238,9 +235,9 @@ def _group(context: CommandContext, name: str) -> list[Runner]:
 
 
 def _starts_again(runner: Runner) -> bool:
-    """Whether it stops, as one that is not well does, to start again; Supervisor's programs stop only when told to."""
+    """Whether it is being stopped to start again, as an unhealthy one is; Supervisor's stop only on request."""
     return runner.is_stopping and runner.wanted
 
 
 def _word(runner: Runner) -> str:
-    return status.wire_state(runner)[0]
+    return descriptions.wire_state(runner)[0]

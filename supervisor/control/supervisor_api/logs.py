@@ -1,80 +1,91 @@
-"""What Supervisor's methods do with what programs print, and are told."""
+"""Supervisor's methods on logs, standard input and events.
+
+Pieces of log files are given by offset and length in bytes.
+"""
 
 import base64
+import os
 from pathlib import Path
 from typing import Any
 
-from supervisor.control.base.context import CommandContext
-from supervisor.control.supervisor_api import log_reading
-from supervisor.control.supervisor_api.calls import (
+from supervisor.control.base.context import CommandContext, ProgramName
+from supervisor.control.commands.processes import StdinRequest, clear
+from supervisor.control.commands.processes import send_stdin as write_stdin
+from supervisor.control.streams.tail import open_log
+from supervisor.control.supervisor_api.faults import (
+    FaultCode,
+    RpcFault,
     Struct,
-    run_command,
+    find_runner,
     run_side_by_side,
-    runner_of,
+    with_faults,
 )
 from supervisor.core.listeners import occurrences
+from supervisor.host.logs import file as log_file
 from supervisor.runner.fleet.ordering import in_start_order
 from supervisor.runner.program.runner import Runner
+
+MAX_BYTES = 16 << 20  # of one answer; what is left out comes with the next call, as with read(2)
 
 
 async def read_log(context: CommandContext, offset: int, length: int) -> str:
     """A piece of the daemon's log."""
     path = context.settings.logfile
-    return await context.disks.run(path, log_reading.read, path, offset, length)
+    return await context.disks.run(path, _read, path, offset, length)
 
 
 async def clear_log(context: CommandContext) -> bool:
     """Empties the daemon's log and deletes its backups."""
     path = context.settings.logfile
-    await context.disks.run(path, log_reading.clear, path)
+    await context.disks.run(path, _clear, path)
     return True
 
 
 async def read_stdout(context: CommandContext, name: str, offset: int, length: int) -> str:
     """A piece of the log of a program's standard output."""
-    path = logfile(runner_of(context, name), "stdout")
-    return await context.disks.run(path, log_reading.read, path, offset, length)
+    path = logfile(find_runner(context, name), "stdout")
+    return await context.disks.run(path, _read, path, offset, length)
 
 
 async def read_stderr(context: CommandContext, name: str, offset: int, length: int) -> str:
     """A piece of the log of a program's standard error."""
-    path = logfile(runner_of(context, name), "stderr")
-    return await context.disks.run(path, log_reading.read, path, offset, length)
+    path = logfile(find_runner(context, name), "stderr")
+    return await context.disks.run(path, _read, path, offset, length)
 
 
 async def tail_stdout(context: CommandContext, name: str, offset: int, length: int) -> list[Any]:
     """The end of the log of standard output: text, size of the file, whether it holds more than that."""
-    path = logfile(runner_of(context, name), "stdout")
-    return list(await context.disks.run(path, log_reading.tail, path, offset, length))
+    path = logfile(find_runner(context, name), "stdout")
+    return list(await context.disks.run(path, _tail, path, offset, length))
 
 
 async def tail_stderr(context: CommandContext, name: str, offset: int, length: int) -> list[Any]:
     """The end of the log of standard error: text, size of the file, whether it holds more than that."""
-    path = logfile(runner_of(context, name), "stderr")
-    return list(await context.disks.run(path, log_reading.tail, path, offset, length))
+    path = logfile(find_runner(context, name), "stderr")
+    return list(await context.disks.run(path, _tail, path, offset, length))
 
 
 async def clear_logs(context: CommandContext, name: str) -> bool:
     """Empties a program's logs and deletes their backups."""
-    await run_command(context, "clear", name=runner_of(context, name).name)
+    await with_faults(clear(context, ProgramName(find_runner(context, name).name)))
     return True
 
 
 async def clear_all_logs(context: CommandContext) -> list[Struct]:
     """Empties every program's logs and deletes their backups."""
     runners = in_start_order(context.programs.runners.values())
-    cleared = await run_side_by_side([(runner, run_command(context, "clear", name=runner.name)) for runner in runners])
+    cleared = await run_side_by_side([(runner, clear(context, ProgramName(runner.name))) for runner in runners])
     order = [(runner.config.process, runner.config.group) for runner in runners]
     return sorted(cleared, key=lambda result: order.index((result["name"], result["group"])))
 
 
 async def send_stdin(context: CommandContext, name: str, chars: str | bytes) -> bool:
     """Writes to a program's standard input; text as UTF-8."""
-    runner = runner_of(context, name)
+    runner = find_runner(context, name)
     if isinstance(chars, bytes):
-        await run_command(context, "send_stdin", name=runner.name, base64=base64.b64encode(chars).decode())
+        await with_faults(write_stdin(context, StdinRequest(runner.name, base64=base64.b64encode(chars).decode())))
     else:
-        await run_command(context, "send_stdin", name=runner.name, chars=chars)
+        await with_faults(write_stdin(context, StdinRequest(runner.name, chars=chars)))
     return True
 
 
@@ -87,3 +98,67 @@ async def send_event(context: CommandContext, type: str, data: str) -> bool:
 def logfile(runner: Runner, channel: str) -> Path | None:
     """The file that a channel (stdout or stderr) is kept in."""
     return runner.config.stdout_logfile if channel == "stdout" else runner.config.stderr_logfile
+
+
+# --- log files, read in threads because a disk may block -----------------------------------------------------------
+
+
+def _read(path: Path | None, offset: int, length: int) -> str:
+    """`length` bytes from `offset` on, 0: all; or, where `offset` is negative, that many from the end.
+
+    Bytes that are no UTF-8 are replaced. Raises RpcFault.
+    """
+    if length < 0 or (offset < 0 and length > 0):
+        raise RpcFault(
+            FaultCode.BAD_ARGUMENTS, f"offset {offset}, length {length}: a length is not negative, and 0 from the end"
+        )
+    try:
+        with open_log(_existing(path)) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - min(-offset, MAX_BYTES)) if offset < 0 else min(offset, size))
+            return _text(file.read(min(length, MAX_BYTES) or MAX_BYTES))
+    except FileNotFoundError as error:
+        raise RpcFault(FaultCode.NO_FILE, f"{path} does not exist yet") from error
+    except OSError as error:
+        raise RpcFault(FaultCode.FAILED, f"cannot read {path}: {error.strerror}") from error
+
+
+def _tail(path: Path | None, offset: int, length: int) -> tuple[str, int, bool]:
+    """The last `length` bytes if there are any behind `offset`; the file's size; whether there is more than asked for.
+
+    Without a file there is nothing: "", 0, False. Raises RpcFault.
+    """
+    if path is None:
+        return "", 0, False
+    try:
+        with open_log(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            overflow = size > offset + length
+            count = 0 if offset >= size and not overflow else min(max(0, length), MAX_BYTES, size)
+            file.seek(max(0, size - count))
+            return _text(file.read(count)), size, overflow
+    except FileNotFoundError:
+        return "", 0, False
+    except OSError as error:
+        raise RpcFault(FaultCode.FAILED, f"cannot read {path}: {error.strerror}") from error
+
+
+def _clear(path: Path | None) -> None:
+    """Empties the daemon's own log, which goes on being written, and deletes its backups. Raises RpcFault."""
+    existing = _existing(path)
+    if not existing.exists():
+        raise RpcFault(FaultCode.NO_FILE, f"{path} does not exist yet")
+    try:
+        log_file.truncate_with_backups(existing)
+    except OSError as error:
+        raise RpcFault(FaultCode.FAILED, f"cannot clear {path}: {error.strerror}") from error
+
+
+def _existing(path: Path | None) -> Path:
+    if path is None:
+        raise RpcFault(FaultCode.NO_FILE, "no such log is kept")
+    return path
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", errors="replace")

@@ -11,10 +11,9 @@ from supervisor.control.base import audit
 from supervisor.control.base.audit import Caller
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import CommandError
-from supervisor.control.base.faults import FaultCode, RpcFault, fault_of
-from supervisor.control.supervisor_api import actions as act
-from supervisor.control.supervisor_api import logs as logs
-from supervisor.control.supervisor_api.log_reading import MAX_BYTES
+from supervisor.control.supervisor_api import actions, logs
+from supervisor.control.supervisor_api.faults import FaultCode, RpcFault, fault_of
+from supervisor.control.supervisor_api.logs import MAX_BYTES
 from supervisor.control.supervisor_api.xmlrpc import Value, text_size
 
 log = structlog.get_logger()
@@ -69,40 +68,40 @@ _TAIL_STDOUT = Method(logs.tail_stdout, "array", ("name", "count", "count"))
 _CLEAR_LOGS = Method(logs.clear_logs, "boolean", ("name",), changes=True)
 
 _SUPERVISOR: Mapping[str, Method] = {
-    "addProcessGroup": Method(act.add_group, "boolean", ("name",), changes=True),
+    "addProcessGroup": Method(actions.add_group, "boolean", ("name",), changes=True),
     "clearAllProcessLogs": Method(logs.clear_all_logs, "array", changes=True),
     "clearLog": Method(logs.clear_log, "boolean", changes=True),
     "clearProcessLog": _CLEAR_LOGS,
     "clearProcessLogs": _CLEAR_LOGS,
-    "getAPIVersion": Method(act.api_version, "string"),
-    "getAllConfigInfo": Method(act.all_config_info, "array"),
-    "getAllProcessInfo": Method(act.all_info, "array"),
-    "getIdentification": Method(act.identification, "string"),
-    "getPID": Method(act.daemon_pid, "int"),
-    "getProcessInfo": Method(act.info, "struct", ("name",)),
-    "getState": Method(act.state, "struct"),
-    "getSupervisorVersion": Method(act.daemon_version, "string"),
-    "getVersion": Method(act.api_version, "string"),
+    "getAPIVersion": Method(actions.api_version, "string"),
+    "getAllConfigInfo": Method(actions.all_config_info, "array"),
+    "getAllProcessInfo": Method(actions.all_info, "array"),
+    "getIdentification": Method(actions.identification, "string"),
+    "getPID": Method(actions.daemon_pid, "int"),
+    "getProcessInfo": Method(actions.info, "struct", ("name",)),
+    "getState": Method(actions.state, "struct"),
+    "getSupervisorVersion": Method(actions.daemon_version, "string"),
+    "getVersion": Method(actions.api_version, "string"),
     "readLog": _READ_LOG,
     "readMainLog": _READ_LOG,
     "readProcessLog": _READ_STDOUT,
     "readProcessStderrLog": Method(logs.read_stderr, "string", ("name", "count", "count")),
     "readProcessStdoutLog": _READ_STDOUT,
-    "reloadConfig": Method(act.reload_config, "array", changes=True),
-    "removeProcessGroup": Method(act.remove_group, "boolean", ("name",), changes=True),
-    "restart": Method(act.restart, "boolean", changes=True),
+    "reloadConfig": Method(actions.reload_config, "array", changes=True),
+    "removeProcessGroup": Method(actions.remove_group, "boolean", ("name",), changes=True),
+    "restart": Method(actions.restart, "boolean", changes=True),
     "sendProcessStdin": Method(logs.send_stdin, "boolean", ("name", "data"), changes=True),
     "sendRemoteCommEvent": Method(logs.send_event, "boolean", ("text", "secret"), changes=True),
-    "shutdown": Method(act.shut_down, "boolean", changes=True),
-    "signalAllProcesses": Method(act.signal_all, "array", ("signal",), changes=True),
-    "signalProcess": Method(act.signal, "boolean", ("name", "signal"), changes=True),
-    "signalProcessGroup": Method(act.signal_group, "array", ("name", "signal"), changes=True),
-    "startAllProcesses": Method(act.start_all, "array", ("flag",), optional=1, changes=True),
-    "startProcess": Method(act.start, "boolean", ("name", "flag"), optional=1, changes=True),
-    "startProcessGroup": Method(act.start_group, "array", ("name", "flag"), optional=1, changes=True),
-    "stopAllProcesses": Method(act.stop_all, "array", ("flag",), optional=1, changes=True),
-    "stopProcess": Method(act.stop, "boolean", ("name", "flag"), optional=1, changes=True),
-    "stopProcessGroup": Method(act.stop_group, "array", ("name", "flag"), optional=1, changes=True),
+    "shutdown": Method(actions.shut_down, "boolean", changes=True),
+    "signalAllProcesses": Method(actions.signal_all, "array", ("signal",), changes=True),
+    "signalProcess": Method(actions.signal, "boolean", ("name", "signal"), changes=True),
+    "signalProcessGroup": Method(actions.signal_group, "array", ("name", "signal"), changes=True),
+    "startAllProcesses": Method(actions.start_all, "array", ("flag",), optional=1, changes=True),
+    "startProcess": Method(actions.start, "boolean", ("name", "flag"), optional=1, changes=True),
+    "startProcessGroup": Method(actions.start_group, "array", ("name", "flag"), optional=1, changes=True),
+    "stopAllProcesses": Method(actions.stop_all, "array", ("flag",), optional=1, changes=True),
+    "stopProcess": Method(actions.stop, "boolean", ("name", "flag"), optional=1, changes=True),
+    "stopProcessGroup": Method(actions.stop_group, "array", ("name", "flag"), optional=1, changes=True),
     "tailProcessLog": _TAIL_STDOUT,
     "tailProcessStderrLog": Method(logs.tail_stderr, "array", ("name", "count", "count")),
     "tailProcessStdoutLog": _TAIL_STDOUT,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from supervisor.config import ProgramConfig
-from supervisor.control.commands import status
+from supervisor.control.commands import descriptions
 from supervisor.core.program.facts import State
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.process_status import Exit
@@ -18,7 +18,7 @@ NONE = "none"  # how a value that is not set is written
 
 def process_info(runner: Runner) -> dict[str, Any]:
     """Where the program stands. Times are whole seconds of Unix time, 0: never."""
-    config, executor, (word, code) = runner.config, runner.executor, status.wire_state(runner)
+    config, executor, (word, code) = runner.config, runner.executor, descriptions.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
     return {
@@ -35,7 +35,7 @@ def process_info(runner: Runner) -> dict[str, Any]:
         "stdout_logfile": stdout,
         "stderr_logfile": stderr,
         "pid": executor.pid or 0,
-        "description": status.full_description(runner),
+        "description": descriptions.full_description(runner),
     }
 
 

@@ -12,12 +12,12 @@ import structlog
 
 from supervisor.control.base.audit import Caller
 from supervisor.control.base.context import CommandContext
-from supervisor.control.base.errors import CommandError
-from supervisor.control.base.faults import FaultCode, RpcFault
+from supervisor.control.base.errors import CommandError, internal_error
 from supervisor.control.commands import groups
 from supervisor.control.http import web
 from supervisor.control.streams import tail
 from supervisor.control.supervisor_api import logs, methods
+from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
 from supervisor.control.supervisor_api.xmlrpc import (
     MalformedXml,
     fault_response,
@@ -68,8 +68,7 @@ async def _rpc(context: CommandContext, who: WhoAsks, request: web.Request) -> w
         )
     except Exception as error:
         log.exception("internal.failed", method=name)
-        text = f"supervisord met an error of its own ({error!r}); its log has the story"
-        answer = fault_response(int(FaultCode.FAILED), text)
+        answer = fault_response(int(FaultCode.FAILED), internal_error(error))
     return web.Response(answer, content_type="text/xml")
 
 

@@ -11,9 +11,9 @@ import pytest
 from supervisor.config import load_config
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
-from supervisor.control.base.faults import FaultCode, RpcFault
 from supervisor.control.commands import start_stop
 from supervisor.control.supervisor_api import actions
+from supervisor.control.supervisor_api.faults import FaultCode, RpcFault
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
@@ -55,7 +55,7 @@ async def test_a_start_whose_turn_comes_while_the_daemon_leaves_is_refused_and_n
     daemon: CommandContext, ledger: Ledger
 ):
     _, turn = StartTurns(2)
-    starting = asyncio.create_task(start_stop.start_in_turn(daemon, {"name": "second"}, turn))
+    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartStopRequest("second"), turn))
     await asyncio.wait_for(turn.wait_ready(PATIENCE_S), PATIENCE_S)
 
     await asyncio.wait_for(daemon.programs.stop_all(), PATIENCE_S)
@@ -84,7 +84,7 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
 async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
     first.startable = Once()
-    starting = asyncio.create_task(start_stop.start(daemon, {"name": "needy", "wait": False}))
+    starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartStopRequest("needy", wait=False)))
     await asyncio.sleep(0)
 
     assert await daemon.programs.remove(["needy"]) is None

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from supervisor.config.schema.secret import Secret
+from supervisor.control.endpoints import Endpoint
 from supervisor.control.http import web
 from supervisor.control.http.access import Login
 from supervisor.control.http.connections import (
@@ -26,7 +27,7 @@ from supervisor.control.http.connections import (
     ClientTimeouts,
     Connections,
 )
-from supervisor.control.server import Endpoint, serve
+from supervisor.control.server import serve
 from tests.fuzzing import cases
 
 DOCUMENT = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"  # needs no daemon

@@ -1,7 +1,7 @@
-"""The control API described: OpenAPI 3.1, made from the command table and the types that answers are made of.
+"""The description of the control API: OpenAPI 3.1, made from the command table and the types of requests and answers.
 
-`python -m supervisor.control.openapi.description` prints it; docs/openapi.json is its copy, and a test compares. Every
-answer of a running daemon is checked against it by the tests.
+`python -m supervisor.control.openapi` prints it; docs/openapi.json is its copy, and a test compares them. The tests
+check every answer of a running daemon against it.
 """
 
 import inspect
@@ -10,20 +10,9 @@ import sys
 from functools import cache
 
 from supervisor.control.base.errors import Code
+from supervisor.control.base.json_types import TEXT, Schema, object_, request_schema, schema_of
 from supervisor.control.commands import bulk
-from supervisor.control.commands.table import TABLE, Command
-from supervisor.control.openapi.schema import (
-    TEXT,
-    Schema,
-    list_of,
-    object_,
-)
-from supervisor.control.openapi.shapes import (
-    EVENT,
-    OUTCOME,
-    SHAPES,
-    UNDESCRIBED,
-)
+from supervisor.control.commands.table import ALIASES, COMMANDS, Command
 from supervisor.control.streams import events, tail
 from supervisor.core.listeners.occurrences import OURS
 
@@ -44,7 +33,7 @@ def description() -> Schema:
         },
         "servers": [{"url": "http://localhost", "description": "over the socket of [unix_http_server]"}],
         "paths": {
-            **{f"/api/v1/{name}": {"post": _operation(name, command)} for name, command in TABLE.items()},
+            **{f"/api/v1/{name}": {"post": _operation(name, command)} for name, command in _by_name().items()},
             "/api/v1/each": {"post": _EACH},
             "/api/v1/tail": {"get": _TAIL},
             "/api/v1/events": {"get": _EVENTS},
@@ -55,18 +44,23 @@ def description() -> Schema:
     }
 
 
+def _by_name() -> dict[str, Command]:
+    aliases = {alias: COMMANDS[name] for alias, name in ALIASES.items()}
+    return dict(sorted({**COMMANDS, **aliases}.items()))
+
+
 def _operation(name: str, command: Command) -> Schema:
-    shape = SHAPES.get(name, UNDESCRIBED)
-    summary = (inspect.getdoc(command.act) or "").partition("\n")[0]
-    note = (
+    summary = " ".join((inspect.getdoc(command.act) or "").partition("\n\n")[0].split())
+    rights = (
         "Changes something: for root, the daemon's user and the socket's owner." if command.changes else "Only reads."
     )
+    arguments = request_schema(command.request_type)
     return {
         "operationId": name,
         "summary": summary,
-        "description": note,
-        "requestBody": {"required": bool(shape.required), "content": {"application/json": {"schema": shape.arguments}}},
-        "responses": {"200": _json("Done.", object_(result=shape.result)), **_REFUSED},
+        "description": rights if name in COMMANDS else f"An earlier name of {ALIASES[name]}. {rights}",
+        "requestBody": {"required": "required" in arguments, "content": {"application/json": {"schema": arguments}}},
+        "responses": {"200": _json("Done.", object_(result=schema_of(command.answer_type))), **_REFUSED},
     }
 
 
@@ -90,20 +84,39 @@ _ERROR = object_(
     )
 )
 _REFUSED = {"default": _json("Refused, or failed.", {"$ref": "#/components/schemas/Error"})}
+OUTCOME = object_(
+    name=TEXT,
+    result={"anyOf": [{**object_(), "description": "What the command gives."}, {"type": "null"}]},
+    error=schema_of(bulk.OutcomeError | None),
+)
+_EVENT = object_(
+    cursor={**TEXT, "description": "For `since`, to get what followed this event."},
+    serial=schema_of(int | None),
+    wall_at=schema_of(float | None),
+    event={
+        **TEXT,
+        "description": f"Its type. {events.MISSED}: `count` events are no longer kept; null: the number is unknown.",
+    },
+)
 _DOCUMENT = {
     "operationId": "openapi",
     "summary": "This document.",
     "responses": {"200": _json("OpenAPI 3.1.", {"type": "object"})},
 }
 _TAIL = {
-    **_plain_text("tail", "The last bytes of a program's log, or with the name supervisord of the daemon's own."),
+    **_plain_text("tail", "The last bytes of a program's log, or with the name supervisord of the daemon's own log."),
     "parameters": [
         {"name": name, "in": "query", "required": name == "name", "schema": schema}
         for name, schema in {
             "name": TEXT,
             "channel": {"type": "string", "enum": ["stdout", "stderr"], "default": "stdout"},
             "bytes": {"type": "integer", "minimum": 0, "maximum": tail.MAX_BYTES, "default": tail.DEFAULT_BYTES},
-            "follow": {"type": "string", "enum": ["0", "1"], "default": "0", "description": "1: the answer goes on."},
+            "follow": {
+                "type": "string",
+                "enum": ["0", "1"],
+                "default": "0",
+                "description": "1: goes on as the log grows.",
+            },
         }.items()
     ],
 }
@@ -111,9 +124,9 @@ _TAIL = {
 
 _EACH = {
     "operationId": "each",
-    "summary": "A command for many programs, side by side: the outcome of each, one JSON object a line, as it comes.",
-    "description": "Changes something: for root, the daemon's user and the socket's owner. What starts does so in the "
-    "order of the names; what stops is told to in that order.",
+    "summary": "Runs a command for many programs, side by side: one JSON object a line for each outcome.",
+    "description": "Changes something: for root, the daemon's user and the socket's owner. Programs start in the "
+    "order of the names, and are told to stop in that order.",
     "requestBody": {
         "required": True,
         "content": {
@@ -121,8 +134,8 @@ _EACH = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "command": {"type": "string", "enum": list(bulk.COMMANDS)},
-                        "names": list_of(TEXT),
+                        "command": {"type": "string", "enum": list(bulk.BULK_COMMANDS)},
+                        "names": {"type": "array", "items": TEXT},
                         "arguments": {"type": "object", "description": "What the command takes besides a name."},
                     },
                     "required": ["command", "names"],
@@ -139,21 +152,21 @@ _EACH = {
 
 _EVENTS = {
     "operationId": "events",
-    "summary": "What happens, as it happens: one JSON object a line.",
-    "description": "A watcher that reads too slowly misses the oldest events, and is told how many.",
+    "summary": "Events as they happen: one JSON object a line.",
+    "description": "A client that reads too slowly misses the oldest events, and is told how many.",
     "parameters": [
         {"name": name, "in": "query", "required": False, "schema": {**TEXT, "description": text}}
         for name, text in {
-            "since": f"The cursor of an event: what followed it; {events.START}: all that is kept. Left out: what is "
-            "to come.",
+            "since": f"The cursor of an event: gives what followed it; {events.START}: all that is kept. Left out: "
+            "only new events.",
             "program": "Names of programs or groups, separated by commas.",
             "kind": "Event types, separated by commas: Supervisor's, as PROCESS_STATE, "
             + ", ".join(sorted(OURS.values())),
-            "follow": "0: the answer ends at the present.",
+            "follow": "0: the answer ends with the newest event.",
         }.items()
     ],
     "responses": {
-        "200": {"description": "The events.", "content": {"application/x-ndjson": {"schema": EVENT}}},
+        "200": {"description": "The events.", "content": {"application/x-ndjson": {"schema": _EVENT}}},
         **_REFUSED,
     },
 }

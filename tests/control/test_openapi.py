@@ -1,9 +1,11 @@
 """The description of the API, held against its committed copy, OpenAPI's own schema, and a running daemon."""
 
 import http.client
+import inspect
 import json
 import re
 import socket
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from supervisor.control.commands.table import TABLE
-from supervisor.control.openapi.description import description
-from supervisor.control.openapi.shapes import SHAPES
+from supervisor.control.base.json_types import schema_of
+from supervisor.control.commands.table import COMMANDS
+from supervisor.control.openapi import description
 from tests.places import ROOT
 from tests.system.harness import Daemon, job
 
@@ -22,7 +24,7 @@ COPY = ROOT / "docs" / "openapi.json"
 
 def test_the_committed_copy_is_what_the_code_says():
     assert json.loads(COPY.read_text()) == description(), (
-        "run: python -m supervisor.control.openapi.description > docs/openapi.json"
+        "run: python -m supervisor.control.openapi > docs/openapi.json"
     )
 
 
@@ -30,8 +32,10 @@ def test_it_is_valid_openapi():
     validate(json.loads(json.dumps(description())))
 
 
-def test_every_command_is_described_and_nothing_else():
-    assert SHAPES.keys() == TABLE.keys()
+def test_every_command_says_what_it_takes_and_gives():
+    for name, command in COMMANDS.items():
+        assert schema_of(command.answer_type) is not None, name
+        assert set(inspect.signature(command.act).parameters) - {"turn"} <= {"context", "request"}, name
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +131,11 @@ def test_every_answer_is_as_described(daemon: Daemon):
 
 def test_arguments_that_the_description_forbids_are_refused(daemon: Daemon):
     accepted = []
-    for command, shape in SHAPES.items():
-        for name in shape.required:
-            for wrong in ({}, {**dict.fromkeys(shape.required, "digits"), name: 7}):
+    for command, entry in COMMANDS.items():
+        taken = fields(entry.request_type) if entry.request_type is not None else ()
+        required = [each.name for each in taken if each.default is MISSING]
+        for name in required:
+            for wrong in ({}, {**dict.fromkeys(required, "digits"), name: 7}):
                 status, _, _ = ask(daemon, "POST", f"/api/v1/{command}", wrong)
                 if status != 400:
                     accepted.append((command, wrong, status))

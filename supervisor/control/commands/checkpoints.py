@@ -1,0 +1,85 @@
+"""The commands about what a job has written: `checkpoint`, `checkpoints` and `export`."""
+
+from dataclasses import dataclass
+
+from supervisor.control.base.context import CommandContext, ProgramName, find_job
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.core.program import events
+from supervisor.core.program.facts import State
+from supervisor.host.checkpoint_store import ListedCheckpoint
+from supervisor.protocol.messages import Committed, SaveFailed
+from supervisor.runner.program.runner import Runner
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWritten:
+    """The checkpoint that `checkpoint` asked for. `save_s`: how long writing it took."""
+
+    checkpoint: str
+    step: int
+    size_bytes: int
+    save_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelExported:
+    """The model that `export` asked for, as it was at `step`."""
+
+    path: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsRequest:
+    """`verify`: read every byte of every checkpoint and compare it with its manifest."""
+
+    name: str
+    verify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointList:
+    """A job's checkpoints, newest first, then those in quarantine."""
+
+    checkpoints: tuple[ListedCheckpoint, ...]
+
+
+async def checkpoint(context: CommandContext, request: ProgramName) -> CheckpointWritten:
+    """Makes a job write a checkpoint now and train on; returns when it is on the disk."""
+    runner, _ = find_job(context, request.name)
+    runner.post(events.FlushRequested("operator"))
+    if runner.flush is None:
+        raise _not_training(runner)
+    flush_id = runner.flush.id
+    answer: Committed | SaveFailed = await runner.wait_until(lambda: runner.flush_answer(flush_id))
+    if isinstance(answer, SaveFailed):
+        raise CommandError(Code.FAILED, answer.error)
+    return CheckpointWritten(answer.checkpoint, answer.step, answer.size_bytes, answer.save_s)
+
+
+async def export(context: CommandContext, request: ProgramName) -> ModelExported:
+    """Makes a job export its model, as it is now, to export_dir and train on; returns when it is there."""
+    runner, job = find_job(context, request.name)
+    if job.export_dir is None:
+        text = f"{runner.name} has no folder to export to; set export_dir in its section"
+        raise CommandError(Code.NOT_A_JOB, text)
+    answer = await runner.executor.export() if runner.state in (State.RUNNING, State.FLUSHING) else None
+    if answer is None:
+        raise _not_training(runner)
+    if answer.path is None:
+        raise CommandError(Code.FAILED, answer.error or "the worker gave no reason")
+    return ModelExported(answer.path, answer.step)
+
+
+def _not_training(runner: Runner) -> CommandError:
+    return CommandError(Code.NOT_RUNNING, f"{runner.name} is not training now (its state is {runner.state})")
+
+
+async def checkpoints(context: CommandContext, request: CheckpointsRequest) -> CheckpointList:
+    """Lists a job's checkpoints, newest first, each verified unless told otherwise; then those in quarantine."""
+    _, job = find_job(context, request.name)
+    try:
+        listed = await context.checkpoints.list_checkpoints(job.checkpoint_dir, verify=request.verify)
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot list {job.checkpoint_dir}: {error.strerror}") from error
+    return CheckpointList(tuple(listed))

@@ -1,0 +1,119 @@
+"""The commands about which programs the daemon supervises: `avail`, `reread`, `update`, `add` and `remove`."""
+
+from dataclasses import dataclass
+
+from supervisor.config import ConfigError
+from supervisor.control.base.context import CommandContext, ProgramName
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.control.commands import groups
+from supervisor.host.ledger.ledger import LedgerError
+from supervisor.runner.fleet.programs import Changes
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredProgram:
+    """A program of the configuration last read. `in_use`: whether the daemon supervises it."""
+
+    name: str
+    group: str
+    in_use: bool
+    autostart: bool
+    group_priority: int
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class AvailablePrograms:
+    """Every configured program."""
+
+    programs: tuple[ConfiguredProgram, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRequest:
+    """`names`: of programs and groups; None: all of them."""
+
+    names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAction:
+    """What `update` did to a program or group: added, updated, removed, or a text that says what went wrong."""
+
+    name: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateAnswer:
+    """What `update` did, in order."""
+
+    actions: tuple[UpdateAction, ...]
+
+
+async def avail(context: CommandContext) -> AvailablePrograms:
+    """Lists every configured program, in use or not."""
+    in_use, programs = context.programs.runners, context.programs.configured.values()
+    return AvailablePrograms(
+        tuple(
+            ConfiguredProgram(
+                each.name, each.group, each.name in in_use, each.autostart, each.group_priority, each.priority
+            )
+            for each in sorted(programs, key=lambda each: (each.process, each.group))  # Supervisor's order
+        )
+    )
+
+
+async def reread(context: CommandContext) -> Changes:
+    """Reads the configuration and lists what `update` would change."""
+    try:
+        return await context.programs.reread()
+    except ConfigError as error:
+        raise CommandError(Code.CANT_REREAD, str(error)) from error
+
+
+async def update(context: CommandContext, request: UpdateRequest) -> UpdateAnswer:
+    """Reads the configuration and applies it; programs whose section did not change keep running."""
+    await reread(context)
+    named = None if request.names is None else _programs_of(context, request.names)
+    try:
+        actions = await context.programs.update(named)
+    except LedgerError as error:
+        raise CommandError(Code.FAILED, str(error)) from error
+    return UpdateAnswer(tuple(UpdateAction(name, action) for name, action in actions))
+
+
+def _programs_of(context: CommandContext, names: tuple[str, ...]) -> list[str]:
+    """The programs, in use or configured, that names of programs and of groups mean. Raises CommandError."""
+    programs = context.programs
+    known = {**{name: each.config for name, each in programs.runners.items()}, **programs.configured}
+    found = {name: [name] if name in known else groups.configured(known, groups.group_of(name)) for name in names}
+    unknown = sorted(name for name, meant in found.items() if not meant)
+    if unknown:
+        raise CommandError(Code.BAD_NAME, ", ".join(unknown))
+    return [each for meant in found.values() for each in meant]
+
+
+async def add(context: CommandContext, request: ProgramName) -> ProgramName:
+    """Begins to supervise a program, or a group, of the configuration last read."""
+    name, programs = request.name, context.programs
+    meant = [name] if name in programs.configured else groups.configured(programs.configured, groups.group_of(name))
+    if not meant and not (name in programs.runners or groups.members(programs, groups.group_of(name))):
+        raise CommandError(Code.BAD_NAME, name)
+    missing = [each for each in meant if each not in programs.runners]
+    if not missing:
+        raise CommandError(Code.ALREADY_ADDED, name)
+    await programs.update(missing)
+    return ProgramName(name)
+
+
+async def remove(context: CommandContext, request: ProgramName) -> ProgramName:
+    """Ceases to supervise a program, or a group, of which nothing runs, until it is added again."""
+    name, programs = request.name, context.programs
+    members = groups.members(programs, groups.group_of(name))
+    meant = [name] if name in programs.runners else [each.name for each in members]
+    if not meant:
+        raise CommandError(Code.BAD_NAME, name)
+    if (running := await programs.remove(meant)) is not None:
+        raise CommandError(Code.STILL_RUNNING, running)
+    return ProgramName(name)

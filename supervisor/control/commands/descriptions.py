@@ -1,0 +1,124 @@
+"""The third column of `status`: where a program stands, in a line of plain words.
+
+Supervisor's clients read it too, and scripts read its beginning (`pid 123, uptime 0:01:02`), so that stays as
+Supervisor writes it.
+"""
+
+import time
+from datetime import datetime, timedelta
+
+from supervisor.control.commands.notices import notice_description
+from supervisor.core.listeners.wire_states import WireState
+from supervisor.core.program.facts import State
+from supervisor.core.program.standby import Stage
+from supervisor.runner.program.runner import Runner
+
+
+def wire_state(runner: Runner) -> tuple[str, int]:
+    """The state in Supervisor's words and numbers (XML-RPC API version 3.0); a flush before a stop is STOPPING.
+
+    A program that waits for processes of an earlier daemon to exit is STARTING, so that `stop all` stops it too.
+    """
+    state = WireState.STARTING if runner.is_due else runner.wire_state
+    return (state.name, int(state))
+
+
+def full_description(runner: Runner, *warnings: str | None) -> str:
+    """Where the program stands, and whatever else should be known about it."""
+    return ", ".join(filter(None, [_description(runner), str(runner.listener_status or ""), *warnings]))
+
+
+def _description(runner: Runner) -> str:
+    if not runner.startable.is_set():
+        return "waiting for processes of an earlier daemon to exit"
+    if runner.waits_for is not None:
+        return runner.waits_for
+    pid = f"pid {runner.executor.pid}"
+    match runner.state:
+        case State.RUNNING | State.FLUSHING:
+            uptime = f"uptime {_h_mm_ss(runner.executor.run_time_s or 0.0)}"
+            return ", ".join([pid, uptime, *_training(runner), *_notice(runner), *_own_words(runner)])
+        case State.STARTING if runner.config.notify:
+            return ", ".join([pid, *(_own_words(runner) or ["not ready yet"])])
+        case State.STARTING if runner.executor.waits_for_gpus:
+            return "waiting for the last attempt to free its GPU memory"
+        case State.STARTING if runner.config.job is not None:
+            return ", ".join([pid, _startup_phase(runner), *_notice(runner)])
+        case State.ADOPTING:
+            return f"{pid}, started by an earlier daemon, waiting for its answer"
+        case State.BACKOFF | State.FAILED:
+            return ", at ".join([runner.reason or "unknown error", *_innermost_frame(runner)])
+        case State.STOPPED | State.SUCCEEDED | State.EXITED:
+            ended = (
+                _local_time(runner.executor.ended_wall_at)
+                if runner.executor.ended_wall_at is not None
+                else "Not started"
+            )
+            return ", ".join(filter(None, [ended, *_training(runner), runner.reason]))
+        case _:
+            return ""
+
+
+def _innermost_frame(runner: Runner) -> list[str]:
+    """The last place in the script that the traceback names, if there is a traceback."""
+    frames = [line.strip() for line in runner.executor.training.traceback if line.lstrip().startswith("File ")]
+    return frames[-1:]
+
+
+def _notice(runner: Runner) -> list[str]:
+    return notice_description(runner, time.monotonic())
+
+
+def _own_words(runner: Runner) -> list[str]:
+    """The status text that the program sent itself."""
+    return [runner.executor.status_text] if runner.executor.status_text else []
+
+
+def _startup_phase(runner: Runner) -> str:
+    restored = runner.executor.training.restored
+    if runner.executor.training.step is None:
+        return "loading"
+    return f"restored {restored}, tracing" if restored else "tracing"
+
+
+def _training(runner: Runner) -> list[str]:
+    """How far training is, how fast it is, and how much it would lose."""
+    training = runner.executor.training
+    if runner.config.job is None or training.step is None:
+        return []
+    parts = [f"step {training.step}" + (f"/{training.total_steps}" if training.total_steps else "")]
+    if runner.state in (State.RUNNING, State.FLUSHING):
+        if training.step_s:
+            parts.append(f"{1 / training.step_s:.3g} steps/s")
+        if training.checkpoint is not None:
+            age = _h_mm_ss(time.monotonic() - runner.executor.committed_at)
+            parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
+        if training.interval_s is not None:
+            parts.append(f"saves every {training.interval_s:.0f} s")
+        parts += _standby(runner)
+    if training.save_error is not None:
+        parts.append(f"last save failed: {training.save_error}")
+    if training.changed:
+        parts.append(f"conditions changed since the checkpoint: {'; '.join(training.changed)}")
+    if training.left_out:
+        parts.append(f"not saved in checkpoints: {', '.join(training.left_out)}")
+    return parts
+
+
+def _standby(runner: Runner) -> list[str]:
+    """Whether the next attempt would start without loading everything first."""
+    if runner.executor.standby is None:
+        return []
+    standby = runner.executor.standby.status()
+    if standby["stage"] in (Stage.READY, Stage.LOADING):
+        size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
+        return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]
+    return [f"no standby: {standby['reason']}"] if standby["reason"] else []
+
+
+def _h_mm_ss(length_s: float) -> str:
+    return str(timedelta(seconds=int(length_s)))
+
+
+def _local_time(wall_at: float) -> str:
+    return datetime.fromtimestamp(wall_at).strftime("%b %d %I:%M %p")

@@ -1,0 +1,94 @@
+"""The commands that reach a running process or its output: `signal`, `send_stdin` and `clear`."""
+
+import base64
+import signal
+from dataclasses import dataclass
+from typing import Annotated
+
+from supervisor.control.base.context import CommandContext, ProgramName, find_program
+from supervisor.control.base.errors import Code, CommandError
+from supervisor.host.pipes.stdin import StdinClosed, StdinFull
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRequest:
+    """A signal for a program."""
+
+    name: str
+    signal: Annotated[str, {"description": "Its name, as HUP or SIGHUP, or number."}]
+
+
+async def send_signal(context: CommandContext, request: SignalRequest) -> ProgramName:
+    """Sends a signal, by name or number, to a program's process."""
+    runner = find_program(context, request.name)
+    name = f"SIG{request.signal.upper().removeprefix('SIG')}"
+    try:
+        is_number = request.signal.isdecimal()
+        number = signal.Signals(int(request.signal)) if is_number else signal.Signals[name]
+    except (KeyError, ValueError) as error:
+        raise CommandError(Code.BAD_SIGNAL, request.signal) from error
+    if not runner.executor.send_signal(number):
+        raise CommandError(Code.NOT_RUNNING, runner.name)
+    return ProgramName(runner.name)
+
+
+@dataclass(frozen=True, slots=True)
+class StdinRequest:
+    """What to write to a program's standard input: either text or bytes."""
+
+    name: str
+    chars: Annotated[str | None, {"description": "Text, sent as UTF-8; either this or base64."}] = None
+    base64: Annotated[str | None, {"description": "Bytes, in base64."}] = None
+
+
+@dataclass(frozen=True, slots=True)
+class StdinWritten:
+    """How many bytes the program's standard input took."""
+
+    name: str
+    bytes: int
+
+
+async def send_stdin(context: CommandContext, request: StdinRequest) -> StdinWritten:
+    """Writes `chars`, as UTF-8, or the bytes in `base64` to a program's standard input; returns once they are written.
+
+    Waits up to 5 s for a program that does not read.
+    """
+    data = _data(request)
+    runner = find_program(context, request.name)
+    if runner.executor.pid is None or runner.is_stopping:
+        raise CommandError(Code.NOT_RUNNING, runner.name)
+    stdin = runner.executor.stdin
+    if stdin is None:
+        raise CommandError(Code.NO_FILE, f"{runner.name} is a training job; jobs have no standard input")
+    try:
+        await stdin.write(data)
+    except StdinClosed as error:
+        if runner.executor.pid is None:
+            raise CommandError(Code.NOT_RUNNING, runner.name) from error
+        raise CommandError(Code.NO_FILE, f"cannot write to {runner.name}: {error}") from error
+    except StdinFull as error:
+        raise CommandError(Code.FAILED, f"cannot write to {runner.name}: {error}") from error
+    return StdinWritten(runner.name, len(data))
+
+
+def _data(request: StdinRequest) -> bytes:
+    try:
+        if request.chars is not None and request.base64 is None:
+            return request.chars.encode()
+        if request.base64 is not None and request.chars is None:
+            return base64.b64decode(request.base64, validate=True)
+    except ValueError as error:  # a lone surrogate in the text, or not base64
+        raise CommandError(Code.BAD_ARGUMENTS, f"cannot decode the input for {request.name}: {error}") from error
+    raise CommandError(Code.BAD_ARGUMENTS, "send either chars (text) or base64 (bytes), and only one of them")
+
+
+async def clear(context: CommandContext, request: ProgramName) -> ProgramName:
+    """Empties a program's log files and deletes their backups."""
+    config = find_program(context, request.name).config
+    try:
+        for path in filter(None, {config.stdout_logfile, config.stderr_logfile}):
+            await context.logs.clear(path)
+    except OSError as error:
+        raise CommandError(Code.FAILED, f"cannot clear the logs of {config.name}: {error.strerror}") from error
+    return ProgramName(config.name)

@@ -1,1 +1,0 @@
-"""The description of the API, made from the command table."""
