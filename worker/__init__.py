@@ -1,7 +1,7 @@
-"""What runs inside a training process: it restores, saves, and speaks with the daemon, if there is one.
+"""The part of stepkeeper inside a training process: restores, saves, and reports to the daemon if there is one.
 
-`import worker` is cheap and does not import TensorFlow; under a daemon it opens the control pipes at once, so that
-the daemon hears of this process, and of an exception in it, before TensorFlow is there.
+`import worker` is cheap and does not import TensorFlow. Under a daemon it opens the control pipes at once, so that the
+daemon knows of this process, and of an exception in it, while TensorFlow is still being imported.
 """
 
 import importlib
@@ -33,36 +33,41 @@ __all__ = [
     "torch",
 ]
 
+# Imported at their first use, because most of them import TensorFlow or PyTorch:
+_DEFINED_IN = {
+    "Examples": "worker.data.batches",
+    "Run": "worker.run.run",
+    "Training": "worker.loop",
+    "replica_streams": "worker.state.replica_streams",
+    "strategy": "worker.devices.strategies",
+}
 _MODULES = ("export", "files", "keras", "microbatch", "tf1", "torch")
 _TO_INSTALL = {"tensorflow": ("TensorFlow", "'stepkeeper[tensorflow]'"), "torch": ("PyTorch", "torch")}
-_HOMES = {
-    "Examples": "data.batches",
-    "Run": "run.run",
-    "Training": "loop",
-    "replica_streams": "state.replica_streams",
-    "strategy": "checkpoint.devices",
-}
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's start-up chatter; its errors still show
-_told = begin_attempt().launch
-if _told.deterministic and _told.checkpoint_dir is not None:
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's start-up messages; its errors still show
+_launch = begin_attempt().launch
+if _launch.deterministic and _launch.checkpoint_dir is not None:
     from worker.devices import conditions
 
-    conditions.pin_onednn(_told.checkpoint_dir)
+    conditions.pin_onednn(_launch.checkpoint_dir)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES and name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module 'worker' has no attribute {name!r}; it has {', '.join(__all__)}")
     try:
-        home = importlib.import_module(f"worker.{_HOMES.get(name, name)}")
+        module = importlib.import_module(_DEFINED_IN.get(name, f"worker.{name}"))
     except ModuleNotFoundError as error:
         if error.name not in _TO_INSTALL:
             raise
-        what, install = _TO_INSTALL[error.name]
+        library, package = _TO_INSTALL[error.name]
         raise ModuleNotFoundError(
-            f"cannot use worker.{name}: there is no {what} in the environment of {sys.executable}; "
-            f"pip install {install} there, or name the job's own interpreter with python=",
+            f"cannot use worker.{name}: {library} is not installed in the environment of {sys.executable}; run "
+            f"pip install {package} there, or set python= to the interpreter of the job's own environment",
             name=error.name,
         ) from error
-    return home if name in _MODULES else getattr(home, name)
+    return module if name in _MODULES else getattr(module, name)

@@ -1,0 +1,93 @@
+"""The public names of `worker` can be imported as scripts import them, and `import worker` alone stays cheap."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+from supervisor.protocol.launch import without_launch_variables
+from tests.places import ROOT
+
+WITHOUT_TENSORFLOW = """
+import sys
+import worker
+
+assert sorted(worker.__all__) == [name for name in dir(worker) if not name.startswith("_")], dir(worker)
+heavy = {"tensorflow", "keras", "torch", "numpy"} & set(sys.modules)
+assert not heavy, f"import worker imported {heavy}"
+
+from worker.files import FilesRun, NotFinite, Unfit
+assert "tensorflow" not in sys.modules and "torch" not in sys.modules
+for name in ("Runn", "_DEFINED_INN", "checkpointing"):
+    assert not hasattr(worker, name), name
+"""
+
+WITH_TENSORFLOW = """
+import worker
+import worker.keras
+import worker.tf1
+from worker import Examples, Run, Training, microbatch, replica_streams, strategy
+from worker.export import export, verify
+from worker.files import Unfit
+from worker.keras import fit
+from worker.tf1 import Run as SessionRun, prepare
+
+for name in worker.__all__:
+    if name != "torch":
+        assert getattr(worker, name) is not None
+assert worker.microbatch.accumulate is microbatch.accumulate
+functions = (replica_streams, strategy, export, verify, fit, prepare)
+assert all(map(callable, (Examples, Run, Training, SessionRun, *functions)))
+"""
+
+WITH_TORCH = """
+import sys
+import worker.torch
+from worker.torch import Run, prepare
+
+assert callable(Run) and callable(prepare)
+assert "tensorflow" not in sys.modules
+"""
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**without_launch_variables(os.environ), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+
+
+def test_names_that_need_no_library_import_without_one() -> None:
+    script = run_script("-c", WITHOUT_TENSORFLOW)
+
+    assert (script.returncode, script.stderr) == (0, "")
+
+
+def test_module_is_a_command_that_explains_its_usage() -> None:
+    script = run_script("-m", "worker")
+
+    assert script.returncode == 78
+    assert "usage: python -m worker package.module:function" in script.stderr
+
+
+@pytest.mark.parametrize("package", ["supervisor", "worker"])
+def test_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.tensorflow
+def test_names_of_tensorflow_import_as_scripts_import_them() -> None:
+    script = run_script("-c", WITH_TENSORFLOW)
+
+    assert script.returncode == 0, script.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_names_of_pytorch_import_without_tensorflow() -> None:
+    script = run_script("-c", WITH_TORCH)
+
+    assert script.returncode == 0, script.stderr
