@@ -86,7 +86,7 @@ def _watch_the_loop() -> None:
     Run.__enter__, Run.step_done, standby.wait_for_promotion = entered, done, waited  # type: ignore[method-assign]
 
 
-if "STEPKEEPER_PIPES" in os.environ or "worker.process.attempt" in sys.modules:  # loaded before it waits
+if "STEPKEEPER_LAUNCH" in os.environ or "worker.process.attempt" in sys.modules:  # loaded before it waits
     _watch_the_loop()
     tell("imported")
 

@@ -81,10 +81,9 @@ class Stepkeeper(Recipe):
         import tensorflow as tf
 
         import worker
-        from supervisor.protocol.checkpoints.retention import RetentionPolicy
         from supervisor.protocol.launch import Launch
 
-        current_attempt().launch = Launch(retention=RetentionPolicy(checkpoint_keep=KEPT))
+        current_attempt().launch = Launch(checkpoint_keep=KEPT)
         self.array = tf.Variable(pattern(elements(size_mb)))
         self.run = worker.Run(tf.train.Checkpoint(array=self.array), directory=folder, interval="1 steps")
 

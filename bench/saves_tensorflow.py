@@ -79,7 +79,7 @@ class Bench:
         self.step = self._step(tf.random.normal([BATCH, width]))
         present = current_attempt()
         self.heard = present.reporter = Heard()
-        present.launch = Launch(checkpoint_dir=folder / "beside", retention=RetentionPolicy(checkpoint_keep=KEPT))
+        present.launch = Launch(checkpoint_dir=folder / "beside", checkpoint_keep=KEPT)
         self.requests = present.requests
         self.run = worker.Run(self.tracked, interval="1000000 steps")
 

@@ -23,21 +23,27 @@ import xxhash
 from sklearn.datasets import load_digits
 
 TOTAL_STEPS = int(os.environ.get("STEPS", "2000"))
-SAVE_EVERY = int(os.environ.get("STEPKEEPER_CHECKPOINT_INTERVAL", "200 steps").split()[0])
+SAVE_EVERY = 200  # steps, unless checkpoint_interval says another number
 BATCH_SIZE = 64
 PROGRESS_S = 0.1
+
+
+def launch() -> dict[str, Any]:
+    """What the daemon says of this attempt."""
+    found: dict[str, Any] = json.loads(os.environ.get("STEPKEEPER_LAUNCH", "{}"))
+    return found
 
 
 class Daemon:
     """The control pipe: JSON lines, both ways."""
 
     def __init__(self) -> None:
-        if "STEPKEEPER_PIPES" not in os.environ:
+        if "control" not in launch():
             sys.exit("plain.py is a job of supervisord: start it with supervisord -n -c examples/plain.conf")
-        if os.environ["STEPKEEPER_PROTOCOL"] != "1":
+        if launch()["protocol"] != 1:
             sys.exit(78)
-        self.attempt = int(os.environ["STEPKEEPER_ATTEMPT"])
-        pipes = Path(os.environ["STEPKEEPER_PIPES"])
+        self.attempt = launch()["control"]["attempt"]
+        pipes = Path(launch()["control"]["pipes"])
         self._last_words = pipes / "last-words"
         self._in = os.open(pipes / "to-worker", os.O_RDWR | os.O_NONBLOCK)  # read-write: no side's death closes it
         self._out = os.open(pipes / "from-worker", os.O_RDWR | os.O_NONBLOCK)
@@ -108,7 +114,7 @@ def commit(directory: Path, attempt: int, step: int, arrays: dict[str, Any]) -> 
     content = (partial / "state.npz").read_bytes()
     digest = f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
     manifest = {
-        "job": os.environ["STEPKEEPER_JOB"], "attempt": attempt, "step": step, "created_wall_at": time.time(),
+        "job": launch()["job"], "attempt": attempt, "step": step, "created_wall_at": time.time(),
         "files": [{"name": "state.npz", "size": len(content), "hash": digest}],
         "versions": {"numpy": np.__version__}, "topology": {}, "metrics": {}, "format": 1,
     }  # fmt: skip
@@ -188,7 +194,7 @@ def main() -> int:
     network, step = Network(), 0
     while not (heard := [each for each in daemon.hear(60.0) if each["type"] == "go"]):
         pass  # nothing may be touched before
-    directory = Path(os.environ["STEPKEEPER_CHECKPOINT_DIR"])
+    directory = Path(launch()["checkpoint_dir"])
     make_folder(directory)
     lock = os.open(directory / ".stepkeeper.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -211,6 +217,7 @@ def main() -> int:
 def train(daemon: Daemon, directory: Path, network: Network, step: int, training: Any, test: Any) -> int:
     """The loop; gives the exit status."""
     told_at, told_step = time.monotonic(), step
+    save_every = launch().get("checkpoint_interval", {}).get("steps", SAVE_EVERY)
     images, labels = training
     while step < TOTAL_STEPS:
         rows = batch_at(step, len(labels))
@@ -225,7 +232,7 @@ def train(daemon: Daemon, directory: Path, network: Network, step: int, training
         for each in flushes:
             daemon.say("flushing", id=each["id"], step=step)
         stops = any(each["then"] == "stop" for each in flushes)
-        if flushes or step % SAVE_EVERY == 0 or step == TOTAL_STEPS:
+        if flushes or step % save_every == 0 or step == TOTAL_STEPS:
             error = save(daemon, directory, network, step, [each["id"] for each in flushes])
             if error is not None and (stops or step == TOTAL_STEPS):  # nobody would have what was trained since
                 daemon.say("failed", step=step, error=f"the last save failed: {error}", traceback="")
@@ -252,7 +259,7 @@ def save(daemon: Daemon, directory: Path, network: Network, step: int, flushes: 
     daemon.say("committed", step=step, checkpoint=name, size_bytes=size_bytes, save_s=spent_s, stall_s=spent_s,
                flushes=flushes)  # fmt: skip
     try:
-        retain(directory, int(os.environ["STEPKEEPER_CHECKPOINT_KEEP"]))
+        retain(directory, launch()["checkpoint_keep"])
     except OSError as error:
         print(f"cannot delete old checkpoints: {error}", file=sys.stderr)  # that is no reason to end
     return None

@@ -1,13 +1,19 @@
-"""Messages to JSON lines and back. Bytes from outside are decoded here and nowhere else."""
+"""JSON to dataclasses and back: the lines of the control pipe, and the settings that a worker is started with.
+
+A class is its own schema: fields are read by their annotations, a field with a default may be missing, and unknown
+fields are ignored, so that a newer writer can add some. Bytes from outside are decoded here and nowhere else.
+"""
 
 import json
 import math
+import os
 import types
 import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from supervisor.protocol.messages import TYPES, Message
 
@@ -15,9 +21,11 @@ MAX_LINE_BYTES = 64 * 1024
 
 _NAMES = {kind: name for name, kind in TYPES.items()}
 
+Record = TypeVar("Record")
+
 
 class ProtocolError(ValueError):
-    """A line is not a message: not JSON, too long, of unknown type, or with a field of the wrong kind."""
+    """Bytes are not a message or a record: not JSON, too long, an unknown type, or a field of the wrong type."""
 
 
 def encode(message: Message) -> bytes:
@@ -34,22 +42,38 @@ def encode(message: Message) -> bytes:
 
 def decode(line: bytes) -> Message:
     """The message in one line. Unknown fields are ignored; anything else unexpected raises ProtocolError."""
-    try:
-        body = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"not a JSON line: {error}: {line[:80]!r}") from error
-    if not isinstance(body, dict):
-        raise ProtocolError(f"not a JSON object: {line[:80]!r}")
+    body = parse_object(line)
     name = body.get("type")
     kind = TYPES.get(name) if isinstance(name, str) else None
     if kind is None or name is None:
         raise ProtocolError(f"unknown message type {name!r:.80}")
+    return decode_record(body, kind, name)
+
+
+def encode_record(record: Any) -> str:
+    """A dataclass as one line of ASCII, without fields that are None; `decode_record` reads it back."""
+    return json.dumps(asdict(record, dict_factory=_without_none), separators=(",", ":"), allow_nan=False, default=str)
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """The JSON object in a text. Raises ProtocolError."""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"not JSON: {error}: {text[:80]!r}") from error
+    if not isinstance(body, dict):
+        raise ProtocolError(f"not a JSON object: {text[:80]!r}")
+    return body
+
+
+def decode_record(body: Mapping[str, Any], kind: type[Record], where: str) -> Record:
+    """A dataclass of `kind` from a JSON object. `where`: what errors call it. Raises ProtocolError."""
     values: dict[str, Any] = {}
-    for field_name, wanted, required in _SHAPES[name]:
-        if field_name in body:
-            values[field_name] = _convert(body[field_name], wanted, f"{name}.{field_name}")
+    for name, wanted, required in _fields_of(kind):
+        if name in body:
+            values[name] = _convert(body[name], wanted, f"{where}.{name}")
         elif required:
-            raise ProtocolError(f"{name} lacks {field_name!r}")
+            raise ProtocolError(f"{where} lacks {name!r}")
     return kind(**values)
 
 
@@ -87,31 +111,42 @@ def _decode_or_error(line: bytes) -> Message | ProtocolError:
         return error
 
 
-def _shape_of(kind: type[Message]) -> tuple[tuple[str, Any, bool], ...]:
-    hints = typing.get_type_hints(kind)
-    return tuple(
-        (field.name, hints[field.name], field.default is MISSING and field.default_factory is MISSING)
-        for field in fields(kind)
-    )
+def _without_none(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in pairs if value is not None}
 
 
-_SHAPES = {name: _shape_of(kind) for name, kind in TYPES.items()}
-"""For each message type: field name, annotated type, whether it must be there."""
+_FIELDS: dict[type, tuple[tuple[str, Any, bool], ...]] = {}
+
+
+def _fields_of(kind: type[Any]) -> tuple[tuple[str, Any, bool], ...]:
+    """For each field of a dataclass: its name, its annotated type, and whether it must be there."""
+    if kind not in _FIELDS:
+        hints = typing.get_type_hints(kind)
+        _FIELDS[kind] = tuple(
+            (field.name, hints[field.name], field.default is MISSING and field.default_factory is MISSING)
+            for field in fields(kind)
+        )
+    return _FIELDS[kind]
 
 
 def _convert(value: Any, wanted: Any, where: str) -> Any:
-    """`value` as the annotated type; JSON has fewer kinds than Python, so lists become tuples and ints floats."""
+    """`value` as the annotated type; JSON has fewer types than Python, so lists become tuples and ints floats."""
     origin = typing.get_origin(wanted)
     if origin in (types.UnionType, typing.Union):
         return _convert_optional(value, wanted, where)
     if origin is tuple and isinstance(value, list):
-        (item, _) = typing.get_args(wanted)
-        return tuple(_convert(each, item, where) for each in value)
+        return _convert_tuple(value, typing.get_args(wanted), where)
     if origin is Mapping and isinstance(value, dict):
         (_, item) = typing.get_args(wanted)
         return {_text(key): _convert(each, item, f"{where}.{key:.40}") for key, each in value.items()}
-    if origin in (tuple, Mapping):
+    if is_dataclass(wanted) and isinstance(wanted, type) and isinstance(value, dict):
+        return decode_record(value, wanted, where)
+    if origin in (tuple, Mapping) or is_dataclass(wanted):
         raise ProtocolError(f"{where} is {value!r:.80}, not a {'list' if origin is tuple else 'JSON object'}")
+    if origin is typing.Literal:
+        if value in typing.get_args(wanted):
+            return value
+        raise ProtocolError(f"{where} is {value!r:.80}; it can be {', '.join(map(str, typing.get_args(wanted)))}")
     return _convert_plain(value, wanted, where)
 
 
@@ -120,6 +155,14 @@ def _convert_optional(value: Any, wanted: Any, where: str) -> Any:
         return None
     (inner,) = (item for item in typing.get_args(wanted) if item is not type(None))
     return _convert(value, inner, where)
+
+
+def _convert_tuple(value: list[Any], items: tuple[Any, ...], where: str) -> tuple[Any, ...]:
+    if items[-1] is Ellipsis:
+        items = (items[0],) * len(value)
+    elif len(items) != len(value):
+        raise ProtocolError(f"{where} is {value!r:.80}, not a list of {len(items)}")
+    return tuple(_convert(each, item, where) for each, item in zip(value, items, strict=True))
 
 
 def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
@@ -137,6 +180,8 @@ def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
         return _text(value)
     elif wanted is bool and isinstance(value, bool):
         return value
+    elif wanted is Path and isinstance(value, str) and _is_path(value):
+        return Path(value)
     elif issubclass(wanted, StrEnum) and value in tuple(wanted):
         return wanted(value)
     raise ProtocolError(f"{where} is {value!r:.80}, not {wanted.__name__}")
@@ -145,3 +190,11 @@ def _convert_plain(value: Any, wanted: Any, where: str) -> Any:
 def _text(value: str) -> str:
     """JSON can spell half a surrogate pair, which no file, terminal or database takes: it becomes a question mark."""
     return value.encode("utf-8", "replace").decode()
+
+
+def _is_path(value: str) -> bool:
+    """A path may hold bytes that are no UTF-8, as Python spells them (PEP 383)."""
+    try:
+        return bool(value) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False

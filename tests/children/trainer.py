@@ -112,7 +112,9 @@ class Pipes:
     def _export(self, id: int) -> None:
         progress = self._newest.get(Progress)
         step = progress.step if isinstance(progress, Progress) else 0
-        folder = Path(os.environ["STEPKEEPER_EXPORT_DIR"]) / ("asked" if FAIL == "no-export" else str(step))
+        export_dir = launch.from_environment(os.environ).export_dir
+        assert export_dir is not None
+        folder = export_dir / ("asked" if FAIL == "no-export" else str(step))
         folder.mkdir(parents=True, exist_ok=True)
         if FAIL != "no-export":
             self.say(Exported(self.attempt, id, step, str(folder)))

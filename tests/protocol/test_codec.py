@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol import codec
 from supervisor.protocol.codec import MAX_LINE_BYTES, Decoder, ProtocolError, decode, encode
 from supervisor.protocol.messages import TYPES, Failed, Identify, Message, Progress
 from tests.fuzzing import cases
@@ -144,7 +143,3 @@ def test_an_endless_line_is_skipped_once_and_not_kept() -> None:
 
     assert [type(item) for item in heard] == [ProtocolError, Identify]
     assert len(decoder._rest) == 0
-
-
-def test_every_message_type_has_a_shape() -> None:
-    assert codec._SHAPES.keys() == TYPES.keys()

@@ -1,14 +1,14 @@
 """docs/control-pipe.md is held to the code."""
 
+import json
 import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
 from supervisor.protocol import launch
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.exit_codes import PERMANENT, WorkerExit
+from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import TYPES
 from tests.places import ROOT
 
@@ -25,7 +25,8 @@ def test_every_message_is_described_with_every_field(name: str):
 
 
 def test_no_message_is_invented():
-    described = set(re.findall(r"^\| `([a-z-]+)` \|", TEXT, re.MULTILINE))
+    messages = TEXT[TEXT.index("## From the daemon") : TEXT.index("## As a standby")]
+    described = set(re.findall(r"^\| `([a-z-]+)` \|", messages, re.MULTILINE))
 
     assert described == set(TYPES)
 
@@ -38,25 +39,18 @@ def test_every_exit_code_is_described_with_whether_it_is_retried(code: WorkerExi
     assert (row[1] == "no") == (code in PERMANENT)
 
 
-def test_every_launch_variable_is_described():
-    whole = launch.Launch(
-        control=launch.Control(1, Path("/x")),
-        checkpoint_dir=Path("/y"),
-        initial_checkpoint=Path("/z"),
-        export_dir=Path("/e"),
-        strategy="mirrored",
-        replicas=2,
-        deterministic=True,
-        checkpoint_interval=launch.Interval(steps=1),
-        on_nan="skip",
-        loss_spike=20.0,
-        microbatches=2,
-        standby="hot",
-        retention=RetentionPolicy(checkpoint_keep_every=1, best_metric="loss"),
-    )
+@pytest.mark.parametrize("name", [each.name for each in fields(Launch)])
+def test_every_setting_of_the_launch_record_is_described(name: str):
+    assert re.search(rf"^\| .*`{name}`.* \|.*\|$", TEXT, re.MULTILINE)
 
-    waiting = launch.Launch(control=launch.Control(0, Path("/x")), waits_for=launch.DaemonIdentity(1, 2))
 
-    for variable in whole.to_environment() | waiting.to_environment():
-        short = variable.removeprefix("STEPKEEPER_CHECKPOINT")
-        assert f"`{variable}`" in TEXT or f"`{short}`" in TEXT
+def test_the_variables_are_named():
+    assert f"`{launch.VARIABLE}`" in TEXT and f"`{launch.INITIAL_CHECKPOINT}`" in TEXT
+
+
+def test_the_example_of_a_launch_record_is_one():
+    example = re.search(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+    assert example is not None
+    found = launch.from_environment({launch.VARIABLE: example[1]})
+    assert json.loads(found.to_environment()[launch.VARIABLE]).items() >= json.loads(example[1]).items()

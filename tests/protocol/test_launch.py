@@ -1,127 +1,190 @@
-"""What the daemon puts into the environment is what the worker reads there."""
+"""The worker reads the settings that the daemon put into the environment."""
 
-import math
+import json
+import subprocess
+import sys
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.config import JobConfig
 from supervisor.protocol import launch
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
-from supervisor.protocol.launch import Control, Interval, Launch, LaunchError, from_environment, parse_interval
-from supervisor.protocol.messages import STANDBY
+from supervisor.protocol.launch import (
+    VARIABLE,
+    Control,
+    DaemonIdentity,
+    Interval,
+    Launch,
+    LaunchError,
+    Member,
+    from_environment,
+    parse_interval,
+)
+from supervisor.protocol.messages import PROTOCOL, STANDBY
 from tests.fuzzing import cases
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=10)
-PATHS = TEXT.map(lambda text: Path("/") / text)
+PATHS = st.binary(min_size=1, max_size=10).map(
+    lambda name: Path("/" + name.replace(b"\0", b"\xff").decode(errors="surrogateescape"))
+)
 POSITIVE = st.floats(1e-6, 1e12)
-INTERVALS = st.builds(Interval, steps=st.integers(1, 2**53)) | st.builds(Interval, seconds=POSITIVE)
-LAUNCHES = st.builds(
-    Launch,
-    job=TEXT,
-    control=st.none() | st.builds(Control, st.integers(1, 10**9), PATHS),
-    checkpoint_dir=st.none() | PATHS,
-    initial_checkpoint=st.none() | PATHS,
-    export_dir=st.none() | PATHS,
-    strategy=st.none() | st.sampled_from(launch.STRATEGIES),
-    replicas=st.none() | st.integers(1, 10**6),
-    deterministic=st.booleans(),
-    strict=st.booleans(),
-    checkpoint_interval=st.none() | INTERVALS,
-    checkpoint_interval_min=st.none() | POSITIVE,
-    checkpoint_interval_max=st.none() | POSITIVE,
-    between_failures_s=st.none() | POSITIVE,
-    checkpoint_make_room=st.booleans(),
-    standby=st.none() | st.sampled_from(launch.STANDBYS),
-    retention=st.builds(
-        RetentionPolicy, checkpoint_keep=st.integers(1, 10**9), checkpoint_keep_every=st.none() | st.just(0.1)
-    ),
-)
-KEYS = (
-    *Launch(control=Control(1, Path("/p")), checkpoint_dir=Path("/c"), replicas=1).to_environment(),
-    "STEPKEEPER_STRATEGY",
-    "STEPKEEPER_DETERMINISTIC",
-    "STEPKEEPER_STRICT",
-    "STEPKEEPER_CHECKPOINT_INTERVAL",
-    "STEPKEEPER_CHECKPOINT_INTERVAL_MIN",
-    "STEPKEEPER_BETWEEN_FAILURES",
-    "STEPKEEPER_CHECKPOINT_KEEP_EVERY",
-    "STEPKEEPER_CHECKPOINT_KEEP_BEST",
-)
+NUMBERS = st.integers(1, 10**9)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXT,
+    bool: st.booleans(),
+    int: NUMBERS,
+    float: POSITIVE,
+    Path: PATHS,
+    Interval: st.builds(Interval, steps=st.integers(1, 2**53)) | st.builds(Interval, seconds=POSITIVE),
+    Control: st.builds(Control, NUMBERS, PATHS),
+    DaemonIdentity: st.none(),  # not with an attempt
+    Member: st.builds(Member, NUMBERS, NUMBERS),
+    launch.Strategy: st.sampled_from(launch.STRATEGIES),
+    launch.OnNan: st.sampled_from(launch.ON_NAN),
+    launch.Standby: st.sampled_from(get_args(launch.Standby)),
+    get_args(get_type_hints(Launch)["checkpoint_keep_best"])[0]: st.tuples(st.sampled_from(["min", "max"]), TEXT),
+}
+
+
+def _values_of(wanted: Any) -> st.SearchStrategy[Any]:
+    if wanted in VALUES:
+        return VALUES[wanted]
+    (inner,) = (each for each in get_args(wanted) if each is not type(None))
+    return st.none() | VALUES[inner]
+
+
+SETTINGS = {name: _values_of(wanted) for name, wanted in get_type_hints(Launch).items()}
+LAUNCHES = st.builds(Launch, **SETTINGS | {"protocol": st.just(PROTOCOL)})
+
+
+def _refused(**settings: object) -> str:
+    with pytest.raises(LaunchError) as refused:
+        from_environment({VARIABLE: json.dumps(settings)})
+    return str(refused.value)
 
 
 @given(LAUNCHES)
-def test_a_launch_comes_back_as_it_was(whole: Launch) -> None:
+def test_every_setting_comes_back_as_it_was(whole: Launch) -> None:
     assert from_environment(whole.to_environment()) == whole
 
 
-@given(PATHS, st.integers(1, 10**9), st.integers(1, 10**15))
-def test_a_standby_is_told_whom_it_waits_for_and_no_attempt(pipes: Path, pid: int, start_time: int) -> None:
-    whole = Launch(control=Control(STANDBY, pipes), standby="warm", waits_for=launch.DaemonIdentity(pid, start_time))
-
-    told = whole.to_environment()
-
-    assert "STEPKEEPER_ATTEMPT" not in told, "so that a worker of an older version refuses to start"
-    assert from_environment(told) == whole
-
-
-@pytest.mark.parametrize("text", ["", "7", "0 1", "7 x", "7 8 9", "-1 5"])
-def test_a_daemon_that_cannot_be_is_refused(text: str) -> None:
-    with pytest.raises(LaunchError, match="STEPKEEPER_WAITS_FOR"):
-        from_environment({"STEPKEEPER_WAITS_FOR": text, "STEPKEEPER_PIPES": "/p"})
-
-
-def test_who_waits_is_no_attempt_yet() -> None:
-    with pytest.raises(LaunchError, match="STEPKEEPER_WAITS_FOR"):
-        from_environment({"STEPKEEPER_WAITS_FOR": "1 2", "STEPKEEPER_PIPES": "/p", "STEPKEEPER_ATTEMPT": "3"})
-
-
-@given(POSITIVE)
-def test_the_hours_between_checkpoints_that_stay_come_back(hours: float) -> None:
-    whole = Launch(retention=RetentionPolicy(checkpoint_keep_every=hours))
-
-    found = from_environment(whole.to_environment()).retention.checkpoint_keep_every
-
-    assert found is not None and math.isclose(found, hours)
-
-
-@pytest.mark.parametrize("mode", ["min", "max"])
-def test_the_rule_for_the_best_comes_back(mode: str) -> None:
-    whole = Launch(retention=RetentionPolicy(best_metric="val/loss", best_mode=mode))
+@given(PATHS, NUMBERS, st.integers(1, 10**15))
+def test_a_standby_knows_its_daemon_and_has_no_attempt(pipes: Path, pid: int, start_time: int) -> None:
+    whole = Launch(control=Control(STANDBY, pipes), standby="warm", waits_for=DaemonIdentity(pid, start_time))
 
     assert from_environment(whole.to_environment()) == whole
+
+
+@given(LAUNCHES)
+def test_the_record_holds_the_protocol_and_what_is_set(whole: Launch) -> None:
+    body = json.loads(whole.to_environment()[VARIABLE])
+
+    assert body["protocol"] == PROTOCOL
+    assert body.keys() == {each.name for each in fields(Launch) if getattr(whole, each.name) is not None}
+
+
+def test_a_setting_without_a_value_has_its_default() -> None:
+    assert from_environment({VARIABLE: "{}"}) == from_environment({"HOME": "/root"}) == Launch()
+
+
+def test_unknown_settings_are_ignored() -> None:
+    found = from_environment({VARIABLE: '{"job": "digits", "later": {"x": [1]}}'})
+
+    assert found == Launch(job="digits")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("replicas", "2", "replicas is '2', not int"),
+        ("replicas", -1, "replicas is -1, not int"),
+        ("replicas", 1.5, "replicas is 1.5, not int"),
+        ("deterministic", 1, "deterministic is 1, not bool"),
+        ("strategy", "both", "strategy is 'both'; it can be mirrored, one-device"),
+        ("checkpoint_dir", "", "checkpoint_dir is '', not Path"),
+        ("checkpoint_dir", "/a\0b", "not Path"),
+        ("checkpoint_dir", "/\ud800", "not Path"),
+        ("checkpoint_interval", "500 steps", "checkpoint_interval is '500 steps', not a JSON object"),
+        ("checkpoint_interval", {"steps": "5"}, "checkpoint_interval.steps is '5', not int"),
+        ("checkpoint_keep_best", ["min"], "checkpoint_keep_best is ['min'], not a list of 2"),
+        ("checkpoint_keep_best", ["mean", "loss"], "it can be min, max"),
+        ("loss_spike", 10**400, "loss_spike is too large"),
+        ("control", {"attempt": 1}, "control lacks 'pipes'"),
+        ("control", ["/p"], "not a JSON object"),
+        ("waits_for", {"pid": 1}, "waits_for lacks 'start_time'"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(name: str, value: object, wanted: str) -> None:
+    text = _refused(**{name: value})
+
+    assert text.startswith(VARIABLE) and wanted in text
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", "null", "[" * 100_000, '{"replicas": NaN}', "\udcff"])
+def test_what_is_not_a_json_object_is_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match=VARIABLE):
+        from_environment({VARIABLE: text})
+
+
+def test_attempt_0_is_refused_without_a_daemon_to_wait_for() -> None:
+    assert "waits_for" in _refused(control={"attempt": 0, "pipes": "/p"})
+
+
+def test_an_attempt_that_waits_for_a_daemon_is_refused() -> None:
+    assert "waits_for" in _refused(control={"attempt": 3, "pipes": "/p"}, waits_for={"pid": 1, "start_time": 2})
+
+
+def test_another_protocol_says_what_to_install() -> None:
+    assert "the daemon speaks protocol 2, this worker 1; install" in _refused(protocol=2, replicas="of another type")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
 
 
 @pytest.mark.fuzz
 @cases(100)
-@given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=20) | st.integers().map(str)))
-def test_variables_set_by_hand_raise_launch_error_only(environment: dict[str, str]) -> None:
+@given(st.dictionaries(st.sampled_from([each.name for each in fields(Launch)]), JSON))
+def test_a_record_written_by_hand_raises_launch_error_only(body: dict[str, object]) -> None:
     try:
-        found = from_environment(environment)
-    except LaunchError as error:
-        assert "STEPKEEPER_" in str(error) or "protocol" in str(error)
+        found = from_environment({VARIABLE: json.dumps(body)})
+    except LaunchError:
         return
     assert from_environment(found.to_environment()) == found
 
 
-@pytest.mark.parametrize("key", ["REPLICAS", "ATTEMPT", "CHECKPOINT_KEEP", "CHECKPOINT_INTERVAL"])
-@pytest.mark.parametrize("value", ["", "0", "-1", "1.5", "9" * 5000, "\u0663", "inf", "1e999 hours"])
-def test_a_number_that_is_none_raises_launch_error(key: str, value: str) -> None:
-    with pytest.raises(LaunchError, match=f"STEPKEEPER_{key}"):
-        from_environment(
-            {f"STEPKEEPER_{key}": value, "STEPKEEPER_PIPES": "/p", "STEPKEEPER_ATTEMPT": "1"}
-            | {f"STEPKEEPER_{key}": value}
-        )
+def test_the_longest_record_is_short_enough_for_one_variable() -> None:
+    longest = Path("/" + "\udcff" * 4094)  # the longest path that Linux takes, each byte six characters long
+    whole = Launch(job="j" * 100, control=Control(1, longest), checkpoint_dir=longest, initial_checkpoint=longest,
+                   export_dir=longest, checkpoint_keep_best=("min", "m" * 1000))  # fmt: skip
+    read = "import os; from supervisor.protocol.launch import from_environment as read; print(hash(read(os.environ)))"
+
+    subprocess.run([sys.executable, "-c", read], env=whole.to_environment() | {"PYTHONPATH": ":".join(sys.path)},
+                   check=True, capture_output=True)  # fmt: skip
 
 
-def test_another_protocol_says_what_to_install() -> None:
-    with pytest.raises(LaunchError, match="the daemon speaks protocol 2, this worker 1; install"):
-        from_environment({"STEPKEEPER_PROTOCOL": "2"})
+def test_settings_of_a_job_have_the_names_and_defaults_of_its_keys() -> None:
+    ours = {each.name: each.default for each in fields(Launch)}
+    keys = {each.name: each.default for each in fields(JobConfig) if each.name in ours}
+
+    assert ours.keys() - keys.keys() == {
+        "job", "control", "microbatches", "between_failures_s", "waits_for", "member", "protocol"
+    }  # fmt: skip
+    del ours["checkpoint_dir"], keys["checkpoint_dir"]  # makes a program a job, so that it is required
+    assert {name: ours[name] for name in keys} == keys
 
 
-def test_an_empty_environment_is_a_script_without_a_daemon() -> None:
-    assert from_environment({"HOME": "/root"}) == Launch()
+def test_a_script_started_by_hand_takes_its_initial_checkpoint_from_a_variable() -> None:
+    found = from_environment({"STEPKEEPER_INITIAL_CHECKPOINT": "/srv/old"})
+
+    assert found == Launch(initial_checkpoint=Path("/srv/old"))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +202,7 @@ def test_intervals_are_read_as_people_write_them(text: str, interval: Interval) 
 
 
 @given(st.text())
-def test_text_that_is_no_interval_raises_value_error_only(text: str) -> None:
+def test_text_that_is_not_an_interval_raises_value_error_only(text: str) -> None:
     try:
         parse_interval(text)
     except ValueError:
@@ -147,6 +210,6 @@ def test_text_that_is_no_interval_raises_value_error_only(text: str) -> None:
 
 
 def test_no_launch_variable_reaches_a_child() -> None:
-    environment = {"HOME": "/root", **Launch(control=Control(1, Path("/p"))).to_environment()}
+    environment = {"HOME": "/root", "STEPKEEPER_INITIAL_CHECKPOINT": "/c", **Launch(job="j").to_environment()}
 
     assert launch.without_launch_variables(environment) == {"HOME": "/root"}

@@ -75,7 +75,7 @@ def test_the_cause_of_an_end_that_nobody_saw_is_found(
         assert text in history(daemon)[0]["text"] or "parts" in text
         if how == "lacked":
             mine = Path(f"/proc/{daemon.status('t')['pid']}/environ").read_bytes()
-            assert b"STEPKEEPER_MICROBATCH=2" in mine
+            assert b'"microbatches":2' in mine
         if how == "diverged":
             diverged_at = int(first["text"].split("loss of step ")[1].split()[0])
             assert 0 < history(daemon)[1]["from_step"] < diverged_at - 1

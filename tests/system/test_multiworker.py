@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.launch import Launch
 from tests.places import ROOT
 from tests.reading import alive, whole_lines
 from tests.system.harness import Daemon
@@ -40,7 +41,7 @@ def ends(folder: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("undisturbed")
-    launch = {"STEPKEEPER_WORKERS": "2", "STEPKEEPER_STRATEGY": "multiworker", "PYTHONPATH": str(ROOT)}
+    launch = {**Launch(workers=2, strategy="multiworker").to_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(SCRIPT), str(folder), str(STEPS)]
     subprocess.run(command, cwd=ROOT, env={**os.environ, **launch}, timeout=PATIENCE_S, check=True)
     return ends(folder)

@@ -7,7 +7,7 @@ import sysconfig
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from supervisor.protocol import launch
 from supervisor.protocol.exit_codes import WorkerExit
@@ -15,7 +15,7 @@ from supervisor.protocol.launch import DaemonIdentity
 from supervisor.protocol.messages import STANDBY, Ready
 from worker.process.attempt import Attempt
 
-WARM, HOT = launch.STANDBYS
+WARM, HOT = get_args(launch.Standby)
 DRAIN_TIMEOUT_S = 1.0  # a daemon that doesn't read must not delay a relaunch
 
 SourceStamps = dict[str, tuple[int, int, int] | None]

@@ -5,10 +5,8 @@ import statistics
 from collections import deque
 from dataclasses import dataclass, field
 
-from supervisor.protocol.launch import Interval, Launch
+from supervisor.protocol.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, Launch
 
-LOWEST_S = 30.0  # half a minute of lost work hardly matters, and a disk has other users
-HIGHEST_S = 1800.0  # what a crash may cost, however rare it was so far
 BETWEEN_FAILURES_S = 3600.0  # assumed where nobody knows: one an hour, as on a spot host on a bad day
 WRITES = 2.0  # an interval is this many times as long as a save takes, so that the disk has the other half
 FIRST_PAUSE_S = 10.0  # after a save that failed; a full disk is rarely free again sooner
@@ -37,8 +35,8 @@ class AutoInterval:
     """An interval that follows what saves cost. `cost_s`, `save_s`: smoothed; None before the first save."""
 
     between_failures_s: float = BETWEEN_FAILURES_S
-    lowest_s: float = LOWEST_S
-    highest_s: float = HIGHEST_S
+    lowest_s: float = CHECKPOINT_INTERVAL_MIN
+    highest_s: float = CHECKPOINT_INTERVAL_MAX
     cost_s: float | None = None
     save_s: float = 0.0
 
@@ -61,8 +59,8 @@ def auto_interval_of(told: Launch) -> AutoInterval:
     """With what the configuration and the ledger say."""
     return AutoInterval(
         between_failures_s=told.between_failures_s or BETWEEN_FAILURES_S,
-        lowest_s=told.checkpoint_interval_min or LOWEST_S,
-        highest_s=told.checkpoint_interval_max or HIGHEST_S,
+        lowest_s=told.checkpoint_interval_min,
+        highest_s=told.checkpoint_interval_max,
     )
 
 

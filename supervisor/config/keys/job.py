@@ -19,7 +19,8 @@ from supervisor.config.schema.types import (
     Seconds,
     Timeout,
 )
-from supervisor.protocol.launch import Interval
+from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
+from supervisor.protocol.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, OnNan, Strategy
 
 MAX_WORKERS = 64
 """More than GPUs in any host; each is a process with its own TensorFlow."""
@@ -60,7 +61,7 @@ class JobConfig(SectionModel):
         "one than the daemon's.",
         shown="the daemon's interpreter",
     )
-    strategy: Annotated[str, parsed_by(values.strategy)] | None = key(
+    strategy: Annotated[Strategy, parsed_by(values.strategy)] | None = key(
         None,
         "What `worker.strategy()` gives: mirrored, one-device, multiworker or tpu (docs/strategies.md).",
         shown="what the script asks for",
@@ -94,12 +95,12 @@ class JobConfig(SectionModel):
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
-        30.0,
+        CHECKPOINT_INTERVAL_MIN,
         "Seconds (or `1 minute`) that an automatic interval is never shorter than. Half a minute of lost work hardly "
         "matters, and the disk has other users; the first save comes this early, to be measured.",
     )
     checkpoint_interval_max: Timeout = key(
-        1800.0,
+        CHECKPOINT_INTERVAL_MAX,
         "Seconds (or `30 minutes`) that an automatic interval is never longer than: what a crash may cost however rare "
         "it was so far.",
     )
@@ -110,12 +111,13 @@ class JobConfig(SectionModel):
         "what it promises.",
     )
     checkpoint_keep: Positive = key(
-        5, "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged."
+        CHECKPOINT_KEEP,
+        "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged.",
     )
     checkpoint_keep_every: Annotated[float, parsed_by(values.hours)] | None = key(
         None, "Besides, one checkpoint stays for every such length of time, such as `6 hours`.", shown="none"
     )
-    checkpoint_keep_best: Annotated[tuple[str, str], parsed_by(values.best)] | None = key(
+    checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best)] | None = key(
         None, "Besides, the one best by a metric stays: `min loss` or `max accuracy`.", shown="none"
     )
     startup_timeout: Timeout = key(
@@ -163,7 +165,7 @@ class JobConfig(SectionModel):
         "where memory is short. A script of your own (`command`) can have a warm one if it is asked for.",
         shown="warm with an entrypoint, off with a command",
     )
-    on_nan: Annotated[str, parsed_by(values.on_nan)] | None = key(
+    on_nan: Annotated[OnNan, parsed_by(values.on_nan)] | None = key(
         None,
         "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "
         "`rollback` begins again from a checkpoint before it, three times at most without a new best one; `skip` does "

@@ -1,6 +1,7 @@
 """One written value to one typed value. Every function raises ValueError, whose text goes on after the key's name."""
 
 import grp
+import math
 import os
 import pwd
 import re
@@ -11,7 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from supervisor.ini.problems import nearest_word
-from supervisor.protocol.launch import ON_NAN, STRATEGIES, UNITS, Interval, parse_best, parse_interval, parse_loss_spike
+from supervisor.protocol.launch import ON_NAN, STRATEGIES, UNITS, Interval, OnNan, Strategy, parse_interval
 
 MAX_DURATION_S = 366 * 86400.0  # a year: longer is a typing error, and timers are not made for it
 MAX_SIZE_BYTES = 1 << 50  # larger than any disk it could lie on
@@ -81,19 +82,25 @@ def exit_on(text: str) -> tuple[str, ...]:
     return words
 
 
-def on_nan(text: str) -> str:
+def on_nan(text: str) -> OnNan:
     """`stop`, `rollback`, `skip` or `off`."""
-    if text.lower() not in ON_NAN:
-        raise ValueError(f"is {text!r:.80}; it can be {', '.join(ON_NAN)}")
-    return text.lower()
+    for each in ON_NAN:
+        if text.lower() == each:
+            return each
+    raise ValueError(f"is {text!r:.80}; it can be {', '.join(ON_NAN)}")
 
 
 def loss_spike(text: str) -> float | None:
     """A number of deviations, or `off`."""
+    if text.lower() == "off":
+        return None
     try:
-        return None if text.lower() == "off" else parse_loss_spike(text)
-    except ValueError as error:
-        raise ValueError(f"is {error}, or off") from error
+        factor = float(text)
+    except ValueError:
+        factor = math.nan
+    if not 1 <= factor < math.inf:
+        raise ValueError(f"is {text!r:.80}; write a number of deviations, at least 1, for example 20, or off")
+    return factor
 
 
 def on_oom(text: str) -> Literal["restart", "microbatch"]:
@@ -210,12 +217,14 @@ def interval(text: str) -> Interval | None:
     return parsed
 
 
-def best(text: str) -> tuple[str, str]:
+def best(text: str) -> tuple[Literal["min", "max"], str]:
     """`min loss` or `max accuracy` as (mode, metric)."""
-    try:
-        return parse_best(text)
-    except ValueError as error:
-        raise ValueError(f"is {text!r:.80}, not a rule; write for example 'min loss' or 'max accuracy'") from error
+    match text.split():
+        case ["min", metric]:
+            return "min", metric
+        case ["max", metric]:
+            return "max", metric
+    raise ValueError(f"is {text!r:.80}, not a rule; write for example 'min loss' or 'max accuracy'")
 
 
 def octal(text: str) -> int:
@@ -280,13 +289,14 @@ def log_format(text: str) -> Literal["json", "supervisor"]:
     raise ValueError(f"is {text!r:.80}; it can be json or supervisor")
 
 
-def strategy(text: str) -> str:
+def strategy(text: str) -> Strategy:
     """The name of a distribution strategy."""
-    if text not in STRATEGIES:
-        meant = nearest_word(text, STRATEGIES)
-        hint = f"; did you mean {meant!r}?" if meant else ""
-        raise ValueError(f"is {text!r:.80}; it can be {', '.join(STRATEGIES)}{hint}")
-    return text
+    for each in STRATEGIES:
+        if text == each:
+            return each
+    meant = nearest_word(text, STRATEGIES)
+    hint = f"; did you mean {meant!r}?" if meant else ""
+    raise ValueError(f"is {text!r:.80}; it can be {', '.join(STRATEGIES)}{hint}")
 
 
 @lru_cache(maxsize=64)  # the processes of one program mostly have one and the same, which is then there once

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from supervisor.protocol.layout import CheckpointName
 
+CHECKPOINT_KEEP = 5  # more than one, as the newest may turn out damaged
+
 
 @dataclass(frozen=True, slots=True)
 class RetainedCheckpoint:
@@ -17,15 +19,14 @@ class RetainedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """The newest `checkpoint_keep` stay, one for every `checkpoint_keep_every` hours, and the best by `best_metric`.
+    """The newest `checkpoint_keep` stay, one for every `checkpoint_keep_every` hours, and the best by a metric.
 
-    `best_mode` is "min" or "max".
+    `checkpoint_keep_best`: "min" or "max", and the name of the metric.
     """
 
-    checkpoint_keep: int = 5
+    checkpoint_keep: int = CHECKPOINT_KEEP
     checkpoint_keep_every: float | None = None
-    best_metric: str | None = None
-    best_mode: str = "min"
+    checkpoint_keep_best: tuple[str, str] | None = None
 
 
 def expendable(checkpoints: Iterable[RetainedCheckpoint], policy: RetentionPolicy) -> list[CheckpointName]:
@@ -60,11 +61,11 @@ def _one_every(ordered: list[RetainedCheckpoint], hours: float | None) -> set[Ch
 
 
 def _best(ordered: list[RetainedCheckpoint], policy: RetentionPolicy) -> set[CheckpointName]:
-    metric = policy.best_metric
-    if metric is None:
+    if policy.checkpoint_keep_best is None:
         return set()
+    mode, metric = policy.checkpoint_keep_best
     scored = [kept for kept in ordered if metric in kept.metrics]
     if not scored:
         return set()
-    pick = min if policy.best_mode == "min" else max
+    pick = min if mode == "min" else max
     return {pick(scored, key=lambda kept: kept.metrics[metric]).name}

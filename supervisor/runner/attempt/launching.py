@@ -3,10 +3,10 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
-from supervisor.config import ProgramConfig
+from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import (
     AutoRestart,
     OnNotice,
@@ -20,7 +20,6 @@ from supervisor.host.processes.credentials import cached_credentials
 from supervisor.host.processes.limits import RESOURCES
 from supervisor.host.processes.process import SpawnRequest
 from supervisor.protocol import launch
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
 
 
 def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
@@ -152,30 +151,17 @@ def launch_of(
         return None
     standby = standby_kind_of(config)
     return launch.Launch(
+        **{name: getattr(job, name) for name in _SETTINGS_OF_JOB},
         job=config.name,
         control=control,
-        checkpoint_dir=job.checkpoint_dir,
-        initial_checkpoint=job.initial_checkpoint,
-        export_dir=job.export_dir,
-        strategy=job.strategy,
-        replicas=job.replicas,
-        workers=job.workers,
-        deterministic=job.deterministic,
-        strict=job.strict,
-        checkpoint_interval=job.checkpoint_interval,
-        checkpoint_interval_min=job.checkpoint_interval_min,
-        checkpoint_interval_max=job.checkpoint_interval_max,
         between_failures_s=between_failures_s,
-        checkpoint_make_room=job.checkpoint_make_room,
-        on_nan=job.on_nan,
-        loss_spike=job.loss_spike,
         microbatches=microbatches,
-        standby=str(standby) if standby is Kind.HOT or waits_for is not None else None,
+        standby="hot" if standby is Kind.HOT else "warm" if waits_for is not None else None,
         waits_for=waits_for,
-        retention=RetentionPolicy(
-            checkpoint_keep=job.checkpoint_keep,
-            checkpoint_keep_every=job.checkpoint_keep_every,
-            best_metric=job.checkpoint_keep_best[1] if job.checkpoint_keep_best else None,
-            best_mode=job.checkpoint_keep_best[0] if job.checkpoint_keep_best else "min",
-        ),
     )
+
+
+_SETTINGS_OF_JOB = ({each.name for each in fields(JobConfig)} & {each.name for each in fields(launch.Launch)}) - {
+    "standby"  # decided above
+}
+"""The keys of a job that its worker gets as they are: a setting has one name from the file to its use."""

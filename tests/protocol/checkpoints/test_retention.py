@@ -18,8 +18,7 @@ POLICIES = st.builds(
     RetentionPolicy,
     checkpoint_keep=st.integers(0, 10),
     checkpoint_keep_every=st.none() | st.floats(0.01, 100),
-    best_metric=st.none() | st.just("loss"),
-    best_mode=st.sampled_from(["min", "max"]),
+    checkpoint_keep_best=st.none() | st.tuples(st.sampled_from(["min", "max"]), st.just("loss")),
 )
 
 
@@ -77,16 +76,12 @@ def test_one_of_every_so_many_hours_stays() -> None:
 def test_the_best_stays() -> None:
     checkpoints = _hourly(4, loss=[3.0, 1.0, 2.0, 4.0])
 
-    assert _steps(expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, best_metric="loss"))) == [0, 2]
-    assert _steps(expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, best_metric="loss", best_mode="max"))) == [
-        0,
-        1,
-        2,
-    ]
+    assert _steps(expendable(checkpoints, RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 2]
+    assert _steps(expendable(checkpoints, RetentionPolicy(1, checkpoint_keep_best=("max", "loss")))) == [0, 1, 2]
 
 
 def test_without_the_metric_nothing_is_the_best() -> None:
-    assert _steps(expendable(_hourly(3), RetentionPolicy(checkpoint_keep=1, best_metric="loss"))) == [0, 1]
+    assert _steps(expendable(_hourly(3), RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 1]
 
 
 def test_one_every_goes_on_after_the_clock_was_set_back() -> None:

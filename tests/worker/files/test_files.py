@@ -16,7 +16,6 @@ import pytest
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.worker.daemon_end import DaemonEnd
@@ -193,7 +192,7 @@ def test_full_disk_is_reported_and_trained_through(tmp_path: Path, begin: Begin,
 
 
 def test_retention_is_the_jobs(tmp_path: Path, begin: Begin) -> None:
-    begin(Launch(checkpoint_dir=tmp_path, retention=RetentionPolicy(checkpoint_keep=2)))
+    begin(Launch(checkpoint_dir=tmp_path, checkpoint_keep=2))
     files = Counting()
     with FilesRun(files, total_steps=8, interval="2 steps") as run:
         train(run, files)
@@ -485,11 +484,7 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
 
     monkeypatch.setattr(scheduler, "LAST_SAVE_PAUSES_S", ())
     subprocess.run(["mount", "-o", "remount,size=400k", small_disk], check=True)  # for some of eight
-    begin(
-        Launch(
-            checkpoint_dir=small_disk / "c", retention=RetentionPolicy(checkpoint_keep=20), checkpoint_make_room=allowed
-        )
-    )
+    begin(Launch(checkpoint_dir=small_disk / "c", checkpoint_keep=20, checkpoint_make_room=allowed))
     files = Large()
     run = FilesRun(files, total_steps=8, interval="1 steps")
     if allowed:

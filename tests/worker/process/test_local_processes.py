@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.protocol.launch import Launch, LaunchError, Member, from_environment, without_launch_variables
+from supervisor.protocol.launch import Launch, without_launch_variables
 from supervisor.protocol.messages import Failed
 from tests.places import ROOT
 from tests.reading import alive
@@ -122,15 +122,6 @@ def test_one_that_does_not_end_with_training_is_ended(start: Start) -> None:
 
     assert process.returncode == 0
     until_gone([found[1]["pid"]])
-
-
-def test_the_variable_of_a_member_is_read_back_or_refused() -> None:
-    told = Launch(member=Member(3, 7), workers=4)
-
-    assert from_environment(told.to_environment()) == told
-    for text in ("", "0 1", "1", "1 -1", "a b", "1 2 3", "1  2"):
-        with pytest.raises(LaunchError, match="STEPKEEPER_MEMBER"):
-            from_environment({"STEPKEEPER_MEMBER": text})
 
 
 @pytest.mark.slow

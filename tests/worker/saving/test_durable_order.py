@@ -16,7 +16,6 @@ import tensorflow as tf
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints import selection as checkpoints
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Committed, Go, SaveFailed
 from tests.worker import power_calls
@@ -69,7 +68,7 @@ def test_kill_before_any_operation_of_a_save_leaves_the_old_or_the_new_whole(
     kind: Kind, daemon: DaemonEnd, begin: Begin, tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     directory, images = tmp_path / "checkpoints", tmp_path / "images"
-    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(checkpoint_keep=1))
+    launch = Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_keep=1)
     begin(launch)
     daemon.send(Go(1, restore=None))
     numbers = itertools.count()
@@ -97,7 +96,7 @@ def test_error_in_any_operation_of_a_save_leaves_the_old_or_the_new_whole_and_tr
     number: int, kind: Kind, daemon: DaemonEnd, begin: Begin, tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "checkpoints"
-    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(checkpoint_keep=2))
+    launch = Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_keep=2)
     begin(launch)
     daemon.send(Go(1, restore=None))
 

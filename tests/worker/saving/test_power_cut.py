@@ -11,7 +11,6 @@ import pytest
 
 from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints import selection as checkpoints
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Go
 from tests.worker.daemon_end import DaemonEnd
@@ -56,7 +55,7 @@ def newest(tree: Tree, folder: Path, kind: Kind) -> int:
 def cuts(begin: Begin, disk: Disk, daemon: DaemonEnd, kind: Kind) -> list[Cut]:
     """What cuts during three saves, the folder's making and two deletions would leave; the last is after the end."""
     directory = disk.root / "jobs" / "count"
-    launch = Launch(control=daemon.control(), checkpoint_dir=directory, retention=RetentionPolicy(checkpoint_keep=1))
+    launch = Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_keep=1)
     begin(launch)
     daemon.send(Go(1, restore=None))
     with pytest.MonkeyPatch.context() as patch:

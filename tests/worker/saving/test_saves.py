@@ -12,7 +12,6 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import (
     Committed,
@@ -187,8 +186,7 @@ def test_exception_saves_nothing_and_is_the_last_word(
 def test_retention_keeps_the_newest_and_the_best(
     under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
-    policy = RetentionPolicy(checkpoint_keep=2, best_metric="loss", best_mode="min")
-    under_daemon(checkpoint_interval=Interval(steps=1), retention=policy)
+    under_daemon(checkpoint_interval=Interval(steps=1), checkpoint_keep=2, checkpoint_keep_best=("min", "loss"))
     run, _ = run_of(two_replicas, None)
     with run:
         for loss in (3.0, 1.0, 2.0, 2.5, 4.0):
@@ -200,7 +198,7 @@ def test_retention_keeps_the_newest_and_the_best(
 def test_retention_does_not_depend_on_the_pointer_for_other_tools(
     under_daemon: Callable[..., None], two_replicas: Any, directory: Path
 ) -> None:
-    under_daemon(checkpoint_interval=Interval(steps=1), retention=RetentionPolicy(checkpoint_keep=2))
+    under_daemon(checkpoint_interval=Interval(steps=1), checkpoint_keep=2)
     run, _ = run_of(two_replicas, None)
     with run:
         (directory / layout.POINTER / "in the way").mkdir(parents=True)
@@ -296,7 +294,7 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
         ["mount", "-o", "remount,size=400k", small_disk], check=True
     )  # for some checkpoints, far fewer than eight
     directory = small_disk / "checkpoints"
-    keeping = {"retention": RetentionPolicy(checkpoint_keep=20), "checkpoint_make_room": allowed}
+    keeping = {"checkpoint_keep": 20, "checkpoint_make_room": allowed}
     begin(Launch(control=daemon.control(), checkpoint_dir=directory, checkpoint_interval=Interval(steps=1), **keeping))
     daemon.send(Go(1, restore=None))
     run, tracked = run_of(two_replicas, None)
