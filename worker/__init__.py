@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from worker.devices.strategies import strategy
     from worker.loop import Training
     from worker.run.run import Run
-    from worker.state.replica_streams import replica_streams
+    from worker.state.extra_state import replica_streams
 
 __all__ = [
     "Examples",
@@ -38,7 +38,7 @@ _DEFINED_IN = {
     "Examples": "worker.data.batches",
     "Run": "worker.run.run",
     "Training": "worker.loop",
-    "replica_streams": "worker.state.replica_streams",
+    "replica_streams": "worker.state.extra_state",
     "strategy": "worker.devices.strategies",
 }
 _MODULES = ("export", "files", "keras", "microbatch", "tf1", "torch")

@@ -1,1 +1,1 @@
-"""What no TensorFlow checkpoint holds: random generators, Python objects, per-replica values, the position."""
+"""Which state influences training but is in no TensorFlow checkpoint, and how is it saved? Imports the protocol only."""

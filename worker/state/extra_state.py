@@ -1,4 +1,4 @@
-"""What decides the next step and is in no TensorFlow checkpoint: random state, and the other replicas' values."""
+"""State that influences the next step and is in no TensorFlow checkpoint: random generators, other replicas' values."""
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,25 +12,21 @@ from keras.src.backend.common import global_state  # Keras has no public way to 
 from keras.src.random import seed_generator
 
 from supervisor.protocol.wording import counted
-from worker.state import random_generators as global_generators
-from worker.state.random_generators import (
-    as_json,
-    from_json,
-    read_python,
-    write_python,
-)
+from worker.state import random_generators
 
 OwnGenerator = Any
-"""A generator of the script's own: a Keras SeedGenerator, NumPy's Generator or RandomState, a random.Random."""
+"""A generator that the script made: a Keras SeedGenerator, a NumPy Generator or RandomState, a random.Random."""
+
+_SEED_STRIDE = 0x9E3779B97F4A7C15 - (1 << 64)  # golden ratio in 64 bits: keeps replicas' seeds far from other layers'
 
 
 @dataclass(frozen=True, slots=True)
 class ExtraVariables:
     """The variables that `tf.train.Checkpoint(model, optimizer)` leaves out, in construction order.
 
-    `seeds`: Keras SeedGenerator states (Dropout, augmentation): not trackable, so lost in silence.
-    `copies`: what replicas other than the first hold of variables that each replica updates for itself (moving
-    averages of BatchNormalization); TensorFlow saves the first replica's and gives it to all.
+    `seeds`: states of Keras SeedGenerators (Dropout, augmentation), which TensorFlow does not track.
+    `copies`: the values that replicas other than the first have of variables that each replica updates for itself
+    (moving averages of BatchNormalization). TensorFlow saves the first replica's value and restores it on all.
     """
 
     seeds: tuple[Any, ...]
@@ -38,7 +34,7 @@ class ExtraVariables:
 
 
 def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:
-    """Finds them in all Keras layers that `checkpoint` tracks. Call it after the models are built."""
+    """Finds them in all Keras layers that `checkpoint` tracks. Call it once the models are built."""
     seeds: list[Any] = []
     copies: list[tf.Variable] = []
     for variable in keras_variables(checkpoint):
@@ -50,7 +46,7 @@ def extra_variables(checkpoint: tf.train.Checkpoint) -> ExtraVariables:
 
 
 def keras_variables(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
-    """Each Keras variable of each tracked layer, once."""
+    """Yields each Keras variable of each tracked layer once."""
     seen: set[int] = set()
     for layer in tracked_objects(checkpoint, tf.keras.layers.Layer):
         for variable in layer.variables:
@@ -64,33 +60,35 @@ def tracked_objects(checkpoint: tf.train.Checkpoint, kind: Any) -> list[Any]:
     return [found for found in tf.train.TrackableView(checkpoint).descendants() if isinstance(found, kind)]
 
 
-def read_seeds(hidden: ExtraVariables) -> tuple[tuple[int, ...], ...]:
+def read_seeds(extra: ExtraVariables) -> tuple[tuple[int, ...], ...]:
     """The seed states' values."""
-    return tuple(tuple(_read_seed(seed)) for seed in hidden.seeds)
+    return tuple(tuple(_read_seed(seed)) for seed in extra.seeds)
 
 
-def write_seeds(hidden: ExtraVariables, values: Sequence[Sequence[int]]) -> None:
-    """Gives them back, to every replica. Raises ValueError if there are not as many values as seeds."""
-    if len(values) != len(hidden.seeds):
+def write_seeds(extra: ExtraVariables, values: Sequence[Sequence[int]]) -> None:
+    """Restores the seed states on every replica. Raises ValueError if the number of values is not that of the seeds."""
+    if len(values) != len(extra.seeds):
         raise ValueError(
-            f"the checkpoint holds the random state of {counted(len(values), 'Keras layer')}, this program "
-            f"has {len(hidden.seeds)}"
+            f"the checkpoint contains the random state of {counted(len(values), 'Keras layer')}, this program "
+            f"has {len(extra.seeds)}"
         )
-    for seed, value in zip(hidden.seeds, values, strict=True):
+    for seed, value in zip(extra.seeds, values, strict=True):
         seed.assign(value)
 
 
 def check_own_generators(generators: Iterable[Any]) -> tuple[OwnGenerator, ...]:
-    """A script's own generators, of the kinds whose state can be kept here. Raises TypeError for any other."""
+    """Returns the script's generators. Raises TypeError for a kind whose state can't be saved here."""
     checked = tuple(generators)
     for each in checked:
         if isinstance(each, tf.random.Generator):
-            raise TypeError("a tf.random.Generator belongs into the tf.train.Checkpoint, as generator=..., not here")
+            raise TypeError(
+                "cannot save a tf.random.Generator through generators=; track it in the tf.train.Checkpoint instead"
+            )
         if not isinstance(
             each, tf.keras.random.SeedGenerator | np.random.Generator | np.random.RandomState | random.Random
         ):
             raise TypeError(
-                f"cannot keep the state of a {type(each).__name__}; generators= takes Keras SeedGenerators, "
+                f"cannot save the state of a {type(each).__name__}; generators= takes Keras SeedGenerators, "
                 f"numpy.random.Generators, numpy.random.RandomStates and random.Randoms"
             )
     return checked
@@ -99,38 +97,38 @@ def check_own_generators(generators: Iterable[Any]) -> tuple[OwnGenerator, ...]:
 def create_global_seed(strategy: tf.distribute.Strategy | None) -> None:
     """Creates the generator behind `keras.random` with seed=None.
 
-    Keras would do it at the first use: inside a replica's step, too late for a restore.
+    Keras would create it at its first use, inside a replica's step, which is too late for a restore.
     """
-    before = random.getstate()  # Keras draws its seed there; the script's own draws must not shift
+    before = random.getstate()  # Keras draws the seed from it; what the script draws afterwards must not change
     with nullcontext() if strategy is None else strategy.scope():
         seed_generator.global_seed_generator()
     random.setstate(before)
 
 
 def _global_seed() -> Any:
-    """It, or None where nothing made it yet (`keras.utils.clear_session` forgets it)."""
+    """The generator behind `keras.random`; None if it does not exist yet (`keras.utils.clear_session` drops it)."""
     return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
 
 
 def read_generators(own: Sequence[OwnGenerator] = ()) -> dict[str, Any]:
-    """State of the global generators (Python, NumPy, Keras) and of the script's own, as JSON holds it without loss."""
+    """The state of the global generators (Python, NumPy, Keras) and of the script's, in a form for JSON."""
     keras = _global_seed()
     return {
-        **global_generators.read(),
+        **random_generators.read(),
         "keras": None if keras is None else _read_seed(keras.state),
         "own": [_read_own(each) for each in own],
     }
 
 
 def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()) -> None:
-    """Gives all of them the state that `read_generators` read. Raises ValueError if there are not as many own ones."""
+    """Restores what `read_generators` returned. Raises ValueError for another number of generators of the script."""
     stored = states.get("own", ())
     if len(stored) != len(own):
         raise ValueError(
-            f"the checkpoint holds the state of {counted(len(stored), 'generator')} of the script's own, worker.Run "
+            f"the checkpoint contains the state of {counted(len(stored), 'generator')} of the script, but worker.Run "
             f"was given {len(own)} (generators=)"
         )
-    global_generators.write(states)
+    random_generators.write(states)
     keras = _global_seed()
     if keras is not None and states.get("keras") is not None:
         keras.state.assign(states["keras"])
@@ -139,23 +137,44 @@ def write_generators(states: Mapping[str, Any], own: Sequence[OwnGenerator] = ()
 
 
 def _read_own(own: OwnGenerator) -> Any:
-    if isinstance(own, random.Random):
-        return read_python(own)
-    if isinstance(own, np.random.RandomState):
-        return as_json(own.get_state(legacy=False))
-    return as_json(own.bit_generator.state) if isinstance(own, np.random.Generator) else _read_seed(own.state)
+    if isinstance(own, tf.keras.random.SeedGenerator):
+        return _read_seed(own.state)
+    return random_generators.read_generator(own)
 
 
 def _write_own(own: OwnGenerator, state: Any) -> None:
-    if isinstance(own, random.Random):
-        write_python(own, state)
-    elif isinstance(own, np.random.RandomState):
-        own.set_state(from_json(state))
-    elif isinstance(own, np.random.Generator):
-        own.bit_generator.state = from_json(state)
-    else:
+    if isinstance(own, tf.keras.random.SeedGenerator):
         own.state.assign(state)
+    else:
+        random_generators.write_generator(own, state)
 
 
 def _read_seed(state: Any) -> list[int]:
     return [int(number) for number in state.numpy().tolist()]
+
+
+class ReplicaSeedGenerator(tf.keras.random.SeedGenerator):  # type: ignore[misc]  # Keras has no types
+    """A Keras SeedGenerator that yields other seeds on each replica. Its state is the counter that Keras saves."""
+
+    def next(self, ordered: bool = True) -> Any:
+        """The seed of the next draw on the calling replica; outside of replicas, that of the first one."""
+        seed = super().next(ordered)
+        context = tf.distribute.get_replica_context()
+        if context is None:
+            return seed
+        replica = tf.cast(context.replica_id_in_sync_group, tf.int64)
+        return seed + tf.cast(tf.stack([replica * _SEED_STRIDE, tf.zeros_like(replica)]), seed.dtype)
+
+
+def replica_streams(model: tf.keras.Model) -> tf.keras.Model:
+    """Makes every random layer of `model` draw different numbers on each replica; returns `model`.
+
+    Without it the replicas of a step share one seed and draw the same dropout masks. Call it after the model is built
+    and before it is used. The first replica's numbers stay the same. A restart continues the sequences of all replicas;
+    another number of replicas yields other ones.
+    """
+    for layer in tracked_objects(tf.train.Checkpoint(model=model), tf.keras.layers.Layer):
+        for generator in layer._seed_generators:
+            if type(generator) is tf.keras.random.SeedGenerator:
+                generator.__class__ = ReplicaSeedGenerator  # Keras makes it in the layer and accepts none from outside
+    return model

@@ -1,7 +1,8 @@
-"""What Python objects hold, as JSON and arrays, and back into the objects of another process.
+"""Saves the values that Python objects hold as JSON and arrays, and restores them into the objects of another process.
 
-Plain values become new ones; containers, arrays, variables, generators and the script's own objects are filled where
-they are, so that whatever else refers to them sees it. Nothing is executed to load them.
+Plain values are replaced. Containers, arrays, variables, generators and objects of the script's classes are filled in
+place, so that everything else that refers to them sees the restored values. Restoring executes no code from the
+checkpoint.
 """
 
 import enum
@@ -23,15 +24,10 @@ import tensorflow as tf
 import xxhash
 
 from supervisor.protocol.wording import counted
-from worker.state.random_generators import (
-    as_json,
-    from_json,
-    read_python,
-    write_python,
-)
+from worker.state.random_generators import read_generator, write_generator
 
 LIBRARIES = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names
-"""Packages whose plain objects are not looked into."""
+"""Packages whose objects are not searched for state, unless they are of a kind that is handled by name."""
 _PLAIN = (bool, int, float, str, type(None))
 _SETS: dict[str, Callable[[Iterable[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 _NUMPY_BITS = ("MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64")
@@ -41,26 +37,25 @@ _STATELESS = (
     tf.distribute.Strategy, tf.data.Dataset, tf.summary.SummaryWriter, tf.keras.losses.Loss,
     tf.types.experimental.PolymorphicFunction,
 )  # fmt: skip
-"""What is made anew in each process, and holds nothing that a checkpoint could: a process has its own files."""
+"""Objects that each process makes for itself and that hold no state a checkpoint could keep."""
 
 
 class NotSaveable(Exception):
-    """A value that can't be kept; the text says which and of what kind."""
+    """A value can't be saved; the text names it and its type."""
 
 
 class NotRestorable(Exception):
-    """What was kept finds no place in this process; the text says which and why."""
+    """A saved value does not fit the object in this process; the text says which value and why."""
 
 
 class SavedObject:
-    """One value, taken apart.
+    """One value as JSON (`json`) and arrays (`arrays`, by the names that the JSON gives them).
 
-    `arrays`: beside the JSON, by the names it gives them. `live`: the variables and generators whose state is in it.
-    Raises CannotKeep.
+    `live`: the variables and generators whose state it contains. Raises NotSaveable.
     """
 
     def __init__(self, value: Any, known: frozenset[int] = frozenset()) -> None:
-        """`known`: identities of variables, and of objects, that need not be kept here."""
+        """`known`: ids of variables and other objects that are saved elsewhere or need not be saved."""
         self.arrays: dict[str, np.ndarray[Any, Any]] = {}
         self.live: list[Any] = []
         self._known = known
@@ -68,7 +63,7 @@ class SavedObject:
         self.json = self._save_value(value, "")
 
     def digest(self) -> bytes:
-        """Differs where the value does."""
+        """A hash that changes when the value does."""
         hashed = xxhash.xxh3_128(json.dumps(self.json).encode())
         for array in self.arrays.values():
             hashed.update(array.data)
@@ -80,7 +75,7 @@ class SavedObject:
         if id(value) in self._known or (isinstance(value, _STATELESS) and not _holds_variables(value)):
             return {"kind": "same", "class": type(value).__qualname__}
         if id(value) in self._inside:
-            raise NotSaveable(f"{path} (holds itself)")
+            raise NotSaveable(f"{path} (contains itself)")
         self._inside.append(id(value))
         try:
             return self._save_container(value, path) or self._save_array(value, path) or self._save_object(value, path)
@@ -105,8 +100,10 @@ class SavedObject:
         return {"kind": "path", "text": str(value)} if isinstance(value, PurePath) else None
 
     def _save_items(self, values: Iterable[Any], path: str) -> list[Any]:
-        found = list(values)  # a thread may change it meanwhile, as it may change dicts and attributes
-        return [self._save_value(each, f"{path}[{number}]") for number, each in enumerate(found)]
+        copied = list(
+            values
+        )  # another thread may change it meanwhile; dicts and attributes are copied for the same reason
+        return [self._save_value(each, f"{path}[{number}]") for number, each in enumerate(copied)]
 
     def _save_array(self, value: Any, path: str) -> Any:
         if isinstance(value, bytes):
@@ -125,7 +122,7 @@ class SavedObject:
         if array.dtype.type is np.void:
             raise NotSaveable(f"{path} (an array of {array.dtype})")
         name = str(len(self.arrays))
-        self.arrays[name] = np.frombuffer(array.tobytes(), np.uint8)  # bfloat16 and its like have no form in .npz
+        self.arrays[name] = np.frombuffer(array.tobytes(), np.uint8)  # .npz has no form for bfloat16 and similar types
         return {"array": name, "dtype": array.dtype.name if array.dtype.kind == "V" else array.dtype.str,
                 "shape": list(array.shape)}  # fmt: skip
 
@@ -135,20 +132,20 @@ class SavedObject:
         if isinstance(value, np.random.Generator | np.random.RandomState):
             self.live.append(value)
             old = isinstance(value, np.random.RandomState)
-            return {"kind": "numpy", "state": as_json(_numpy_state(value)), "old": old}
+            return {"kind": "numpy", "state": read_generator(value), "old": old}
         if isinstance(value, random.Random):
             self.live.append(value)
-            return {"kind": "python", "state": read_python(value)}
+            return {"kind": "python", "state": read_generator(value)}
         variables = variables_of(value)
         if variables is not None:
             return {"kind": "variables", "values": self._save_variables(variables, value, path)}
         if type(value).__module__.partition(".")[0] in LIBRARIES or not hasattr(value, "__dict__"):
             raise NotSaveable(f"{path} (a {type(value).__name__})")
-        held = list(vars(value).items())
+        attributes = list(vars(value).items())
         return {
             "kind": "object",
             "class": type(value).__qualname__,
-            "attributes": {name: self._save_value(each, f"{path}.{name}") for name, each in held},
+            "attributes": {name: self._save_value(each, f"{path}.{name}") for name, each in attributes},
         }
 
     def _save_variables(self, variables: list[Any], holder: Any, path: str) -> list[Any]:
@@ -158,12 +155,12 @@ class SavedObject:
 
 
 def _subclass_entry(value: Any, plain: type) -> dict[str, str]:
-    """Of which class a container is, where that is not the plain one: only the script can make it."""
+    """The class of a container that is not the plain type: only the script can create one."""
     return {} if type(value) is plain else {"class": type(value).__qualname__}
 
 
 def variables_of(value: Any) -> list[Any] | None:
-    """A variable itself, or those of what has some (layers, metrics, optimizers, modules), in their order."""
+    """The variable itself, or the variables of a layer, metric, optimizer or module in their order; else None."""
     if isinstance(value, tf.Variable | tf.keras.Variable):
         return [value]
     if isinstance(value, tf.keras.layers.Layer | tf.keras.optimizers.Optimizer | tf.keras.Metric | tf.Module):
@@ -172,7 +169,7 @@ def variables_of(value: Any) -> list[Any] | None:
 
 
 def identities(found: Any) -> set[int]:
-    """What one variable may be met as: Keras' wrapper, TensorFlow's variable in it, each replica's part of that."""
+    """The ids under which one variable may appear: Keras' wrapper, TensorFlow's variable in it, each replica's part."""
     if isinstance(found, tf.keras.random.SeedGenerator):
         found = found.state
     inner = found.value if isinstance(found, tf.keras.Variable) else found
@@ -181,14 +178,17 @@ def identities(found: Any) -> set[int]:
 
 
 def replica_copies(variable: Any) -> tuple[Any, ...]:
-    """Each replica's own part of a variable of TensorFlow's or Keras'; the variable where there is one."""
+    """Each replica's part of a TensorFlow or Keras variable; the variable itself if there is one replica."""
     inner = variable.value if isinstance(variable, tf.keras.Variable) else variable
     return tuple(getattr(inner, "values", (inner,)))
 
 
 def assign_copies(variable: Any, values: list[np.ndarray[Any, Any]]) -> None:
-    """Gives each replica's part what it held. Of another number of replicas the first gets all that was added up, or
-    else each the first one's."""
+    """Assigns each replica's part its saved value.
+
+    If the number of replicas has changed, a variable that is summed over replicas has the total on the first one;
+    any other has the first saved value on all.
+    """
     copies = replica_copies(variable)
     if len(copies) != len(values):
         sums = getattr(variable, "aggregation", None) in ("sum", tf.VariableAggregation.SUM)
@@ -199,42 +199,42 @@ def assign_copies(variable: Any, values: list[np.ndarray[Any, Any]]) -> None:
 
 
 class ObjectRestorer:
-    """Values from what `Kept` made of them."""
+    """Restores values from the JSON and arrays of a `SavedObject`."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]], known: frozenset[int] = frozenset()) -> None:
         self._arrays = arrays
         self._known = known
 
-    def restore_value(self, found: Any, present: Any) -> Any:
-        """The value; `present`, the one that is there now, is filled where that can be. Raises CannotGiveBack."""
-        if not isinstance(found, dict):
-            return found
-        kind = found["kind"]
+    def restore_value(self, saved: Any, present: Any) -> Any:
+        """The saved value. `present`, the object of this process, is filled if possible. Raises NotRestorable."""
+        if not isinstance(saved, dict):
+            return saved
+        kind = saved["kind"]
         if kind == "same":
             if present is None:
-                raise NotRestorable(f"a {found.get('class', 'thing')}, which this process has to make")
+                raise NotRestorable(f"it was a {saved.get('class', 'object')}, which only this process can create")
             return present
         if kind in ("list", "deque", "dict", *_SETS):
-            return self._restore_container(kind, found, present)
+            return self._restore_container(kind, saved, present)
         if kind in ("bytes", "scalar", "array", "tensor"):
-            return self._restore_array(kind, found, present)
+            return self._restore_array(kind, saved, present)
         if kind == "path":
-            return type(present if isinstance(present, PurePath) else Path())(found["text"])
+            return type(present if isinstance(present, PurePath) else Path())(saved["text"])
         if kind == "enum" and isinstance(present, enum.Enum):
-            return type(present)[found["name"]]
-        return self._restore_object(kind, found, present)
+            return type(present)[saved["name"]]
+        return self._restore_object(kind, saved, present)
 
-    def _restore_container(self, kind: str, found: dict[str, Any], present: Any) -> Any:
-        if found.get("class", type(present).__qualname__) != type(present).__qualname__:
-            raise NotRestorable(f"a {found['class']}, where now is {_describe(present)}")
+    def _restore_container(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        if saved.get("class", type(present).__qualname__) != type(present).__qualname__:
+            raise NotRestorable(f"it was a {saved['class']} and is now {_describe(present)}")
         if kind == "dict":
-            held = dict(present) if isinstance(present, dict) else {}
-            pairs = [(self._key(key), value) for key, value in found["pairs"]]
-            items: Any = {key: self.restore_value(value, held.get(key)) for key, value in pairs}
+            before: Any = dict(present) if isinstance(present, dict) else {}
+            pairs = [(self.restore_value(key, None), value) for key, value in saved["pairs"]]
+            items: Any = {key: self.restore_value(value, before.get(key)) for key, value in pairs}
         else:
             before = list(present) if isinstance(present, list | tuple | deque) else []
-            before += [None] * len(found["items"])
-            items = [self.restore_value(each, before[number]) for number, each in enumerate(found["items"])]
+            before += [None] * len(saved["items"])
+            items = [self.restore_value(each, before[number]) for number, each in enumerate(saved["items"])]
         if kind in _SETS:
             return _SETS[kind](items)
         if kind == "dict" and isinstance(present, dict):
@@ -244,14 +244,11 @@ class ObjectRestorer:
             present.clear()
             present.extend(items)
         else:
-            return deque(items, found["most"]) if kind == "deque" else items
+            return deque(items, saved["most"]) if kind == "deque" else items
         return present
 
-    def _key(self, found: Any) -> Any:
-        return self.restore_value(found, None)
-
-    def _restore_array(self, kind: str, found: dict[str, Any], present: Any) -> Any:
-        array = self._read_array(found)
+    def _restore_array(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
+        array = self._read_array(saved)
         if kind == "bytes":
             return array.tobytes()
         if kind == "scalar":
@@ -264,30 +261,29 @@ class ObjectRestorer:
             return present
         return array.copy()
 
-    def _read_array(self, found: dict[str, Any]) -> np.ndarray[Any, Any]:
+    def _read_array(self, saved: dict[str, Any]) -> np.ndarray[Any, Any]:
         try:
-            kind = np.dtype(found["dtype"])
+            kind = np.dtype(saved["dtype"])
         except TypeError:
-            kind = np.dtype(tf.as_dtype(found["dtype"]).as_numpy_dtype)
-        return np.frombuffer(self._arrays[found["array"]].tobytes(), kind).reshape(found["shape"])
+            kind = np.dtype(tf.as_dtype(saved["dtype"]).as_numpy_dtype)
+        return np.frombuffer(self._arrays[saved["array"]].tobytes(), kind).reshape(saved["shape"])
 
-    def _restore_object(self, kind: str, found: dict[str, Any], present: Any) -> Any:
+    def _restore_object(self, kind: str, saved: dict[str, Any], present: Any) -> Any:
         if kind == "numpy":
-            return _with_state(present, from_json(found["state"]), found["old"])
+            return _restored_numpy_generator(present, saved["state"], saved["old"])
         if kind == "python":
             generator = present if isinstance(present, random.Random) else random.Random()  # noqa: S311
-            write_python(generator, found["state"])
+            write_generator(generator, saved["state"])
             return generator
         if kind == "variables":
-            self._restore_variables(found["values"], present)
+            self._restore_variables(saved["values"], present)
             return present
-        if kind == "object" and type(present).__qualname__ == found["class"] and hasattr(present, "__dict__"):
-            for name, each in found["attributes"].items():
-                vars(present)[name] = self.restore_value(
-                    each, vars(present).get(name)
-                )  # its class may not let it be set
+        if kind == "object" and type(present).__qualname__ == saved["class"] and hasattr(present, "__dict__"):
+            for name, each in saved["attributes"].items():
+                # not setattr, which the class may refuse
+                vars(present)[name] = self.restore_value(each, vars(present).get(name))
             return present
-        raise NotRestorable(f"a {found.get('class', kind)}, where now is {_describe(present)}")
+        raise NotRestorable(f"it was a {saved.get('class', kind)} and is now {_describe(present)}")
 
     def _restore_variables(self, values: list[Any], present: Any) -> None:
         holds_seed = isinstance(present, tf.keras.random.SeedGenerator | tf.random.Generator)
@@ -299,7 +295,7 @@ class ObjectRestorer:
             or any(list(each.shape) != copies[0]["shape"] for each, copies in zip(own, values, strict=True))
         ):
             raise NotRestorable(
-                f"{counted(len(values), 'variable')}, where now is {_describe(present)} with {len(own)} like them"
+                f"it had {counted(len(values), 'variable')} and is now {_describe(present)} with {len(own)} of them"
             )
         for variable, copies in zip(own, values, strict=True):
             assign_copies(variable, [self._read_array(each) for each in copies])
@@ -313,19 +309,16 @@ def _holds_variables(value: Any) -> bool:
     return isinstance(value, tf.Module | tf.keras.layers.Layer)
 
 
-def _numpy_state(generator: Any) -> Any:
-    is_new = isinstance(generator, np.random.Generator)
-    return generator.bit_generator.state if is_new else generator.get_state(legacy=False)
-
-
-def _with_state(present: Any, state: Any, old: bool) -> Any:
-    if old:
+def _restored_numpy_generator(present: Any, state: Any, is_random_state: bool) -> Any:
+    """The present generator, or a new one of the saved kind, with the saved state."""
+    generator: np.random.RandomState | np.random.Generator
+    if is_random_state:
         generator = present if isinstance(present, np.random.RandomState) else np.random.RandomState()
-        generator.set_state(state)
-        return generator
-    if not isinstance(present, np.random.Generator):
-        if state["bit_generator"] not in _NUMPY_BITS:
-            raise NotRestorable(f"a NumPy generator of {state['bit_generator']}, which the callback has to make")
-        present = np.random.Generator(getattr(np.random, state["bit_generator"])())
-    present.bit_generator.state = state
-    return present
+    elif isinstance(present, np.random.Generator):
+        generator = present
+    elif state["bit_generator"] in _NUMPY_BITS:
+        generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
+    else:
+        raise NotRestorable(f"it was a NumPy generator of {state['bit_generator']}, which the callback has to create")
+    write_generator(generator, state)
+    return generator

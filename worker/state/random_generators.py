@@ -1,4 +1,4 @@
-"""State of Python's and NumPy's generators, as JSON can hold it without loss."""
+"""State of Python's and NumPy's random generators, in a form that JSON holds without loss. Imports no TensorFlow."""
 
 import random
 from collections.abc import Mapping
@@ -10,29 +10,38 @@ _ARRAY = "array"
 
 
 def read() -> dict[str, Any]:
-    """The state of both global ones."""
-    return {"python": read_python(random), "numpy": as_json(np.random.get_state(legacy=False))}
+    """The state of both global generators."""
+    return {"python": read_generator(random), "numpy": as_json(np.random.get_state(legacy=False))}
 
 
-def write(found: Mapping[str, Any]) -> None:
-    """Gives both the state that `read` read."""
-    write_python(random, found["python"])
-    np.random.set_state(from_json(found["numpy"]))
+def write(states: Mapping[str, Any]) -> None:
+    """Restores both global generators from what `read` returned."""
+    write_generator(random, states["python"])
+    np.random.set_state(from_json(states["numpy"]))
 
 
-def read_python(generator: Any) -> dict[str, Any]:
-    """That of a random.Random, or of the module, which is one."""
+def read_generator(generator: Any) -> Any:
+    """The state of a numpy.random.Generator, a numpy.random.RandomState, a random.Random, or the module `random`."""
+    if isinstance(generator, np.random.Generator):
+        return as_json(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return as_json(generator.get_state(legacy=False))
     version, words, gauss = generator.getstate()
     return {"version": version, "words": list(words), "gauss": gauss}
 
 
-def write_python(generator: Any, state: Mapping[str, Any]) -> None:
-    """Gives it the state that `read_python` read."""
-    generator.setstate((state["version"], tuple(state["words"]), state["gauss"]))
+def write_generator(generator: Any, state: Any) -> None:
+    """Restores a generator from what `read_generator` returned for one of its kind."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = from_json(state)
+    elif isinstance(generator, np.random.RandomState):
+        generator.set_state(from_json(state))
+    else:
+        generator.setstate((state["version"], tuple(state["words"]), state["gauss"]))
 
 
 def as_json(value: Any) -> Any:
-    """NumPy's generator states hold arrays of unsigned numbers, at any depth; each kind has others."""
+    """NumPy's arrays and numbers, at any depth of dicts, as JSON with their type."""
     if isinstance(value, Mapping):
         return {key: as_json(each) for key, each in value.items()}
     if isinstance(value, np.ndarray):
@@ -41,7 +50,7 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """What `as_json` was given."""
+    """The value that `as_json` was called with."""
     if not isinstance(value, Mapping):
         return value
     if _ARRAY in value:

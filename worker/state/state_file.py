@@ -1,4 +1,4 @@
-"""`state.json`: what TensorFlow does not save, committed in the same rename as the tensors."""
+"""`state.json`: the part of a checkpoint that TensorFlow does not save, committed in the same rename as the tensors."""
 
 import json
 import math
@@ -11,11 +11,11 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where the data goes on: `batch` batches of epoch `epoch` (from 0) are consumed.
+    """Where in the data training continues: `batch` batches of epoch `epoch` (from 0) are consumed.
 
-    `examples`: how many those were together, which counts if batches have another size now; None: not known.
-    `share`: how many this process was given besides, where others train too; a checkpoint has them all in `examples`.
-    `workers`: how many processes shared out the epoch; None: not known.
+    `examples`: the number of examples in those batches, which decides if batches have another size now; None: unknown.
+    `share`: examples that only this one of several processes has counted; a checkpoint has the sum in `examples`.
+    `workers`: the number of processes that divided the epoch between them; None: unknown.
     """
 
     epoch: int = 0
@@ -27,10 +27,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """The host's part of a checkpoint, taken between two steps.
+    """The content of `state.json`, captured between two steps.
 
-    `seeds` and `generators` are as `exact` reads them. `replica_metrics`: each replica's own figure where the script
-    gave a per-replica value. `replicas`: how many there were. `copies`: how many per-replica tensors lie beside it.
+    `seeds` and `generators` are what `extra_state` reads. `replica_metrics`: each replica's value of a metric that the
+    script gave per replica. `replicas`: their number. `copies`: the number of per-replica tensors in the checkpoint.
     """
 
     step: int
@@ -43,23 +43,23 @@ class TrainingState:
     copies: int = 0
 
     def to_bytes(self) -> bytes:
-        """The file's content. Figures that are not finite, which JSON can't hold, become null."""
+        """The file's content. Values that are not finite become null, because JSON can't hold them."""
         body = asdict(self) | {
             "format": FORMAT,
             "position": {name: value for name, value in asdict(self.position).items() if name != "share"},
             "replica_metrics": {
-                name: [figure if math.isfinite(figure) else None for figure in figures]
-                for name, figures in self.replica_metrics.items()
+                name: [value if math.isfinite(value) else None for value in values]
+                for name, values in self.replica_metrics.items()
             },
         }
         return (json.dumps(body, separators=(",", ":"), allow_nan=False) + "\n").encode()
 
 
 def parse_state(content: bytes) -> TrainingState:
-    """The state in a file's content, whose hash the manifest has proven. Raises ValueError for another format."""
+    """Parses a file whose hash was verified with the manifest. Raises ValueError for another format."""
     body = json.loads(content)
     if body.get("format") != FORMAT:
-        raise ValueError(f"state.json has format {body.get('format')!r}; this version reads {FORMAT}")
+        raise ValueError(f"state.json has format {body.get('format')!r}; this version reads format {FORMAT}")
     return TrainingState(
         step=body["step"],
         position=Position(**{"workers": None, **body["position"]}),
@@ -67,8 +67,8 @@ def parse_state(content: bytes) -> TrainingState:
         generators=body["generators"],
         metrics=body["metrics"],
         replica_metrics={
-            name: tuple(math.nan if figure is None else figure for figure in figures)
-            for name, figures in body["replica_metrics"].items()
+            name: tuple(math.nan if value is None else value for value in values)
+            for name, values in body["replica_metrics"].items()
         },
         replicas=body["replicas"],
         copies=body["copies"],

@@ -137,13 +137,13 @@ def test_checkpoint_of_other_generators_does_not_fit(
         pass
 
     assert leaving.value.code == 65
-    assert "the state of 1 generator of the script's own, worker.Run was given 0" in capsys.readouterr().err
+    assert "the state of 1 generator of the script, but worker.Run was given 0" in capsys.readouterr().err
 
 
 def test_generator_that_a_checkpoint_takes_is_refused_with_the_place_it_belongs(two_replicas: Any) -> None:
     tracked = training.build(two_replicas)
 
-    with pytest.raises(TypeError, match=r"belongs into the tf\.train\.Checkpoint"):
+    with pytest.raises(TypeError, match=r"track it in the tf\.train\.Checkpoint instead"):
         worker.Run(tracked, strategy=two_replicas, generators=[tf.random.Generator.from_seed(1)])
 
 

@@ -264,9 +264,9 @@ LOST: dict[str, tuple[Any, Any, Any, str]] = {
     "another generator": (
         None, np.random.Generator(np.random.PCG64(1)), np.random.Generator(np.random.MT19937(1)), "ValueError"
     ),
-    "a counter": (None, Counter("aab"), None, "a Counter, where now is nothing"),
-    "a dict with a default": (None, defaultdict(int, a=1), {}, "a defaultdict, where now is a dict"),
-    "a function": (None, [print], None, "a builtin_function_or_method, which this process has to make"),
+    "a counter": (None, Counter("aab"), None, "it was a Counter and is now nothing"),
+    "a dict with a default": (None, defaultdict(int, a=1), {}, "it was a defaultdict and is now a dict"),
+    "a function": (None, [print], None, "it was a builtin_function_or_method, which only this process can create"),
 }  # fmt: skip
 
 
@@ -532,7 +532,7 @@ def test_value_that_holds_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
 
-    with pytest.raises(NotSaveable, match="holds itself"):
+    with pytest.raises(NotSaveable, match="contains itself"):
         SavedObject(value)
 
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import worker
-from worker.state.replica_streams import ReplicaSeed
+from worker.state.extra_state import ReplicaSeedGenerator
 
 pytestmark = pytest.mark.tensorflow
 layers = tf.keras.layers
@@ -80,6 +80,6 @@ def test_restart_draws_what_would_have_been_drawn(two_replicas: Any, tmp_path: P
 
 
 def test_outside_of_replicas_it_draws_as_keras_does() -> None:
-    plain, own = tf.keras.random.SeedGenerator(7), ReplicaSeed(7)
+    plain, own = tf.keras.random.SeedGenerator(7), ReplicaSeedGenerator(7)
 
     assert [own.next().numpy().tolist() for _ in range(3)] == [plain.next().numpy().tolist() for _ in range(3)]
