@@ -24,7 +24,6 @@ from worker.process.reporting import describe_error, mentions_full_disk
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import SUMMARY_EVERY
 
-MAX_NAMED = 10  # variables in a message
 _WHERE_MADE = re.compile(r"\AGraph execution error:.*^Node: '[^']*'$", re.DOTALL | re.MULTILINE)
 _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
@@ -79,8 +78,7 @@ class Run(FilesRun):
 
     def step_done(self, **metrics: Any) -> None:
         """One step is complete: counts it, reports it, and saves if it is time. `metrics`: numbers."""
-        figures = {name: float(value) for name, value in metrics.items()}
-        super().step_done(epoch=0, batch=self.step + 1, examples=None, **figures)
+        super().step_done(epoch=0, batch=self.step + 1, examples=None, **metrics)
 
 
 class _SaverFiles:
@@ -126,8 +124,7 @@ class _SaverFiles:
     def _check_finite(self) -> None:
         bad = [each for each in self._not_finite() if each not in self._on_purpose]
         if bad:
-            more = f" and {len(bad) - MAX_NAMED} more" if len(bad) > MAX_NAMED else ""
-            raise NotFinite(f"{', '.join(bad[:MAX_NAMED])}{more} not finite")
+            raise NotFinite.naming(bad)
 
     def read(self, folder: Path) -> None:
         self._restore(folder / layout.PREFIX)

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -123,14 +123,15 @@ class FilesRun(RunBase):
             )
         return versions, topology
 
-    def step_done(self, *, epoch: int, batch: int, examples: int | None = None, **metrics: float) -> None:
+    def step_done(self, *, epoch: int, batch: int, examples: int | None = None, **metrics: Any) -> None:
         """One step is complete, and the data go on with `batch` of `epoch`, of which `examples` are consumed. Saves if
         it is time; may leave. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the first
         hundred, are left out of messages and manifests."""
+        values = {name: float(value) for name, value in metrics.items()}
         self.step, self.epoch, self.batch = self.step + 1, int(epoch), int(batch)  # NumPy's are not JSON's
         self.examples = None if examples is None else int(examples)
-        self._check_divergence(metrics)
-        self._metrics = metric_values({name: float(value) for name, value in metrics.items()})
+        self._check_divergence(values)
+        self._metrics = metric_values(values)
         self._attempt.requests.step = self.step
         self._scheduler.record_step()
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):

@@ -1,4 +1,4 @@
-"""Keras' `model.fit` as a job: `worker.keras.fit`."""
+"""How does Keras' `model.fit` run as a job? Provides `worker.keras.fit`, on top of `worker.run` and `worker.data`."""
 
 from worker.keras.model_fit import fit
 

@@ -1,4 +1,4 @@
-"""What neither weights nor optimizer of a `model.fit` hold: history, callbacks, the metrics of a half-done epoch."""
+"""The state of a `model.fit` besides weights and optimizer: history, callbacks, the metrics of an unfinished epoch."""
 
 import io
 import json
@@ -22,28 +22,28 @@ from worker.state.random_generators import as_json, from_json
 
 _SET_BY_KERAS = frozenset({"_model", "model", "params", "validation_data"})
 _DERIVED = ("min_delta",)
-"""What Keras' callbacks that watch a figure work out at their first epoch's end, in each process anew: it is given
-another sign there, and restored it would be given it twice."""
-_FIGURES = (bool, int, float, str, type(None), np.generic, np.ndarray)
+"""Keras' callbacks that monitor a metric compute it at the end of their first epoch, in each process: they may negate
+it there, so a restored value would be negated twice."""
+_PLAIN_TYPES = (bool, int, float, str, type(None), np.generic, np.ndarray)
 _OBJECT_ERRORS = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What objects of every kind raise when they are looked at, or filled with what another version of them held."""
+"""Errors that any object may raise when it is inspected, or when it is filled with values of another version."""
 
 
 class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
-    """What neither weights nor optimizer hold: history, callbacks, the metrics of a half-done epoch.
+    """The part of the checkpoint that holds history, callbacks and the metrics of an unfinished epoch.
 
-    A callback's state is what its attributes hold: those that changed since it heard of the beginning of training, and
-    all variables and generators in them.
+    A callback's state is the attributes that have changed since `on_train_begin`, and all variables and generators in
+    its attributes.
     """
 
     def __init__(self, model: Any, exempt: Iterable[Any] = ()) -> None:
-        """`exempt`: what callbacks hold that need not be kept."""
+        """`exempt`: objects in callbacks that need not be saved."""
         super().__init__()
         self.last_logs: dict[str, Any] = {}
         self.not_saved: tuple[str, ...] = ()
-        """Attributes of callbacks that could not be kept, at the last look."""
+        """Attributes of callbacks that could not be saved, as of the last `inspect_callbacks` or save."""
         self.live: list[Any] = []
-        """The variables and generators of callbacks that are kept, at the last look."""
+        """The variables and generators of callbacks that are saved, as of the same time."""
         self._model = model
         self._exempt = tuple(exempt)
         self._callbacks: list[Any] = []
@@ -53,16 +53,16 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
 
     @property
     def stopped(self) -> bool:
-        """Whether a callback had ended the training that was restored."""
+        """Whether a callback had already ended the training that was restored."""
         return bool(self._restored.get("stopped", False))
 
     def begin_training(self, callbacks: list[Any]) -> tuple[str, ...]:
-        """Training begins, or goes on: callbacks get back what changed since they heard of its beginning.
+        """Called once all callbacks have had `on_train_begin`: restores the attributes that had changed since then.
 
-        Gives what found no place, in words.
+        Returns a text for each one that could not be restored.
         """
         self._callbacks = callbacks
-        self._fresh = [{name: kept.digest() for name, kept in self._saved_attributes(each)} for each in callbacks]
+        self._fresh = [{name: saved.digest() for name, saved in self._saved_attributes(each)} for each in callbacks]
         lost: list[str] = []
         for number, values in enumerate(self._restored.get("callbacks", ())):
             present = callbacks[number] if number < len(callbacks) else None
@@ -70,27 +70,31 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
                 lost += self._restore_attributes(number, present, values["attributes"])
             elif values["attributes"]:
                 now = "missing" if present is None else f"a {type(present).__name__}"
-                lost.append(f"callback {number}, which was a {values['class']} and is {now}")
+                lost.append(f"callback {number} was a {values['class']} and is now {now}")
         if self._restored:
-            self.last_logs = {name: from_json(figure) for name, figure in self._restored["last_logs"].items()}
+            self.last_logs = {name: from_json(value) for name, value in self._restored["last_logs"].items()}
             self._model.history.history = {
-                name: [from_json(figure) for figure in figures] for name, figures in self._restored["history"].items()
+                name: [from_json(value) for value in values] for name, values in self._restored["history"].items()
             }
             self._model.history.epoch = self._restored["epochs"]
         return tuple(lost)
 
     @property
-    def metrics(self) -> list[Any]:
+    def metric_variables(self) -> list[Any]:
         """The variables of the model's metrics."""
-        return _metric_variables(self._model)
+        return [variable for metric in self._model.metrics for variable in metric.variables]
 
-    def inspect_callbacks(self) -> None:
-        """Finds out what is kept of the callbacks, and what can't be: `live` and `not_kept`."""
-        self._save_attributes()
+    def inspect_callbacks(self) -> list[dict[str, SavedObject]]:
+        """The saved form of each callback's attributes, by name. Updates `live` and `not_saved`."""
+        not_saved: list[str] = []
+        found = [dict(self._saved_attributes(each, not_saved)) for each in self._callbacks]
+        self.live = [one for attributes in found for saved in attributes.values() for one in saved.live]
+        self.not_saved = tuple(not_saved)
+        return found
 
     def fill_metrics(self) -> None:
-        """Gives the metrics of an epoch that was interrupted what they had gathered, on every replica."""
-        for number, variable in enumerate(_metric_variables(self._model)):
+        """Restores the metrics of an interrupted epoch on every replica."""
+        for number, variable in enumerate(self.metric_variables):
             stored = self._arrays.get(f"metric/{number}")
             if stored is not None:
                 assign_copies(variable, list(stored))
@@ -99,20 +103,22 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
         """Called by TensorFlow for each checkpoint."""
         arrays = {
             f"metric/{number}": np.stack([copy.numpy() for copy in replica_copies(variable)])
-            for number, variable in enumerate(_metric_variables(self._model))
+            for number, variable in enumerate(self.metric_variables)
         }
         callbacks = []
-        for number, (each, found) in enumerate(zip(self._callbacks, self._save_attributes(), strict=True)):
+        for number, (each, found) in enumerate(zip(self._callbacks, self.inspect_callbacks(), strict=True)):
             changed = {
-                name: kept
-                for name, kept in found.items()
-                if kept.live or self._fresh[number].get(name) != kept.digest()
+                name: saved
+                for name, saved in found.items()
+                if saved.live or self._fresh[number].get(name) != saved.digest()
             }
             callbacks.append(
-                {"class": type(each).__name__, "attributes": {name: kept.json for name, kept in changed.items()}}
+                {"class": type(each).__name__, "attributes": {name: saved.json for name, saved in changed.items()}}
             )
             arrays |= {
-                f"{number}/{name}/{key}": array for name, kept in changed.items() for key, array in kept.arrays.items()
+                f"{number}/{name}/{key}": array
+                for name, saved in changed.items()
+                for key, array in saved.arrays.items()
             }
         history = getattr(self._model, "history", None)
         body = {
@@ -133,33 +139,26 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             self._arrays = {name: found[name] for name in found.files}
         self._restored = json.loads(self._arrays.pop("body").tobytes())
 
-    def _save_attributes(self) -> list[dict[str, SavedObject]]:
-        not_kept: list[str] = []
-        found = [dict(self._saved_attributes(each, not_kept)) for each in self._callbacks]
-        self.live = [one for attributes in found for kept in attributes.values() for one in kept.live]
-        self.not_saved = tuple(not_kept)
-        return found
-
-    def _saved_attributes(self, callback: Any, not_kept: list[str] | None = None) -> Iterator[tuple[str, SavedObject]]:
-        """Each attribute that is state, taken apart."""
+    def _saved_attributes(self, callback: Any, not_saved: list[str] | None = None) -> Iterator[tuple[str, SavedObject]]:
+        """Yields each attribute that is state, with its saved form."""
         if isinstance(callback, tf.keras.callbacks.History):
             return
         derived = _DERIVED if hasattr(callback, "_set_monitor_op") else ()
         known = self._known()
         for name, value in list(vars(callback).items()):
-            if name in _SET_BY_KERAS or name in derived or (_is_of_keras(callback) and not _are_figures(value)):
+            if name in _SET_BY_KERAS or name in derived or (_is_of_keras(callback) and not _is_plain(value)):
                 continue
             try:
                 yield name, SavedObject(value, known)
             except (NotSaveable, *_OBJECT_ERRORS) as error:
-                if not_kept is not None:
+                if not_saved is not None:
                     why = str(error) if isinstance(error, NotSaveable) else f" ({describe_error(error)})"
-                    not_kept.append(f"{type(callback).__name__}.{name}{why}")
+                    not_saved.append(f"{type(callback).__name__}.{name}{why}")
 
     def _known(self) -> frozenset[int]:
-        """What the checkpoint holds without this, or need not."""
+        """The ids of what the checkpoint holds elsewhere or need not hold."""
         optimizer = getattr(self._model, "optimizer", None)
-        variables = [*self._model.variables, *getattr(optimizer, "variables", ()), *_metric_variables(self._model)]
+        variables = [*self._model.variables, *getattr(optimizer, "variables", ()), *self.metric_variables]
         known = {id(self._model), id(optimizer), *map(id, self._exempt), *map(id, self._callbacks)}
         return frozenset(known.union(*map(identities, variables)))
 
@@ -172,28 +171,24 @@ class FitState(tf.train.experimental.PythonState):  # type: ignore[misc]
             except NotRestorable as error:
                 yield f"{type(callback).__name__}.{name}: {error}"
             except _OBJECT_ERRORS as error:
-                yield f"{type(callback).__name__}.{name}: what was kept no longer fits ({describe_error(error)})"
+                yield f"{type(callback).__name__}.{name}: its saved value no longer fits ({describe_error(error)})"
             else:
                 vars(callback)[name] = value
 
 
 def _is_of_keras(callback: Any) -> bool:
-    """Keras' own callbacks: what they hold besides figures and arrays, they make anew in each process."""
+    """Whether it is one of Keras' callbacks; each process recreates their attributes but for numbers and arrays."""
     return type(callback).__module__.partition(".")[0] == "keras"
 
 
-def _are_figures(value: Any) -> bool:
-    """A plain value or an array, or a list of them such as the best weights so far."""
+def _is_plain(value: Any) -> bool:
+    """Whether it is a plain value or an array, or a list of arrays such as the best weights so far."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(one, np.ndarray) for one in value)
-    return isinstance(value, _FIGURES)
+    return isinstance(value, _PLAIN_TYPES)
 
 
-def _as_json(figure: Any) -> Any:
-    """A figure that is none of Python's: one number, or an array of a metric that has one for each class."""
-    array = np.asarray(figure)
+def _as_json(value: Any) -> Any:
+    """A metric's value that JSON does not take: one number, or an array for a metric with one value for each class."""
+    array = np.asarray(value)
     return as_json(array) if array.ndim else float(array)
-
-
-def _metric_variables(model: Any) -> list[Any]:
-    return [variable for metric in model.metrics for variable in metric.variables]

@@ -4,7 +4,7 @@ import contextlib
 import errno
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,13 @@ class SaveError(Exception):
 
 
 class NotFinite(SaveError):
-    """What was to be saved holds a NaN or an infinity, so it is no place to begin from; the text names it."""
+    """The state to be saved contains a NaN or an infinity, so no attempt could continue from it; the text names it."""
+
+    @classmethod
+    def naming(cls, names: Sequence[str]) -> "NotFinite":
+        """One whose text names the first ten of the variables or tensors."""
+        more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+        return cls(f"{', '.join(names[:10])}{more} {'is' if len(names) == 1 else 'are'} not finite")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Which state influences training but is in no TensorFlow checkpoint, and how is it saved? Imports the protocol only."""
+"""Which state influences training but is in no TensorFlow checkpoint, and how is it saved? Imports only protocol/."""

@@ -1,4 +1,4 @@
-"""PyTorch as a job: `worker.torch.Run` and `worker.torch.prepare`."""
+"""How does a PyTorch loop run as a job? Provides `worker.torch.Run` and `prepare`, on top of `worker.files`."""
 
 from worker.torch.run import Run, prepare
 

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from worker import torch as stepkeeper
+from worker.torch import run as run_module
+from worker.torch import saved_state
 
 FOLDER, PIECE = Path(sys.argv[1]), sys.argv[2]
 
@@ -119,7 +121,7 @@ def copies() -> Any:
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(5, 3)).sum().backward()
     optimizer.step()
-    files = stepkeeper._TorchFiles({"model": model, "optimizer": optimizer}, {})
+    files = run_module._TorchFiles({"model": model, "optimizer": optimizer}, {})
     for name in ("now", "copied"):
         (FOLDER / name).mkdir()
     files.write(FOLDER / "now")
@@ -149,7 +151,7 @@ def copies() -> Any:
 
 def full() -> Any:
     """A save into FOLDER, which has not enough room."""
-    files = stepkeeper._TorchFiles({"model": nn.Linear(1000, 1000)}, {})
+    files = run_module._TorchFiles({"model": nn.Linear(1000, 1000)}, {})
     try:
         files.write(FOLDER)
     except OSError as error:
@@ -160,17 +162,17 @@ def full() -> Any:
 def odd() -> Any:
     """States of other kinds: in arrays that share memory, that can't be copied, that fail."""
     whole = np.arange(10.0)
-    shared = stepkeeper._TorchFiles(
+    shared = run_module._TorchFiles(
         {"part": Part({"few": torch.from_numpy(whole[:5]), "all": torch.from_numpy(whole)})}, {}
     )
     later = shared.copied()
     later(FOLDER)
     kept = torch.load(FOLDER / "torch.pt", weights_only=True)["parts"]["part"]
-    without_memory = stepkeeper._TorchFiles({"part": Part({"w": torch.empty(3, device="meta")})}, {})
+    without_memory = run_module._TorchFiles({"part": Part({"w": torch.empty(3, device="meta")})}, {})
     failed = {}
     for text in ("CUDA error: device-side assert triggered", "DefaultCPUAllocator: can't allocate memory: 4096 bytes."):
         part = Part({})
-        files = stepkeeper._TorchFiles({"part": part}, {})
+        files = run_module._TorchFiles({"part": part}, {})
         part.fails = RuntimeError(text)
         for act in (files.copied, lambda files=files: files.write(FOLDER)):
             try:
@@ -188,9 +190,9 @@ def odd() -> Any:
 def fewer() -> Any:
     """The generators that are set where a checkpoint of three GPUs comes to a host with fewer. There is a GPU only as
     far as `torch.cuda` is asked."""
-    files = stepkeeper._TorchFiles({}, {})
+    files = run_module._TorchFiles({}, {})
     state = {"parts": {}, "generators": {}, "cpu": torch.get_rng_state(), "cuda": [torch.get_rng_state()] * 3}
-    stepkeeper._save(state, FOLDER)
+    saved_state.save_state(state, FOLDER)
     found = []
     for count in (0, 1, 3):
         was_set: list[int] = []
@@ -213,7 +215,7 @@ def plain() -> Any:
     state = {kind.__name__: kind(1) for kind in kinds} | {"array": np.arange(6.0).reshape(2, 3).T}
     weight = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=np.logspace(-3, -1, 3)[1])
-    files = stepkeeper._TorchFiles({"part": Part(state), "optimizer": optimizer}, {})
+    files = run_module._TorchFiles({"part": Part(state), "optimizer": optimizer}, {})
     files.write(FOLDER)
     torch.serialization.add_safe_globals([np.dtype])
     allowed = torch.serialization.get_safe_globals()
@@ -232,7 +234,7 @@ def finite() -> Any:
     kinds = [each for name, each in vars(torch).items() if name.startswith("float8_")]
     kinds += [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
     good, bad = (torch.tensor([1.0, each]) for each in (2.0, float("nan")))
-    seen = [each for each in kinds if stepkeeper._is_finite(good.to(each)) and not stepkeeper._is_finite(bad.to(each))]
+    seen = [each for each in kinds if saved_state.is_finite(good.to(each)) and not saved_state.is_finite(bad.to(each))]
     return {"unseen": [str(each) for each in kinds if each not in seen], "seen": len(seen)}
 
 

@@ -200,7 +200,9 @@ def test_state_that_finds_no_callback_is_said(tmp_path: Path, capsys: pytest.Cap
     fitted(tmp_path, Keeps(1), epochs=1)
     fitted(tmp_path, Holds(0), epochs=1)
 
-    assert "state of callbacks is lost: callback 0, which was a Keeps and is a Holds" in capsys.readouterr().err
+    assert (
+        "cannot restore some state of callbacks: callback 0 was a Keeps and is now a Holds" in capsys.readouterr().err
+    )
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,7 @@ def test_state_that_no_longer_fits_is_said_and_training_goes_on(
     fitted(tmp_path, second, epochs=2)
 
     said = capsys.readouterr().err
-    assert "state of callbacks is lost: Changes.held: " in said
+    assert "cannot restore some state of callbacks: Changes.held: " in said
     assert words in said
     assert second.batches == 12
     assert second.held is now

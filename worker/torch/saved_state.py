@@ -1,0 +1,184 @@
+"""The state in `torch.pt`: copied into host memory, searched for values that are not finite, written and read.
+
+Reading accepts tensors and plain values, NumPy's too (`weights_only`), and never objects of other classes.
+"""
+
+import contextlib
+import copy
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+
+from worker.process.reporting import describe_error
+
+STATE = "torch.pt"
+_LACKS_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
+_DEVICE_ERRORS = ("CUDA error", "CUDA driver", "CUDA GPU", "cuDNN error", "CUBLAS_STATUS", "NCCL error", "HIP error")
+_SUM_TYPES = {
+    **dict.fromkeys((torch.float16, torch.bfloat16, torch.float32), torch.float32),
+    **{each: each for each in (torch.float64, torch.complex64, torch.complex128)},
+}
+"""The types that have NaN and infinity, and the type in which they are summed."""
+_FLOAT8 = frozenset(each for name, each in vars(torch).items() if name.startswith("float8_"))
+"""These have NaN too, but not every device can sum them or test them for it."""
+_CHUNK_ELEMENTS = 1 << 24  # tested at once: the result takes one byte each, on a device that may be full
+_NUMPY_CLASSES: list[Any] = [
+    np.dtype, np.ndarray, np.zeros(0).__reduce__()[0], np.float64(0).__reduce__()[0],
+    *{type(np.dtype(kind)) for kind in np.typecodes["All"] if kind not in "OV"},
+]  # fmt: skip
+"""The classes in a pickle of NumPy's numbers and arrays: a learning rate is easily one of its float64."""
+
+
+def load_state(path: Path) -> Any:
+    """Loads the state into host memory. Raises what torch.load raises."""
+    with _numpy_allowed():
+        return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def unloadable_classes(path: Path) -> list[str]:
+    """The classes because of which `load_state` would refuse the file. Empty before PyTorch 2.6, which can't tell."""
+    inspect = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
+    try:
+        found = set(inspect(path)) if inspect is not None else set()
+    except (OSError, RuntimeError, ValueError):  # the file could not be read now, which says nothing about its content
+        return []
+    return sorted(found - {f"{each.__module__}.{each.__qualname__}" for each in _NUMPY_CLASSES})
+
+
+@contextlib.contextmanager
+def _numpy_allowed() -> Iterator[None]:
+    """Allows NumPy's numbers and arrays in loads, besides what the script has allowed. Needs PyTorch 2.5."""
+    allow = getattr(torch.serialization, "safe_globals", None)
+    if allow is None:
+        yield
+        return
+    with allow([each for each in _NUMPY_CLASSES if each not in torch.serialization.get_safe_globals()]):
+        yield
+
+
+class _SaveTarget:
+    """The file object for torch.save. It holds back an OSError until the end.
+
+    Raised through PyTorch's writer, it would become an error that doesn't say whether the disk is full.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        if self.error is None:
+            try:
+                self._file.write(content)
+            except OSError as error:
+                self.error = error
+        return len(content)
+
+    def flush(self) -> None:
+        """Nothing: closing the file flushes it."""
+
+
+def save_state(state: Mapping[str, Any], folder: Path) -> None:
+    """Writes the state into one file. Raises OSError."""
+    with (folder / STATE).open("wb") as file:
+        sink = _SaveTarget(file)
+        torch.save(dict(state), sink)
+        if sink.error is not None:
+            raise sink.error
+
+
+def copy_to_host(value: Any, known: dict[tuple[str, int, int], Any] | None = None) -> Any:
+    """Copies a structure with all its tensors into host memory.
+
+    Tensors that share memory share it in the copy too, because torch.save writes such memory once.
+    """
+    known = {} if known is None else known
+    if isinstance(value, torch.Tensor):
+        return _copy_tensor_to_host(value.detach(), known)
+    if type(value) in (dict, OrderedDict):
+        copied = type(value)((key, copy_to_host(each, known)) for key, each in value.items())
+        if isinstance(value, OrderedDict):
+            copied.__dict__.update(copy.deepcopy(value.__dict__))  # of a module: the versions of its parts
+        return copied
+    if type(value) in (list, tuple):
+        return type(value)(copy_to_host(each, known) for each in value)
+    return copy.deepcopy(value)
+
+
+def _copy_tensor_to_host(tensor: torch.Tensor, known: dict[tuple[str, int, int], Any]) -> torch.Tensor:
+    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_quantized
+    if not is_plain or tensor.is_conj() or tensor.is_neg():
+        return tensor.to("cpu", copy=True)
+    memory = tensor.untyped_storage()
+    key = str(tensor.device), memory.data_ptr(), memory.nbytes()  # one memory may back several storages of other sizes
+    if key not in known:
+        known[key] = memory.clone() if tensor.device.type == "cpu" else memory.cpu()
+    place = tensor.storage_offset(), tensor.size(), tensor.stride()
+    return torch.empty(0, dtype=tensor.dtype).set_(known[key], *place)
+
+
+def _lacks_memory(error: RuntimeError) -> bool:
+    """Whether memory ran out.
+
+    PyTorch has a class for that on devices only, and a module's `load_state_dict` replaces it by a plain RuntimeError.
+    """
+    return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in _LACKS_MEMORY)
+
+
+def is_resource_failure(error: RuntimeError) -> bool:
+    """Whether memory or the device failed, which says nothing about the checkpoint."""
+    return _lacks_memory(error) or any(each in str(error) for each in _DEVICE_ERRORS)
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Turns a RuntimeError about a lack of memory into a MemoryError: this save fails, and training continues."""
+    try:
+        yield
+    except RuntimeError as error:
+        if _lacks_memory(error):
+            raise MemoryError(describe_error(error)) from error
+        raise
+
+
+def raise_if_memory_error(error: RuntimeError) -> None:
+    """Raises MemoryError if the text alone says that memory ran out, so that the failure is counted as such."""
+    if _lacks_memory(error) and not isinstance(error, torch.OutOfMemoryError):
+        raise MemoryError(describe_error(error)) from error
+
+
+def names_not_finite(parts: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the names of tensors with a NaN or an infinity."""
+    for name, state in parts.items():
+        yield from (f"{name}.{path}" for path, tensor in _named_tensors(state, "") if not is_finite(tensor))
+
+
+def _named_tensors(state: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields all tensors in a state_dict with their names."""
+    if isinstance(state, torch.Tensor):
+        yield path, state
+    elif isinstance(state, Mapping):
+        for key, value in state.items():
+            yield from _named_tensors(value, f"{path}.{key}".lstrip("."))
+    elif isinstance(state, (list, tuple)):
+        for number, value in enumerate(state):
+            yield from _named_tensors(value, f"{path}.{number}".lstrip("."))
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no NaN or infinity.
+
+    Tests the sum first, which needs no memory; only if that is not finite, the elements themselves.
+    """
+    is_float8, wide = tensor.dtype in _FLOAT8, _SUM_TYPES.get(tensor.dtype)
+    if not (is_float8 or wide) or tensor.layout is not torch.strided or tensor.is_meta:
+        return True
+    with torch.no_grad():
+        if wide is not None and bool(torch.isfinite(tensor.sum(dtype=wide))):
+            return True
+        parts = tensor.reshape(-1).split(_CHUNK_ELEMENTS)
+        return all(bool(torch.isfinite(each.float() if is_float8 else each).all()) for each in parts)
