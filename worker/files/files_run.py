@@ -21,8 +21,7 @@ from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.reporting import describe_error
 from worker.progress.divergence import DivergenceWatch
-from worker.progress.figures import metric_values
-from worker.progress.run_base import RunBase
+from worker.progress.run_base import RunBase, metric_values
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.saving.cadence import Cadence, auto_interval_of
 from worker.saving.commit import CheckpointOrigin, NotFinite, Retention, SaveError

@@ -1,1 +1,4 @@
-"""Steps and figures of a run, and where people see them: the daemon, TensorBoard, the divergence check."""
+"""How does a run count its steps, and who sees its metrics: the daemon, TensorBoard, the check for divergence?
+
+Imports only worker.process.
+"""

@@ -15,32 +15,34 @@ from pathlib import Path
 from supervisor.protocol.tensorbundle.protowire import encoded
 from supervisor.protocol.tensorbundle.sstable import masked_crc
 
-_SESSION_START = 1  # SessionLog.START: readers drop what they hold from that step on
+_SESSION_START = 1  # SessionLog.START: readers drop what they have of that step and later ones
 _DT_STRING = 7
 
 
 class EventFile:
-    """Appends to one new file. Each call is one write(2), so that a killed process leaves at most half a record, which
-    readers skip. Safe for several threads."""
+    """Appends to a new file. May be used from several threads.
+
+    Each call is one write(2), so a killed process leaves at most one incomplete record, which readers skip.
+    """
 
     def __init__(self, folder: Path, attempt: int) -> None:
-        """Readers take the files in the order of their names, so of attempts. Raises OSError if it can't be made."""
+        """Named after the attempt, because readers read the files in the order of their names. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
         self._descriptor = _create(folder, f"events.out.tfevents.{attempt:010d}")
         self._append(_text(3, "brain.Event:2"))
 
     def write_session_start(self, step: int) -> None:
-        """Says that what other files of the folder hold of `step` and later doesn't count any more."""
+        """Tells readers to drop what other files of the folder hold of `step` and later steps."""
         self._append(_varint(2, step) + _message(7, _varint(1, _SESSION_START)))
 
     def write_scalars(self, step: int, values: dict[str, float]) -> None:
-        """Numbers by tag."""
+        """Writes numbers by tag."""
         summary = b"".join(_message(1, _text(1, tag) + _float(2, value)) for tag, value in values.items())
         self._append(_varint(2, step) + _message(5, summary))
 
     def write_text(self, step: int, tag: str, text: str) -> None:
-        """A line for the text tab."""
+        """Writes a line for the tab of texts."""
         tensor = _varint(1, _DT_STRING) + _message(2, b"") + _text(8, text)
         kind = _message(1, _text(1, "text"))
         self._append(
@@ -48,11 +50,11 @@ class EventFile:
         )
 
     def sync(self) -> None:
-        """What was written is on the disk when it returns. Raises OSError."""
+        """Makes everything written durable. Raises OSError."""
         os.fsync(self._descriptor)
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Closes the file; later writes do nothing."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
             if descriptor >= 0:
@@ -68,13 +70,13 @@ class EventFile:
 
 
 def _create(folder: Path, name: str) -> int:
-    """Without a daemon a start that saved nothing leaves its number, and perhaps half a record, to the next one."""
+    """Creates a new file. Without a daemon, a run that saved nothing leaves its attempt number to the next one."""
     for again in range(1_000_000):
         with contextlib.suppress(FileExistsError):
             return os.open(
                 folder / f"{name}.{again:06d}.stepkeeper", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
             )
-    raise OSError(errno.EEXIST, f"{folder} holds a million files of attempt {name}")
+    raise OSError(errno.EEXIST, f"{folder} contains a million files {name}.*")
 
 
 def _crc(content: bytes) -> bytes:
@@ -96,6 +98,6 @@ def _text(field: int, text: str) -> bytes:
 def _float(field: int, value: float) -> bytes:
     try:
         content = struct.pack("<f", value)
-    except OverflowError:  # TensorFlow's own summaries are rounded so
+    except OverflowError:  # TensorFlow's summaries round the same way
         content = struct.pack("<f", math.copysign(math.inf, value))
     return encoded(field << 3 | 5) + content

@@ -1,11 +1,12 @@
-"""What every run has in common, whatever writes its checkpoints: steps counted and told, and the end."""
+"""The base class of all runs, whatever writes their checkpoints: counts steps, reports progress, ends the run."""
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from supervisor.protocol.messages import Progress
 from worker.process.attempt import DRAIN_TIMEOUT_S, DeliberateExit
@@ -14,24 +15,25 @@ from worker.process.signals import StopSignals
 from worker.process.startup import current_attempt
 from worker.progress.tensorboard import TensorBoardWriter
 
-PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each costs a wait for the step's figures
+PROGRESS_INTERVAL_S = 0.1  # between two progress messages; each one waits for the step's metrics
+MAX_METRICS = 100  # a message on the control pipe has at most 64 KiB
 
 
 class RunBase:
-    """The base of the runs. `step` optimizer steps are done, of `total_steps` (None: the loop's own affair)."""
+    """A training run, as a context manager. `step` of `total_steps` steps are done (None: the loop decides)."""
 
     def __init__(self, total_steps: int | None, summaries: str | Path | None, summary_every: int) -> None:
         self.step = 0
-        self.total_steps = None if total_steps is None else math.ceil(total_steps)  # NumPy's and 1e5 too
+        self.total_steps = None if total_steps is None else math.ceil(total_steps)  # accepts NumPy's numbers and 1e5
         self._attempt = current_attempt()
         self._stop = StopSignals(self._attempt.requests)
         self._tensorboard: TensorBoardWriter | None = None
         if summaries is not None:
             self._tensorboard = TensorBoardWriter(Path(summaries), self._attempt.reporter, summary_every)
             self._attempt.reporter = self._tensorboard
-        self._reported_at: float | None = None  # monotonic, less the time that saves took
+        self._reported_at: float | None = None  # monotonic, without the time that saves took
         self._reported_step = 0
-        self._last_progress: Progress | None = None  # the last
+        self._last_progress: Progress | None = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
@@ -46,15 +48,15 @@ class RunBase:
             raise
         self._end_run(error)
 
-    def _end_run(self, why: BaseException | None) -> None:
-        """`why`: what ends the run, which nothing that fails here may hide."""
+    def _end_run(self, cause: BaseException | None) -> None:
+        """Releases everything. `cause`: the exception that ends the run; a failure in here must not hide it."""
         try:
             self._stop.remove()
             self._release()
         except (Exception, DeliberateExit) as error:
-            if why is None:
+            if cause is None:
                 raise
-            self._attempt.reporter.show_message(f"besides, the end of the run failed: {describe_error(error)}")
+            self._attempt.reporter.show_message(f"cannot end the run cleanly after that error: {describe_error(error)}")
         finally:
             self._attempt.reporter.drain(DRAIN_TIMEOUT_S)
             self._close_tensorboard()
@@ -66,11 +68,11 @@ class RunBase:
 
     @property
     def _saving_s(self) -> float | None:
-        """For how long a save has been written beside training; None if none is."""
+        """For how long the save in progress has been written beside training; None if there is none."""
         return None
 
     def _pop_data_wait_s(self) -> float | None:
-        """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
+        """Seconds spent waiting for data since the last report; None if the script does not get them from the run."""
         return None
 
     def _finish(self) -> None:
@@ -78,7 +80,7 @@ class RunBase:
         raise NotImplementedError
 
     def _release(self) -> None:
-        """Lets go of what the run held, however it ended."""
+        """Releases what the run holds, however it ended."""
         raise NotImplementedError
 
     def _failed(self, error: BaseException) -> None:
@@ -95,13 +97,15 @@ class RunBase:
         interval_s: float | None,
         stalled_s: float,
     ) -> bool:
-        """Tells the daemon, at most ten times a second; whether it did. `stalled_s`: what saves cost so far, which is
-        no step's time."""
+        """Reports progress to the daemon, at most ten times a second. Returns whether it did.
+
+        `stalled_s`: for how long saves have stopped training so far, which does not count as a step's time.
+        """
         now = time.monotonic() - stalled_s
-        since = None if self._reported_at is None else now - self._reported_at
-        if since is not None and since < PROGRESS_INTERVAL_S and not self.reached:
+        elapsed_s = None if self._reported_at is None else now - self._reported_at
+        if elapsed_s is not None and elapsed_s < PROGRESS_INTERVAL_S and not self.reached:
             return False
-        step_s = None if since is None else since / (self.step - self._reported_step)
+        step_s = None if elapsed_s is None else elapsed_s / (self.step - self._reported_step)
         self._reported_at, self._reported_step = now, self.step
         self._last_progress = Progress(
             self._attempt.number,
@@ -118,10 +122,35 @@ class RunBase:
         return True
 
     def _report_section(self, section: str | None) -> None:
-        """What the loop is at from now on; nothing before the first step, when the daemon knows it."""
+        """Reports what the loop does from now on. Does nothing before the first report of progress."""
         if self._last_progress is not None:
             saving_s = self._saving_s
             self._last_progress = replace(
                 self._last_progress, section=section, data_s=self._pop_data_wait_s(), saving_s=saving_s
             )
             self._attempt.reporter.send_progress(self._last_progress)
+
+
+def metric_values(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Each metric as one number: the value of a tensor, or the mean over the replicas of a per-replica value.
+
+    Waits for the step that computes them. Values that are not finite are left out, because JSON can't hold them.
+    """
+    values = {name: _mean(replica_values(value)) for name, value in list(metrics.items())[:MAX_METRICS]}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def replica_metrics(metrics: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    """The values of all replicas, of those metrics that have more than one."""
+    values = {name: tuple(replica_values(value)) for name, value in list(metrics.items())[:MAX_METRICS]}
+    return {name: each for name, each in values.items() if len(each) > 1}
+
+
+def replica_values(value: Any) -> list[float]:
+    """Each replica's number of a per-replica value, or the one number. Raises TypeError or ValueError."""
+    return [float(each) for each in getattr(value, "values", (value,))]
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

@@ -1,7 +1,7 @@
-"""TensorBoard summaries that go on over restarts: every step once, whatever was killed in between.
+"""TensorBoard summaries that continue over restarts: each step appears once, however often the job was killed.
 
-Each attempt has a file of its own, whose first record says from which step on it counts: TensorBoard then drops what
-earlier attempts wrote of later steps, which are trained again. Restarts and saves are marked.
+Each attempt writes its own file. The first record says from which step on it counts, so TensorBoard drops what earlier
+attempts wrote of steps that are trained again. Restarts and saves are marked.
 """
 
 import contextlib
@@ -14,15 +14,15 @@ from worker.process.reporting import Reporter
 from worker.progress.event_file import EventFile
 
 EventWrite = Callable[[EventFile], None]
-SUMMARY_EVERY = 10  # steps; a summary waits for its step's figures, and TensorBoard shows a thousand points of a curve
-TAG_PREFIX = "stepkeeper"  # beginning of the tags that no script chose
+SUMMARY_EVERY = 10  # steps; a summary waits for its step's metrics, and TensorBoard shows a thousand points of a curve
+TAG_PREFIX = "stepkeeper"  # of the tags that do not come from the script
 
 
 class TensorBoardWriter:
-    """Writes what happens in a run, for those who look at TensorBoard.
+    """Writes a run's metrics, restarts and saves for TensorBoard.
 
-    It stands between the run and whoever is told of restores and commits. A disk that can't take a summary costs
-    summaries, and not the training.
+    It is a reporter that passes everything on to the real one. If the disk fails, the summaries end and training
+    continues.
     """
 
     def __init__(self, folder: Path, reporter: Reporter, every: int = SUMMARY_EVERY) -> None:
@@ -37,7 +37,7 @@ class TensorBoardWriter:
         self._previous: tuple[int, float] | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether a summary of this step is wanted. Ask once for each that the loop counts, which may be every few."""
+        """Whether a summary of this step is due. Call it for each step that the loop reports, in order."""
         due = self._file is not None and step // self._every > self._last_step // self._every
         self._last_step = step
         return due
@@ -50,22 +50,24 @@ class TensorBoardWriter:
         stalled_s: float = 0.0,
         rows: int | None = None,
     ) -> None:
-        """The figures of one step. `stalled_s`: for how long training stood still for saves, in all; `rows`: how many
-        examples a step takes."""
-        now, before = time.monotonic() - stalled_s, self._previous
+        """Writes the metrics of one step.
+
+        `stalled_s`: for how long saves have stopped training so far. `rows`: the number of examples in a step.
+        """
+        now, previous = time.monotonic() - stalled_s, self._previous
         self._previous = step, now
         values = dict(metrics)
-        for name, figures in by_replica.items():
-            values |= {f"{name}/replica-{number}": figure for number, figure in enumerate(figures)}
-        if before is not None and now > before[1]:
-            per_s = (step - before[0]) / (now - before[1])
+        for name, replicas in by_replica.items():
+            values |= {f"{name}/replica-{number}": value for number, value in enumerate(replicas)}
+        if previous is not None and now > previous[1]:
+            per_s = (step - previous[0]) / (now - previous[1])
             values[f"{TAG_PREFIX}/steps_per_s"] = per_s
             if rows is not None:
                 values[f"{TAG_PREFIX}/examples_per_s"] = per_s * rows
         self._write(lambda file: file.write_scalars(step, values))
 
     def send_message(self, message: FromWorker) -> None:
-        """Passes it on, and marks restarts and saves."""
+        """Passes the message on; marks restarts and saves."""
         if isinstance(message, Restored):
             self._mark_restart(message)
         elif isinstance(message, Committed) and message.ago_s is None:
@@ -73,19 +75,19 @@ class TensorBoardWriter:
         self._reporter.send_message(message)
 
     def send_progress(self, message: Progress) -> None:
-        """Passes it on."""
+        """Passes it on to the real reporter."""
         self._reporter.send_progress(message)
 
     def show_message(self, text: str) -> None:
-        """Passes it on."""
+        """Passes it on to the real reporter."""
         self._reporter.show_message(text)
 
     def drain(self, timeout: float) -> bool:
-        """Passes it on."""
+        """Passes it on to the real reporter."""
         return self._reporter.drain(timeout)
 
     def close(self) -> Reporter:
-        """Nothing more is written; gives back whom it stood before."""
+        """Ends the summaries. Returns the real reporter."""
         self._write(EventFile.sync)
         self._write(EventFile.close)
         return self._reporter
@@ -96,14 +98,12 @@ class TensorBoardWriter:
         try:
             self._file = EventFile(self._folder, attempt)
         except OSError as error:
-            self._reporter.show_message(f"writes no summaries for TensorBoard: {error}")
+            self._reporter.show_message(f"cannot write summaries for TensorBoard: {error}; training continues")
             return
-        came_from = f"goes on from {restored.checkpoint}" if restored.checkpoint else "begins"
+        origin = f"continues from {restored.checkpoint}" if restored.checkpoint else "begins"
         self._write(lambda file: file.write_session_start(step + 1))
         self._write(
-            lambda file: file.write_text(
-                step, f"{TAG_PREFIX}/restarts", f"attempt {attempt} {came_from} at step {step}"
-            )
+            lambda file: file.write_text(step, f"{TAG_PREFIX}/restarts", f"attempt {attempt} {origin} at step {step}")
         )
         self._write(lambda file: file.write_scalars(step, {f"{TAG_PREFIX}/attempt": attempt}))
 
@@ -115,13 +115,13 @@ class TensorBoardWriter:
         self._write(EventFile.sync)
 
     def _write(self, act: EventWrite) -> None:
-        file = self._file  # the thread beside this one may take it away
+        file = self._file  # another thread may close it meanwhile
         if file is None:
             return
         try:
             act(file)
         except OSError as error:
             self._file = None
-            self._reporter.show_message(f"writes no more summaries for TensorBoard: {error}")
+            self._reporter.show_message(f"cannot write more summaries for TensorBoard: {error}; training continues")
             with contextlib.suppress(OSError):
                 file.close()

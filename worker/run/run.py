@@ -30,8 +30,7 @@ from worker.progress.divergence import (
     batch_names,
     read_skipped,
 )
-from worker.progress.figures import metric_values, replica_metrics
-from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase
+from worker.progress.run_base import PROGRESS_INTERVAL_S, RunBase, metric_values, replica_metrics
 from worker.progress.tensorboard import SUMMARY_EVERY
 from worker.run.gang_checkpoints import GangCheckpoints
 from worker.run.run_checkpoints import RunCheckpoints

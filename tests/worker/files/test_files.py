@@ -624,7 +624,7 @@ def test_an_end_that_fails_hides_no_error_of_the_script_and_lets_go_of_all(
         files.may.set()
         raise ZeroDivisionError
 
-    assert "besides, the end of the run failed: ValueError: it went wrong" in capsys.readouterr().err
+    assert "cannot end the run cleanly after that error: ValueError: it went wrong" in capsys.readouterr().err
     assert run._tensorboard is None
     with FilesRun(Counting(), directory=tmp_path / "c"):
         """The directory is free again."""

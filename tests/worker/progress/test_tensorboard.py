@@ -97,7 +97,7 @@ def test_restarts_and_saves_are_marked(tmp_path: Path) -> None:
 
     assert texts == [
         "attempt 1 begins at step 0",
-        "attempt 2 goes on from step-0000000005.a1 at step 5",
+        "attempt 2 continues from step-0000000005.a1 at step 5",
     ]
     assert [step for step, _ in curve(tmp_path, "stepkeeper/save_s")] == [5, 10, 12]
     assert all(each > 0 for _, each in curve(tmp_path, "stepkeeper/steps_per_s"))
@@ -110,7 +110,7 @@ def test_a_disk_that_takes_no_summary_does_not_end_the_training(
 
     train(tmp_path, 10)
 
-    assert "writes no summaries for TensorBoard" in capsys.readouterr().err
+    assert "cannot write summaries for TensorBoard" in capsys.readouterr().err
     assert any((tmp_path / "c").glob("step-0000000010*"))
 
 
@@ -161,7 +161,7 @@ def test_sync_that_fails_at_the_end_is_said_and_raises_nothing(tmp_path: Path) -
     board, heard = on_a_failing_disk(tmp_path)
 
     assert board.close() is heard
-    assert [remark.partition(":")[0] for remark in heard.remarks[1:]] == ["writes no more summaries for TensorBoard"]
+    assert [remark.partition(":")[0] for remark in heard.remarks[1:]] == ["cannot write more summaries for TensorBoard"]
 
 
 def test_step_and_save_may_find_the_disk_failed_at_the_same_time(tmp_path: Path) -> None:
