@@ -13,7 +13,7 @@ from worker.process.startup import begin_attempt
 
 if TYPE_CHECKING:
     from worker import export, files, keras, microbatch, tf1, torch
-    from worker.data.batches import Examples
+    from worker.data.examples import Examples
     from worker.devices.strategies import strategy
     from worker.loop import Training
     from worker.run.run import Run
@@ -35,7 +35,7 @@ __all__ = [
 
 # Imported at their first use, because most of them import TensorFlow or PyTorch:
 _DEFINED_IN = {
-    "Examples": "worker.data.batches",
+    "Examples": "worker.data.examples",
     "Run": "worker.run.run",
     "Training": "worker.loop",
     "replica_streams": "worker.state.extra_state",

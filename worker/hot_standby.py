@@ -17,7 +17,8 @@ from tensorflow.python.framework import op_def_registry  # no public API says wh
 
 from worker import batch_spec, loop
 from worker.checkpoint.restore import build_variables
-from worker.data.batches import BatchReader, Examples
+from worker.data.batches import BatchReader
+from worker.data.examples import Examples
 from worker.devices import strategies
 from worker.process import standby
 from worker.process.attempt import Attempt

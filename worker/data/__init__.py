@@ -1,1 +1,1 @@
-"""Batches from any position on, for one process or for several that train together."""
+"""How does training read its batches from any position on, in one process or in several? Imports only worker.state."""

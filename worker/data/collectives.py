@@ -1,8 +1,8 @@
-"""The processes that train together under MultiWorkerMirroredStrategy, and how they agree on what all must do alike.
+"""Communication between the processes that train together under MultiWorkerMirroredStrategy.
 
-All of it is one collective: a sum of whole numbers over the workers. It travels as TensorFlow's own do, between
-processes of a host or of several, and fails as they do when a worker is gone. Every worker has to call in the same
-order, on the thread that trains.
+Everything is built on one collective operation, a sum of integers over the workers. It uses the same transport as
+TensorFlow's collectives, within a host or between hosts, and fails like them when a worker is gone. All workers must
+make the same calls in the same order, on the thread that trains.
 """
 
 import math
@@ -20,7 +20,7 @@ _WORD_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """`rank`: which worker this process is, from 0, the chief; `size`: how many there are."""
+    """The workers that train together. `rank`: the number of this one; 0 is the chief. `size`: how many there are."""
 
     rank: int
     size: int
@@ -28,29 +28,29 @@ class Gang:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this worker is the one that decides, writes, and speaks."""
+        """Whether this is the worker that decides, writes checkpoints and reports."""
         return self.rank == 0
 
     def sum(self, numbers: Sequence[int]) -> list[int]:
-        """The sum over all workers of each number. All give equally many."""
+        """The sum over all workers of each number. All workers pass the same count of numbers."""
         return [int(each) for each in self._summed(np.array(numbers, np.int64))]
 
     def from_chief(self, numbers: Sequence[int]) -> list[int]:
-        """The chief's numbers; those of the others only say how many."""
+        """The chief's numbers. The others pass as many, of any value."""
         return self.sum(numbers if self.is_chief else [0] * len(numbers))
 
     def text_from_chief(self, text: str) -> str:
-        """The chief's text; that of the others doesn't matter."""
+        """The chief's text. The others pass any."""
         return self.gather(text.encode() if self.is_chief else b"")[0].decode()
 
     def merge_shares(self, position: Position) -> Position:
-        """The same place in the data, with the examples that each worker was given counted together."""
+        """The position with the `share` of all workers added to its examples."""
         shares = self.sum([position.share])[0]
         examples = None if position.examples is None else position.examples + shares
         return replace(position, examples=examples, share=0)
 
     def gather(self, part: bytes) -> list[bytes]:
-        """Each worker's part, in the order of their ranks, at every worker. For some megabytes at most."""
+        """Each worker's part, by rank. Every worker gets all of them. For a few megabytes at most."""
         lengths = self.sum([len(part) if rank == self.rank else 0 for rank in range(self.size)])
         words = max(1, math.ceil(max(lengths) / _WORD_BYTES))
         table = np.zeros((self.size, words), np.int64)
@@ -63,26 +63,26 @@ class Gang:
 
 
 def worker_count(strategy: tf.distribute.Strategy | None) -> int:
-    """How many processes train together under a strategy; 1 for those that know no others."""
+    """The number of processes that train together under a strategy; 1 for strategies of one process."""
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1
     return len(_tasks(strategy.cluster_resolver)) or 1
 
 
 def gang_of(strategy: tf.distribute.Strategy | None) -> Gang | None:
-    """Those of a strategy; None if this process trains alone. Raises ValueError for a task that doesn't train."""
+    """The gang of a strategy; None if this process trains alone. Raises ValueError for a task that does not train."""
     if strategy is None or worker_count(strategy) == 1:
         return None
     resolver = strategy.cluster_resolver
     tasks = _tasks(resolver)
     mine = resolver.task_type, resolver.task_id
     if mine not in tasks:
-        raise ValueError(f"cannot train as {mine[0]} {mine[1]} of TF_CONFIG; a task of a job is a worker or the chief")
+        raise ValueError(f"cannot train as task {mine[0]} {mine[1]} of TF_CONFIG: only the chief and the workers train")
     return Gang(tasks.index(mine), len(tasks), _make_sum(strategy))
 
 
 def _tasks(resolver: Any) -> list[tuple[str, int]]:
-    """All that train, the chief first: TensorFlow takes the first worker where none is called so."""
+    """All tasks that train, the chief first. TensorFlow makes the first worker the chief if there is no chief task."""
     cluster = resolver.cluster_spec().as_dict()
     return [(kind, number) for kind in ("chief", "worker") for number in range(len(cluster.get(kind, ())))]
 
@@ -92,7 +92,7 @@ def _make_sum(strategy: tf.distribute.Strategy) -> Any:
 
     def on_replica(numbers: tf.Tensor) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
-        first = tf.equal(context.replica_id_in_sync_group % len(local), 0)  # one replica speaks for its worker
+        first = tf.equal(context.replica_id_in_sync_group % len(local), 0)  # one replica contributes for its worker
         return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(first, numbers, tf.zeros_like(numbers)))
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])  # type: ignore[untyped-decorator]

@@ -1,4 +1,4 @@
-"""What is left of a dataset behind the examples that were consumed, whatever size its batches have now."""
+"""Skips the consumed examples of a dataset, also if its batches have another size than before."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,19 +11,19 @@ from worker.data import collectives
 from worker.state.state_file import Position
 
 Batch = Any
-"""What a dataset yields; under a strategy with several replicas, a per-replica value of it."""
+"""An element of a dataset; under a strategy with several replicas, a per-replica value."""
 
 END_OF_DATA = object()
-_UNCUTTABLE = "cannot go on in the middle of a batch"
+_UNCUTTABLE = "cannot resume in the middle of a batch"
 
 
 def skip_consumed(dataset: tf.data.Dataset, position: Position) -> tf.data.Dataset:
-    """What follows the examples consumed, also where the batches have another size than before.
+    """The rest of `dataset` after the consumed examples, also if the batches have another size than before.
 
-    Where a batch would have to be cut that can't be, taking it raises an error that `explained` knows.
+    If a batch would have to be cut and can't be, reading it raises an error that `explain_uncuttable` understands.
     """
     if position.examples is None or position.examples == position.batch * (_batch_size(dataset) or 0):
-        return dataset.skip(position.batch)  # batches as large as before
+        return dataset.skip(position.batch)  # batches have the same size as before
     first = next(iter(tf.nest.flatten(dataset.element_spec)), None)
     if isinstance(first, tf.TensorSpec) and first.shape.rank == 0:
         return dataset.skip(position.examples)  # single examples
@@ -31,7 +31,7 @@ def skip_consumed(dataset: tf.data.Dataset, position: Position) -> tf.data.Datas
 
 
 def _batch_size(dataset: tf.data.Dataset) -> int | None:
-    """How many examples each batch has but for a last one; None where TensorFlow can't tell."""
+    """The number of examples in each batch, except perhaps the last; None if TensorFlow can't tell."""
     specs = tf.nest.flatten(dataset.element_spec)
     if specs and isinstance(specs[0], tf.TensorSpec) and specs[0].shape.rank == 0:
         return 1
@@ -45,9 +45,9 @@ def _batch_size(dataset: tf.data.Dataset) -> int | None:
 def _cut(dataset: tf.data.Dataset, examples: int) -> tf.data.Dataset:
     can_cut = _can_be_cut(dataset)
     text = (
-        f"{_UNCUTTABLE}: {counted(examples, 'example')} into the epoch, its batches have another size than "
-        f"when the checkpoint was written, and a part of them that holds no row for each example can't be cut; use a "
-        f"batch size of which a batch ends there, batches whose parts all have one row for each example, or "
+        f"{_UNCUTTABLE}: {counted(examples, 'example')} into the epoch, its batches have another size than when the "
+        f"checkpoint was written, and they contain parts without a row for each example, which can't be cut; use a "
+        f"batch size with which a batch ends there, batches whose parts all have one row for each example, or "
         f"worker.Examples"
     )
 
@@ -66,7 +66,7 @@ def _cut(dataset: tf.data.Dataset, examples: int) -> tf.data.Dataset:
 
 
 def _can_be_cut(dataset: tf.data.Dataset) -> bool:
-    """Whether every part of a batch has a row for each example."""
+    """Whether every part of a batch has one row for each example."""
     sizes = set()
     for spec in tf.nest.flatten(dataset.element_spec):
         if isinstance(spec, tf.TensorSpec) and spec.shape.rank == 0:
@@ -79,12 +79,12 @@ def _can_be_cut(dataset: tf.data.Dataset) -> bool:
 
 
 def is_none_spec(spec: Any) -> bool:
-    """Whether it stands for a part that is None, whose type has no public name."""
+    """Whether a spec is that of None, a type without a public name."""
     return type(spec).__name__ == "NoneTensorSpec"
 
 
 def _drop_rows(part: Any, drop: tf.Tensor) -> Any:
-    """A part of a batch without its first rows."""
+    """One part of a batch without its first rows."""
     if part is None:
         return None
     if isinstance(part, tf.SparseTensor):
@@ -94,7 +94,7 @@ def _drop_rows(part: Any, drop: tf.Tensor) -> Any:
 
 
 def rows_tensor(batch: Any) -> tf.Tensor:
-    """How many examples a batch holds, int64, in a graph: the rows of its first part; 1 for what has no dimension."""
+    """The number of examples in a batch, as an int64 tensor: the rows of its first part; 1 if that is a scalar."""
     first = next((part for part in tf.nest.flatten(batch) if part is not None), None)
     if isinstance(first, tf.RaggedTensor):
         return first.nrows(out_type=tf.int64)
@@ -106,8 +106,7 @@ def rows_tensor(batch: Any) -> tf.Tensor:
 
 
 def count_rows(batch: Batch) -> int:
-    """How many examples a batch holds, over all replicas: the rows of its first part that is not None; 1 for what has
-    no dimension."""
+    """The number of examples in a batch, over all replicas: the rows of its first part but None; 1 for scalars."""
     of_replicas: list[tuple[Any, ...]] = [
         part.values if isinstance(part, tf.distribute.DistributedValues) else (part,) for part in tf.nest.flatten(batch)
     ]
@@ -116,7 +115,7 @@ def count_rows(batch: Batch) -> int:
 
 
 def skip_distributed(dataset: Any, position: Position, gang: collectives.Gang | None) -> Iterator[Batch]:
-    """A distributed dataset can't be told to skip: its batches are taken and dropped, by all processes `together`."""
+    """The rest of a distributed dataset. All processes of `gang` read its first batches and drop them."""
     iterator: Iterator[Batch] = iter(dataset)
     if position.examples is None:
         for _ in range(position.batch):
@@ -128,13 +127,13 @@ def skip_distributed(dataset: Any, position: Position, gang: collectives.Gang | 
         ahead -= rows if gang is None else gang.sum([rows])[0]
     if ahead < 0:
         raise ValueError(
-            f"{_UNCUTTABLE} of a distributed dataset: its batches have another size than when "
-            f"the checkpoint was written; give run.batches the tf.data.Dataset itself"
+            f"{_UNCUTTABLE} of a distributed dataset: the checkpoint was written with another batch size; give "
+            f"run.batches the tf.data.Dataset itself"
         )
     return iterator
 
 
 def explain_uncuttable(error: tf.errors.OpError) -> ValueError | None:
-    """The error of a batch that can't be cut, in plain words; None for any other."""
+    """The plain cause of an error about a batch that can't be cut; None for any other error."""
     _, found, rest = str(error.message).partition(_UNCUTTABLE)
     return ValueError(found + rest.partition("worker.Examples")[0] + "worker.Examples") if found else None

@@ -8,7 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from worker.data import collectives
-from worker.data.batches import Examples, as_batch_source, check_shared_by_rows
+from worker.data.batches import as_batch_source, check_shared_by_rows
+from worker.data.examples import Examples
 from worker.data.resume_dataset import is_none_spec, rows_tensor
 from worker.state.state_file import Position
 

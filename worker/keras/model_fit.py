@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from worker.data import collectives
-from worker.data.batches import Examples, as_batch_source
+from worker.data.batches import as_batch_source
+from worker.data.examples import Examples
 from worker.data.resume_dataset import explain_uncuttable
 from worker.keras.fit_data import (
     DISTRIBUTED_REFUSED,

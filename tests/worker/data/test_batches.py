@@ -341,7 +341,7 @@ def test_batch_that_can_not_be_cut_is_refused() -> None:
     (last,) = list(BatchReader(weighed(4), None, Position(0, 4, 8)).rest_of_epoch())
 
     assert last[0].numpy().tolist() == [8, 9, 10, 11]
-    with pytest.raises(ValueError, match=r"middle of a batch: 6 examples .* use a batch size of which"):
+    with pytest.raises(ValueError, match=r"middle of a batch: 6 examples .* use a batch size with which"):
         list(BatchReader(weighed(4), None, Position(0, 3, 6)).rest_of_epoch())
 
 

@@ -71,7 +71,7 @@ def test_files_of_each_process_go_on_with_as_many_processes(two_one_two: tuple[P
 
 
 def test_other_processes_can_not_go_on_amid_files_of_each_process(two_one_two: tuple[Path, str]) -> None:
-    assert two_one_two[1].startswith(f"{FIXED}: cannot go on in the middle of epoch 0 with 1 process: 2 shared it out")
+    assert two_one_two[1].startswith(f"{FIXED}: cannot resume in the middle of epoch 0 with 1 process: 2 began it")
 
 
 @pytest.mark.parametrize("policy", ["FILE", "OFF"])
