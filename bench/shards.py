@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import harness
-from supervisor.protocol.checkpoints.filling import PIECE_BYTES, NewFile, NewFolder
+from supervisor.protocol.checkpoints.new_folder import PIECE_BYTES, NewFile, NewFolder
 
 WRITERS = (1, 2, 4)
 QUIET_S = 1.0  # for the rate of the work beside, before each turn

@@ -41,7 +41,7 @@ from supervisor.host.service.single_instance import (
     refuse_shared_environment,
 )
 from supervisor.lifecycle import SIGNALS, DaemonLifecycle, notice_sources
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 gc.freeze()  # modules stay for good, so the garbage collector need not scan them again and again
 

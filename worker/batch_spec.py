@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.process.attempt import Attempt
 
 MAX_BYTES = 1 << 20

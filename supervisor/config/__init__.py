@@ -4,10 +4,9 @@ from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.load import load_config
-from supervisor.config.model import Config
-from supervisor.ini.find import find_config_file
+from supervisor.config.load import Config, load_config
 from supervisor.ini.problems import ConfigError, Problem
+from supervisor.ini.reader import find_config_file
 
 __all__ = [
     "Config",

@@ -9,17 +9,16 @@ from typing import TypeVar
 
 from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
-from supervisor.config.groups import build_groups
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
-from supervisor.config.model import Config
-from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_processes
+from supervisor.config.program import LISTENER_PRIORITY, ProcessGroup, ProgramContext, build_groups, build_processes
 from supervisor.config.schema.check import SectionReader, UnknownValue
+from supervisor.config.schema.section import SectionModel, internal, section_model
 from supervisor.config.schema.values import environment as parse_environment
-from supervisor.ini.expand import common_placeholders
+from supervisor.ini.placeholders import common_placeholders
 from supervisor.ini.problems import ConfigError, Location, Problem, nearest_word
-from supervisor.ini.source import IniKey, IniSection, IniText, read_ini
+from supervisor.ini.reader import IniKey, IniSection, IniText, read_ini
 
 _KINDS = {"supervisord", "unix_http_server", "inet_http_server", "supervisorctl", "include"}
 _NAMED = ("program", "group", "eventlistener")
@@ -28,6 +27,19 @@ STATE_DIR = ".stepkeeper"
 NO_OVERRIDES: Mapping[str, IniKey] = {}
 
 Server = TypeVar("Server", UnixServerConfig, InetServerConfig)
+
+
+@section_model
+class Config(SectionModel):
+    """The whole configuration. `programs` is in the order of start: by priority of the group, then of the program."""
+
+    path: Path = internal("The file it was read from.")
+    supervisord: SupervisordConfig = internal("Section [supervisord].")
+    unix_http_servers: tuple[UnixServerConfig, ...] = internal("Section [unix_http_server], and further ones.", ())
+    inet_http_servers: tuple[InetServerConfig, ...] = internal("Section [inet_http_server], and further ones.", ())
+    supervisorctl: CtlConfig = internal("Section [supervisorctl].", CtlConfig.build({}))
+    programs: dict[str, ProgramConfig] = internal("Every process of the sections [program:NAME], by name.", {})
+    warnings: tuple[Problem, ...] = internal("What is to be said of the file, though it can be used.", ())
 
 
 def load_config(path: Path, environment: Mapping[str, str], said: Mapping[str, IniKey] = NO_OVERRIDES) -> Config:

@@ -9,9 +9,9 @@ from pathlib import Path
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.load import check_config
 from supervisor.config.schema.values import FALSE, octal
-from supervisor.ini.expand import ExpansionError, common_placeholders, expand_placeholders, program_placeholders
+from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders, program_placeholders
 from supervisor.ini.problems import Location
-from supervisor.ini.source import IniKey, IniSection, read_ini
+from supervisor.ini.reader import IniKey, IniSection, read_ini
 
 
 class MigrationOutcome(StrEnum):

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from supervisor import __version__
-from supervisor.ini.find import find_config_file
 from supervisor.ini.problems import ConfigError, Location, Problem
-from supervisor.ini.source import IniKey
+from supervisor.ini.reader import IniKey, find_config_file
 
 COMMAND_LINE = Location(Path("command line"))
 

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,12 +10,12 @@ from supervisor.config import relations
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.listener import ListenerConfig
-from supervisor.config.keys.program import JOB_STARTRETRIES, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.schema.check import SectionReader
 from supervisor.config.schema.values import TRUE
 from supervisor.config.schema.values import environment as parse_environment
-from supervisor.ini.expand import program_placeholders
+from supervisor.ini.placeholders import program_placeholders
+from supervisor.ini.problems import nearest_word
 
 MAX_NAME_BYTES = 100  # it becomes part of file names, which end at 255
 RESERVED = ("all", "supervisord")
@@ -186,3 +186,32 @@ def _computed(
     if checked.texts.get("redirect_stderr", "").lower() in TRUE:
         computed["stderr_logfile"] = None
     return computed
+
+
+def build_groups(
+    sections: Mapping[str, SectionReader], programs: Iterable[str], known: Mapping[str, str]
+) -> dict[str, ProcessGroup]:
+    """The group of every program that is in one, by the program's name; complains about the rest."""
+    members: dict[str, ProcessGroup] = {}
+    programs = set(programs)
+    for name, checked in sections.items():
+        check_name(name, checked)
+        keys = set(GroupConfig.ini_keys())
+        checked.report_unknown_keys(keys, {})
+        checked.expand_values(keys, known)
+        group = checked.build_model(GroupConfig, {})
+        if name in programs and (group is None or name not in group.programs):
+            checked.add_problem(f"has the name of [program:{name}], which is a group of its own; choose another name")
+        for program in group.programs if group else ():
+            if program not in programs:
+                meant = nearest_word(program, programs)
+                hint = f"did you mean {meant!r}?" if meant else f"add a section [program:{program:.80}]"
+                checked.add_problem(
+                    f"programs names {program!r:.80}, which there is no section for; {hint}", "programs"
+                )
+            elif program in members:
+                text = f"programs names {program!r}, which is in [group:{members[program].name}] already"
+                checked.add_problem(f"{text}; take it out of one of them", "programs")
+            else:
+                members[program] = ProcessGroup(name, group.priority if group else None)
+    return members

@@ -9,8 +9,7 @@ from typing import Any
 from supervisor.config import supervisor_keys as foreign
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.listener import ListenerConfig
-from supervisor.config.keys.program import GroupConfig, ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.schema.section import KeyInfo, SectionModel, is_required
 

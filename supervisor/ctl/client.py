@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 CONNECT_TIMEOUT_S = 10.0  # a daemon that is alive accepts at once; a listen queue that is full clears sooner
 ANSWER_TIMEOUT_S = 60.0  # for what needs no waiting; a host that swaps heavily still answers within it

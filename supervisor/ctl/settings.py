@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from supervisor.ini.expand import ExpansionError, common_placeholders, expand_placeholders
-from supervisor.ini.find import candidates
+from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders
 from supervisor.ini.problems import ConfigError
-from supervisor.ini.source import IniSection, IniText, read_ini
+from supervisor.ini.reader import IniSection, IniText, candidates, read_ini
 
 DEFAULT_URL = "http://localhost:9001"  # Supervisor's
 

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, rollback, selection
+from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
+from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
 from supervisor.protocol.checkpoints.selection import Selection
 from supervisor.protocol.damage import RejectedCheckpoint
 
@@ -48,8 +49,8 @@ class CheckpointStore:
         return await self._run(directory, lambda: selection.select(directory, initial, avoid))
 
     async def roll_back(self, directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
-        """Quarantines the checkpoints of step `before` and later, if an older one is whole: see `rollback`."""
-        return await self._run(directory, lambda: rollback.roll_back(directory, before))
+        """Quarantines the checkpoints of step `before` and later, if an older one is whole."""
+        return await self._run(directory, lambda: selection.roll_back(directory, before))
 
     async def quarantine(self, directory: Path, reasons: Collection[tuple[str, str]]) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines those of the named checkpoints that exist, each with its reason. Raises OSError."""
@@ -80,14 +81,14 @@ class CheckpointStore:
 def _quarantine(directory: Path, reasons: Mapping[str, str]) -> tuple[RejectedCheckpoint, ...]:
     found = [name for name in selection.committed(directory) if str(name) in reasons]
     for name in found:
-        selection.quarantine(directory, name, reasons[str(name)])
+        move_to_quarantine(directory, name, reasons[str(name)])
     return tuple(RejectedCheckpoint(str(name), reasons[str(name)]) for name in found)
 
 
 def _listing(directory: Path, verify: bool) -> list[ListedCheckpoint]:
     committed = (_describe_committed(directory / str(name), name, verify) for name in selection.committed(directory))
     quarantine = directory / layout.QUARANTINE
-    quarantined = (_describe_quarantined(quarantine, each) for each in selection.quarantined(directory))
+    quarantined = (_describe_quarantined(quarantine, each) for each in list_quarantined(directory))
     return [*filter(None, committed), *filter(None, quarantined)]
 
 

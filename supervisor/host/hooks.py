@@ -19,7 +19,7 @@ from typing import IO
 import structlog
 
 from supervisor.host.processes.spawning import open_scratch_file
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 QUEUED = 100  # a command that takes all of its 30 s is then 50 minutes behind: whoever reads it has other trouble
 SHOWN_BYTES = 500  # of what a command that failed wrote to standard error

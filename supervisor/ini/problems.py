@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 SHOWN = 50  # problems in one message: enough for every real file, and a wrong file doesn't flood the terminal
 

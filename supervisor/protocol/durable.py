@@ -2,7 +2,7 @@
 
 The one place where bytes are written, synced and hashed. Order of a commit: write every file, the manifest last; sync
 each of them; sync the folder; rename it; sync its parent. Before the rename nothing exists; after the last sync it
-survives a power cut. `filling.py` does all of this for a folder whose files are written here.
+survives a power cut. `checkpoints/new_folder.py` does all of this for a folder whose files are written here.
 """
 
 import contextlib

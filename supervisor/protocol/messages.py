@@ -6,7 +6,7 @@ Every message carries the attempt it belongs to, so that words of a dead worker,
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 PROTOCOL = 1
 """Raised when an old reader would misunderstand a new writer. New fields and new types don't need that."""
@@ -260,3 +260,28 @@ TYPES: Mapping[str, type[Message]] = {
     "failed": Failed,
     "standing": WorkerStatus,
 }
+
+
+# --- exit status ------------------------------------------------------------------------------------------------
+
+
+class WorkerExit(IntEnum):
+    """Why a worker left; every other exit status is the user's own and counts as a crash.
+
+    Numbers follow sysexits.h where it has the meaning, and the shell's 128 + signal for a stop on request.
+    """
+
+    DONE = 0  # finished; only counts as success together with a `done` message
+    USER_ERROR = 1  # an exception left the training script (Python's own code for it)
+    CHECKPOINT_UNFIT = 65  # EX_DATAERR: whole, but it does not fit this program; an older one may
+    INCOMPLETE = 70  # EX_SOFTWARE: strict, and the checkpoints would not hold all that training uses
+    DIRECTORY_UNUSABLE = 73  # EX_CANTCREAT: checkpoint_dir can't be created or written
+    SAVE_FAILED = 74  # EX_IOERR: the last save of the run failed (disk full, I/O error)
+    LOCKED = 75  # EX_TEMPFAIL: another live worker holds the checkpoint directory
+    BAD_LAUNCH = 78  # EX_CONFIG: entry point missing, launch environment wrong
+    DIVERGED = 80  # past sysexits.h: training diverged, and the job is told not to train on
+    STOPPED = 143  # 128 + SIGTERM: told to stop; flushed what it could and left
+
+
+PERMANENT = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
+"""Codes after which the same start would fail the same way: a person has to change something first."""

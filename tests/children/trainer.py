@@ -24,7 +24,6 @@ from pathlib import Path
 from supervisor.protocol import durable, launch, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.codec import Decoder, encode
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.messages import (
     PROTOCOL,
     STANDBY,
@@ -46,6 +45,7 @@ from supervisor.protocol.messages import (
     Ready,
     Restored,
     Then,
+    WorkerExit,
     WorkerStatus,
 )
 

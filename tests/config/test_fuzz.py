@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from supervisor.config import Config, ConfigError, load_config
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
-from supervisor.config.keys.listener import ListenerConfig
-from supervisor.config.keys.program import ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from supervisor.config.load import NO_OVERRIDES
 from supervisor.config.migrate import MigrationOutcome, explain_migration
 from supervisor.config.options import COMMAND_LINE
-from supervisor.ini.source import IniKey
+from supervisor.ini.reader import IniKey
 from tests.fuzzing import cases
 
 KEYS = sorted(

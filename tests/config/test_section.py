@@ -8,6 +8,8 @@ import pytest
 
 from supervisor.config import ConfigError, load_config
 from supervisor.config.schema.section import (
+    FilePath,
+    Positive,
     SectionError,
     SectionModel,
     internal,
@@ -16,7 +18,6 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
-from supervisor.config.schema.types import FilePath, Positive
 
 
 @section_model

@@ -40,8 +40,7 @@ from supervisor.core.program.events import (
     WorkerUnfit,
 )
 from supervisor.core.program.facts import AutoRestart, Policy, State
-from supervisor.protocol.exit_codes import WorkerExit
-from supervisor.protocol.messages import Then
+from supervisor.protocol.messages import Then, WorkerExit
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
 PLAIN = Policy(name="web", is_job=False, startsecs=1, startretries=3, stopwaitsecs=10)

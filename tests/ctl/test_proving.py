@@ -9,8 +9,9 @@ import pytest
 
 from supervisor.ctl.main import main
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from tests.ctl.conftest import CTL
 from tests.places import BUNDLES
 
@@ -88,7 +89,7 @@ def test_what_was_set_aside_is_shown_and_not_held_against_the_rest(
 ) -> None:
     commit(tmp_path, 5)
     commit(tmp_path, 9)
-    selection.quarantine(tmp_path, layout.CheckpointName(9, 1), "a person said so")
+    move_to_quarantine(tmp_path, layout.CheckpointName(9, 1), "a person said so")
 
     assert verify(tmp_path) == 0
     assert "set aside: a person said so" in capsys.readouterr().out

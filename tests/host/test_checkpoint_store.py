@@ -9,8 +9,9 @@ import pytest
 
 from supervisor.host.checkpoint_store import CheckpointStore, ListedCheckpoint
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints import manifest
 from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.quarantine import move_to_quarantine
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
 from tests.host.conftest import PATIENCE_S
 
@@ -51,7 +52,7 @@ async def test_a_list_shows_the_committed_and_then_those_set_aside(tmp_path: Pat
     commit(tmp_path, 100)
     (commit(tmp_path, 200, attempt=2) / "ckpt.index").write_bytes(b"garbage")
     commit(tmp_path, 300, attempt=3)
-    selection.quarantine(tmp_path, layout.CheckpointName(300, 3), "a person said so")
+    move_to_quarantine(tmp_path, layout.CheckpointName(300, 3), "a person said so")
     (tmp_path / layout.QUARANTINE / "not ours").mkdir()
     reason = "ckpt.index is 7 bytes, its manifest says 100"
 

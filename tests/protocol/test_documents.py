@@ -7,9 +7,8 @@ from dataclasses import fields
 import pytest
 
 from supervisor.protocol import launch
-from supervisor.protocol.exit_codes import PERMANENT, WorkerExit
 from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import TYPES
+from supervisor.protocol.messages import PERMANENT, TYPES, WorkerExit
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "control-pipe.md").read_text()

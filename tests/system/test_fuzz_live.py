@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, event, given
 from hypothesis import strategies as st
 
 from supervisor.config.keys.daemon import SupervisordConfig
-from supervisor.config.keys.listener import ListenerConfig
-from supervisor.config.keys.program import ProcessesConfig, ProgramConfig
+from supervisor.config.keys.program import ListenerConfig, ProcessesConfig, ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
 from tests.fuzzing import cases
 from tests.system.both import UnixTransport

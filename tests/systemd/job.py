@@ -15,8 +15,18 @@ from pathlib import Path
 
 from supervisor.protocol import durable, launch, layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.exit_codes import WorkerExit
-from supervisor.protocol.messages import PROTOCOL, Committed, Done, Go, Hello, Phase, Progress, Restored, Then
+from supervisor.protocol.messages import (
+    PROTOCOL,
+    Committed,
+    Done,
+    Go,
+    Hello,
+    Phase,
+    Progress,
+    Restored,
+    Then,
+    WorkerExit,
+)
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "children"))
 from trainer import Pipes

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from supervisor.protocol.checkpoints.appending import PIECE_BYTES
-from supervisor.protocol.checkpoints.filling import NewFile, NewFolder
+from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES
+from supervisor.protocol.checkpoints.new_folder import NewFile, NewFolder
 from supervisor.protocol.tensorbundle import (
     crc32c,
     entry,

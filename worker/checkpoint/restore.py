@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.checkpoint.tensorflow_writer import COPIES
 from worker.devices.tpu import host_io_options
 from worker.saving.directory import Unfit

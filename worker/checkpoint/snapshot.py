@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from worker.checkpoint import bundle_writer
 from worker.checkpoint.bundle_writer import BufferPool

@@ -14,8 +14,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from worker.checkpoint import snapshot

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.data import collectives
 from worker.data.examples import Examples
 from worker.data.resume_dataset import (

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.data.resume_dataset import Batch
 from worker.state.state_file import Position
 

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops.distribute import compute_batch_size  # as strategies ask for it
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.data import collectives
 from worker.state.state_file import Position
 

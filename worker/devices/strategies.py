@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from supervisor.protocol.launch import STRATEGIES, Launch
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.devices import conditions, tensorflow_conditions, tpu
 from worker.process import local_processes
 from worker.process.reporting import print_message

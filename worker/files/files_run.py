@@ -14,9 +14,8 @@ import numpy as np
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import parse_interval
-from supervisor.protocol.messages import Done, Restored
+from supervisor.protocol.messages import Done, Restored, WorkerExit
 from worker.devices import conditions
 from worker.files.files_writer import FORMAT, CapturedFiles, Copying, Files, FilesBoundary, FilesWriter
 from worker.process.reporting import describe_error

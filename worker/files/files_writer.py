@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import describe_error, print_message
 from worker.saving.commit import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from supervisor.protocol.exit_codes import WorkerExit
+from supervisor.protocol.messages import WorkerExit
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.keras.fit_data import ExampleCounter
 from worker.keras.state import FitState

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from supervisor import __version__
 from supervisor.protocol import codec, layout
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Control
 from supervisor.protocol.messages import (
     PROTOCOL,
@@ -39,6 +38,7 @@ from supervisor.protocol.messages import (
     Restored,
     SaveFailed,
     Then,
+    WorkerExit,
     WorkerStatus,
 )
 from worker.process.reporting import encode_within_limit, print_message

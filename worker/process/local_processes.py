@@ -19,9 +19,8 @@ import time
 from typing import NoReturn
 
 from supervisor.protocol import codec, launch
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Launch, Member
-from supervisor.protocol.messages import Failed, FromWorker, Progress
+from supervisor.protocol.messages import Failed, FromWorker, Progress, WorkerExit
 from worker.process.attempt import Attempt
 from worker.process.reporting import encode_within_limit, print_message
 

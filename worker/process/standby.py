@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import NoReturn, get_args
 
 from supervisor.protocol import launch
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import DaemonIdentity
-from supervisor.protocol.messages import STANDBY, Ready
+from supervisor.protocol.messages import STANDBY, Ready, WorkerExit
 from worker.process.attempt import Attempt
 
 WARM, HOT = get_args(launch.Standby)

@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import NoReturn
 
 from supervisor.protocol import launch
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import LaunchError
-from supervisor.protocol.wording import counted
+from supervisor.protocol.messages import WorkerExit
+from supervisor.protocol.plurals import counted
 from worker.process import standby
 from worker.process.attempt import DRAIN_TIMEOUT_S, Attempt
 from worker.process.control_pipe import WorkerChannel

@@ -10,11 +10,10 @@ from typing import Any, NoReturn, Self
 
 import tensorflow as tf
 
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import ON_NAN, parse_interval
 from supervisor.protocol.layout import SKIPPED
-from supervisor.protocol.messages import Done, Exported
-from supervisor.protocol.wording import counted
+from supervisor.protocol.messages import Done, Exported, WorkerExit
+from supervisor.protocol.plurals import counted
 from worker.checkpoint.tensorflow_writer import StepBoundary
 from worker.data import collectives
 from worker.data.batches import BatchReader

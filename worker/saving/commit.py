@@ -10,8 +10,8 @@ from pathlib import Path
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, retention, selection
-from supervisor.protocol.checkpoints.filling import NewFolder
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import print_message

@@ -10,7 +10,7 @@ from typing import Protocol
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import selection
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
-from supervisor.protocol.exit_codes import WorkerExit
+from supervisor.protocol.messages import WorkerExit
 from worker.process.attempt import Attempt
 
 

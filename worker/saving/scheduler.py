@@ -5,8 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, Protocol, TypeVar
 
-from supervisor.protocol.exit_codes import WorkerExit
-from supervisor.protocol.messages import Committed, SaveFailed
+from supervisor.protocol.messages import Committed, SaveFailed, WorkerExit
 from worker.process.attempt import Attempt, DeliberateExit
 from worker.saving.cadence import Cadence, StepPace
 from worker.saving.commit import SaveError

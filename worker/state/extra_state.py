@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state  # Keras has no public way to its global generator
 from keras.src.random import seed_generator
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.state import random_generators
 
 OwnGenerator = Any

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 import xxhash
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.state.random_generators import read_generator, write_generator
 
 LIBRARIES = frozenset({"tensorflow", "keras", "numpy", "worker", "supervisor"}) | sys.stdlib_module_names

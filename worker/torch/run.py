@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from worker.devices import conditions
 from worker.files.files_run import FilesRun, NotFinite, Unfit
 from worker.process.reporting import describe_error

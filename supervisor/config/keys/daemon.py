@@ -5,13 +5,6 @@ from typing import Annotated, Literal
 from supervisor.config.keys.hooks import HookKeys
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
-    internal,
-    key,
-    parsed_by,
-    required,
-    section_model,
-)
-from supervisor.config.schema.types import (
     LOG_BACKUPS,
     LOG_MAXBYTES,
     Boolean,
@@ -26,6 +19,11 @@ from supervisor.config.schema.types import (
     Timeout,
     User,
     Variables,
+    internal,
+    key,
+    parsed_by,
+    required,
+    section_model,
 )
 
 

@@ -6,18 +6,16 @@ from typing import Annotated, Literal
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
     INTERPRETER,
-    SectionModel,
-    key,
-    parsed_by,
-    required,
-    section_model,
-)
-from supervisor.config.schema.types import (
     Boolean,
     FilePath,
     Positive,
     Seconds,
+    SectionModel,
     Timeout,
+    key,
+    parsed_by,
+    required,
+    section_model,
 )
 from supervisor.protocol.checkpoints.retention import CHECKPOINT_KEEP
 from supervisor.protocol.launch import CHECKPOINT_INTERVAL_MAX, CHECKPOINT_INTERVAL_MIN, Interval, OnNan, Strategy

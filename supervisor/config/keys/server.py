@@ -4,13 +4,15 @@ from typing import Annotated
 
 from supervisor.config.schema import values
 from supervisor.config.schema.section import (
+    FilePath,
+    Mode,
+    Password,
     SectionModel,
     key,
     parsed_by,
     required,
     section_model,
 )
-from supervisor.config.schema.types import FilePath, Mode, Password
 
 HOW_PASSWORDS_ARE_WRITTEN = (
     "The password, best as `supervisord --hash-password` prints it (salted scrypt); Supervisor's `{SHA}HEX` and clear "

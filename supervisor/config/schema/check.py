@@ -7,9 +7,9 @@ from typing import Any, TypeVar, cast
 
 from supervisor.config.schema.section import SectionError, SectionModel
 from supervisor.config.supervisor_keys import Unsupported
-from supervisor.ini.expand import ExpansionError, expand_placeholders
+from supervisor.ini.placeholders import ExpansionError, expand_placeholders
 from supervisor.ini.problems import SHOWN, Location, Problem, nearest_word
-from supervisor.ini.source import IniSection as Written
+from supervisor.ini.reader import IniSection as Written
 
 Model = TypeVar("Model", bound=SectionModel)
 

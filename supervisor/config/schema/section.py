@@ -7,9 +7,10 @@ and what such a library keeps in memory for its own would be a fifth of the daem
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
 
 from supervisor.config.schema import values
+from supervisor.config.schema.secret import Secret
 
 KeyProblem = tuple[str, str]
 """A key, and what is wrong with it: a text that begins with its name."""
@@ -205,3 +206,27 @@ def _interpreter(text: str, folder: Path) -> str:
 PATH = ValueParser(_path)
 OPTIONAL_PATH = ValueParser(_optional_path)
 INTERPRETER = ValueParser(_interpreter)
+
+# --- what the value of a key may be: types that read themselves from the text of the file -------------------------
+
+Boolean = Annotated[bool, parsed_by(values.boolean)]
+Bytes = Annotated[int, parsed_by(values.size_bytes)]
+Count = Annotated[int, parsed_by(lambda text: values.whole(text, 0))]
+Positive = Annotated[int, parsed_by(lambda text: values.whole(text, 1))]
+Mode = Annotated[int, parsed_by(values.octal)]
+Priority = Annotated[int, parsed_by(lambda text: values.whole(text, -1_000_000))]
+Limit = Annotated[int, parsed_by(lambda text: values.whole(text, 0, values.MAX_LIMIT))]
+CountLimit = Annotated[int, parsed_by(lambda text: values.limit(text, is_size=False))]
+PositiveBytes = Annotated[int, parsed_by(values.positive_size)]
+SizeLimit = Annotated[int, parsed_by(lambda text: values.limit(text, is_size=True))]
+Seconds = Annotated[float, parsed_by(values.seconds)]
+Cores = Annotated[float, parsed_by(values.cores)]
+Timeout = Annotated[float, parsed_by(values.timeout)]
+Variables = Annotated[dict[str, str], parsed_by(values.environment)]
+User = Annotated[str, parsed_by(values.user)]
+FilePath = Annotated[Path, PATH]
+LogPath = Annotated[Path | None, OPTIONAL_PATH]
+Password = Annotated[Secret, parsed_by(Secret)]
+
+LOG_MAXBYTES = 50 << 20
+LOG_BACKUPS = 10

@@ -13,8 +13,7 @@ from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
 from supervisor.core.program.facts import AutoRestart, ProgramFacts, State
 from supervisor.core.program.outlook import is_going
-from supervisor.protocol.exit_codes import WorkerExit
-from supervisor.protocol.messages import Then
+from supervisor.protocol.messages import Then, WorkerExit
 
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)

@@ -6,7 +6,7 @@ from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, one_name
 from supervisor.ctl.actions.listing import call_for_program
 from supervisor.ctl.terminal import ExitStatus, Terminal
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 MEANS = {
     "training": "steps never done before",

@@ -11,7 +11,7 @@ from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.naming import select_programs
 from supervisor.ctl.terminal import SCHEMA, ExitStatus, Terminal
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
 START = "start"

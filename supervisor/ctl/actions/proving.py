@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, UsageError
 from supervisor.ctl.terminal import ExitStatus, Terminal
-from supervisor.protocol.checkpoints.proving import VerifiedCheckpoint, verify_all
+from supervisor.protocol.checkpoints.verification import VerifiedCheckpoint, verify_all
 
 
 def checkpoints_at(terminal: Terminal, arguments: Arguments) -> ExitStatus:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from supervisor.host.ledger.schema import decodable_errors, is_damage, is_passing
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
 GATHER_S = 0.01  # what happens together is written together: a commit costs more than what is in it

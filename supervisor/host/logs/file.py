@@ -6,7 +6,7 @@ import stat
 import time
 from pathlib import Path
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 CHECK_EVERY_S = 1.0  # how long output may still go to a file that somebody moved or deleted
 RETRY_EVERY_S = 1.0  # after an error: a bad disk can take long over each refusal

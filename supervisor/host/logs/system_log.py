@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.messages import CapturePipe
 from supervisor.host.logs.syslog import DatagramSocket
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 LINE_BYTES = 8192  # rsyslog's default; a longer one is cut into several
 HELD_BYTES = 1024 * 1024  # for a log daemon that is away, as for a disk that hangs

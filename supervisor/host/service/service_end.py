@@ -23,7 +23,7 @@ import psutil
 
 from supervisor.host.processes import leftovers, marks, tree
 from supervisor.host.service.systemd import SystemdNotifier
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 CRASH_PAUSE_S = 1.0
 """How long the successor of a crashed daemon waits, lest one that can't start be tried without end at full speed. Not

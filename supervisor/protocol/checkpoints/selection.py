@@ -5,12 +5,10 @@ pointer is never read: a damaged pointer must not hide good checkpoints.
 """
 
 import contextlib
-import errno
-import itertools
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +16,11 @@ from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import foreign, manifest
 from supervisor.protocol.checkpoints.foreign import ForeignCheckpoint
 from supervisor.protocol.checkpoints.manifest import Manifest, ManifestError
+from supervisor.protocol.checkpoints.quarantine import list_quarantined, move_to_quarantine
 from supervisor.protocol.damage import RejectedCheckpoint
 from supervisor.protocol.layout import CheckpointName
 
 MAX_STATE_BYTES = 64 << 20  # as its reader in the worker allows
-REASON_FILE = "WHY.txt"
 BEGIN_AGAIN = f"move {layout.QUARANTINE}/ away to begin again at step 0"
 
 
@@ -104,7 +102,10 @@ def select(directory: Path, initial: Path | None = None, avoid: Collection[str] 
             refused.append(RejectedCheckpoint(str(name), _set_aside(directory, name, str(error))))
         else:
             return Selection(directory / str(name), proven, tuple(refused))
-    set_aside = [*refused, *(each for each in quarantined(directory) if each.name not in {r.name for r in refused})]
+    set_aside = [
+        *refused,
+        *(each for each in list_quarantined(directory) if each.name not in {r.name for r in refused}),
+    ]
     if set_aside:
         raise NoValidCheckpoint(directory, tuple(set_aside))
     return _begin(directory, foreign.inside(directory)) if initial is None else _begin_from(initial)
@@ -140,90 +141,28 @@ def _begin_from(initial: Path) -> Selection:
     raise NoValidCheckpoint(initial, why, "set initial_checkpoint to one that is whole, or take the line out")
 
 
+def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
+    """Puts the checkpoints of step `before` and later into quarantine, and says which.
+
+    Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing.
+    Raises OSError if the directory can't be read or changed.
+    """
+    names = committed(directory)
+    if not any(_is_whole(directory / str(name)) for name in names if name.step < before):
+        return ()
+    reason = f"given up: training diverged at about step {before}, and this is not from before that"
+    given_up = [name for name in names if name.step >= before]
+    for name in given_up:
+        move_to_quarantine(directory, name, reason)
+    return tuple(RejectedCheckpoint(str(name), reason) for name in given_up)
+
+
 def _set_aside(directory: Path, name: CheckpointName, reason: str) -> str:
     try:
-        quarantine(directory, name, reason)
+        move_to_quarantine(directory, name, reason)
     except OSError as error:
         return f"{reason} (could not be set aside: {error.strerror})"
     return reason
-
-
-def quarantine(directory: Path, name: CheckpointName, reason: str) -> Path:
-    """Moves a bad checkpoint where nothing will choose it and nothing deletes it, and leaves the reason beside it.
-
-    Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
-    somebody else, so no symbolic link in it is followed and what is made there is given to the folder's owner.
-    """
-    with _folder(directory) as home:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(layout.QUARANTINE, dir_fd=home)
-        with _folder(layout.QUARANTINE, home) as aside:
-            _give_to_owner_of(home, aside)
-            moved = _move(str(name), home, aside)
-            os.fsync(aside)
-            os.fsync(home)
-            with contextlib.suppress(OSError), _folder(moved, aside) as bad:  # the disk may be full; the log has it too
-                _leave_reason(bad, reason)
-    return directory / layout.QUARANTINE / moved
-
-
-@contextlib.contextmanager
-def _folder(path: Path | str, inside: int | None = None) -> Iterator[int]:
-    """A descriptor of a folder; with `inside`, of one that really lies there."""
-    link = 0 if inside is None else os.O_NOFOLLOW
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=inside)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _move(name: str, home: int, aside: int) -> str:
-    """Moves a folder to the first name that is free; says which."""
-    for target in itertools.chain([name], (f"{name}.{count}" for count in itertools.count(2))):
-        try:
-            os.rename(name, target, src_dir_fd=home, dst_dir_fd=aside)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
-        else:
-            return target
-    raise AssertionError("there is always a higher number")
-
-
-def _leave_reason(folder: int, reason: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(REASON_FILE, dir_fd=folder)
-    file = os.open(REASON_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    try:
-        os.write(file, f"{reason}\n".encode("utf-8", "replace"))
-        _give_to_owner_of(folder, file)
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def _give_to_owner_of(folder: int, descriptor: int) -> None:
-    if os.geteuid() == 0:
-        owner = os.fstat(folder)
-        os.fchown(descriptor, owner.st_uid, owner.st_gid)
-
-
-def quarantined(directory: Path) -> list[RejectedCheckpoint]:
-    """What lies in quarantine, newest first, with the reason it was put there."""
-    try:
-        names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return [RejectedCheckpoint(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
-
-
-def _reason(folder: Path) -> str:
-    try:
-        text = durable.read_file(folder / REASON_FILE, 1000).decode(errors="replace").strip()
-    except OSError:
-        text = ""
-    return text or "set aside, reason not recorded"
 
 
 def highest_attempt(directory: Path) -> int:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from supervisor.core.program.facts import State
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from supervisor.runner.program.runner import Runner
 
 JOBS_SHOWN = 4  # what fits a terminal's line

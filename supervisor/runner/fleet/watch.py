@@ -12,7 +12,7 @@ from supervisor.core.program import events as fact
 from supervisor.core.program.facts import State
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.resources import usage
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from supervisor.runner.attempt.launching import command_beside
 from supervisor.runner.program.runner import Runner
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from supervisor.config.keys.listener import ListenerConfig
+from supervisor.config.keys.program import ListenerConfig
 from supervisor.core.listeners import occurrences
 from supervisor.core.listeners import pool as listeners
 from supervisor.core.listeners.occurrences import Occurrence
 from supervisor.core.listeners.pool import Listener, Pool, Standing
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 from supervisor.runner.listeners.event_log import EventLog
 
 LOG_EVERY_S = 10.0  # how often the log says that events are dropped, while they are

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.checkpoints.rollback import roll_back
+from supervisor.protocol.checkpoints.quarantine import list_quarantined
+from supervisor.protocol.checkpoints.selection import roll_back
 
 
 def make(directory: Path, step: int) -> str:
@@ -26,7 +27,7 @@ def test_what_is_not_from_before_is_never_chosen_again(tmp_path: Path):
 
     assert [each.name for each in given_up] == [newest, newer]
     assert selection.select(tmp_path).path == tmp_path / old
-    assert "diverged" in selection.quarantined(tmp_path)[0].reason
+    assert "diverged" in list_quarantined(tmp_path)[0].reason
 
 
 def test_nothing_is_given_up_where_nothing_older_is_whole(tmp_path: Path):

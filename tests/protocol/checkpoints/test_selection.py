@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection as checkpoints
+from supervisor.protocol.checkpoints.quarantine import REASON_FILE, list_quarantined, move_to_quarantine
 from supervisor.protocol.checkpoints.selection import NoValidCheckpoint, Selection
 from supervisor.protocol.layout import CheckpointName
 
@@ -75,7 +76,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_chosen(
     assert [each.name for each in chosen.refused] == [damaged.name]
     assert reason in chosen.refused[0].reason
     assert not damaged.exists()
-    assert checkpoints.quarantined(tmp_path) == list(chosen.refused)
+    assert list_quarantined(tmp_path) == list(chosen.refused)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -216,7 +217,7 @@ def test_a_quarantine_that_leads_elsewhere_is_not_followed(checkpoint: Commit, t
     (tmp_path / layout.QUARANTINE).symlink_to(elsewhere)
 
     with pytest.raises(OSError, match=r"quarantine"):
-        checkpoints.quarantine(tmp_path, CheckpointName(100, 1), "bad")
+        move_to_quarantine(tmp_path, CheckpointName(100, 1), "bad")
 
     assert damaged.is_dir()
     assert os.listdir(elsewhere) == []
@@ -224,12 +225,10 @@ def test_a_quarantine_that_leads_elsewhere_is_not_followed(checkpoint: Commit, t
 
 def test_a_second_one_of_the_same_name_is_kept_beside_the_first(checkpoint: Commit, tmp_path: Path) -> None:
     for reason in ("first", "second", "third"):
-        (checkpoint(100) / checkpoints.REASON_FILE).write_text(
-            "of an earlier quarantine, before somebody moved it back"
-        )
-        checkpoints.quarantine(tmp_path, CheckpointName(100, 1), reason)
+        (checkpoint(100) / REASON_FILE).write_text("of an earlier quarantine, before somebody moved it back")
+        move_to_quarantine(tmp_path, CheckpointName(100, 1), reason)
 
-    found = {each.name: each.reason for each in checkpoints.quarantined(tmp_path)}
+    found = {each.name: each.reason for each in list_quarantined(tmp_path)}
 
     assert found == {
         "step-0000000100.a1": "first",
@@ -244,9 +243,9 @@ def test_what_root_sets_aside_stays_the_jobs_users(checkpoint: Commit, tmp_path:
     for path in (tmp_path, damaged):
         os.chown(path, 12345, 12346)
 
-    moved = checkpoints.quarantine(tmp_path, CheckpointName(100, 1), "bad")
+    moved = move_to_quarantine(tmp_path, CheckpointName(100, 1), "bad")
 
-    for path in (tmp_path / layout.QUARANTINE, moved, moved / checkpoints.REASON_FILE):
+    for path in (tmp_path / layout.QUARANTINE, moved, moved / REASON_FILE):
         assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12346)
 
 
@@ -283,7 +282,7 @@ def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, t
     assert checkpoints.highest_attempt(tmp_path) == 5
     for _ in range(2):
         checkpoint(100, attempt=7)
-        checkpoints.quarantine(tmp_path, CheckpointName(100, 7), "bad")
+        move_to_quarantine(tmp_path, CheckpointName(100, 7), "bad")
     shutil.rmtree(tmp_path / layout.QUARANTINE / "step-0000000100.a7")
     assert checkpoints.highest_attempt(tmp_path) == 7
 

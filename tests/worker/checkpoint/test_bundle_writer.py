@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from supervisor.protocol import durable
-from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.tensorbundle import verify
 from worker.checkpoint import bundle_writer
 from worker.checkpoint.bundle_writer import ROOM_BYTES, BufferPool

@@ -15,6 +15,7 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
+from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.launch import Launch
 from supervisor.protocol.messages import Failed, Go, Restored
 from tests.worker import training
@@ -75,7 +76,7 @@ def test_damaged_newest_is_set_aside_and_the_one_before_restored(
         step, epoch_batches = run.step, sum(1 for _ in run.batches(training.data()) if not run.step_done())
 
     assert (step, epoch_batches) == (3, 3)
-    assert [refused.name for refused in selection.quarantined(directory)] == ["step-0000000006.a1"]
+    assert [refused.name for refused in list_quarantined(directory)] == ["step-0000000006.a1"]
     assert (directory / "step-0000000006.a2").is_dir()
 
 

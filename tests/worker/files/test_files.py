@@ -16,6 +16,7 @@ import pytest
 
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
+from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Go, Progress, Restored, SaveFailed, Then
 from tests.worker.daemon_end import DaemonEnd
@@ -210,7 +211,7 @@ def test_damaged_newest_is_set_aside(tmp_path: Path) -> None:
         run.total_steps = run.step
 
     assert begun_at == 2
-    assert [each.name for each in selection.quarantined(tmp_path)] == ["step-0000000004.a1"]
+    assert [each.name for each in list_quarantined(tmp_path)] == ["step-0000000004.a1"]
 
 
 @pytest.mark.parametrize("restored", ["theirs", "prefix"])

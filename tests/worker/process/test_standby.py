@@ -11,9 +11,8 @@ import pytest
 
 from supervisor.host.processes.process_status import read_start_time
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Control, DaemonIdentity, Launch, without_launch_variables
-from supervisor.protocol.messages import STANDBY, Done, Failed, Go, Hello, Promote, Ready, Restored
+from supervisor.protocol.messages import STANDBY, Done, Failed, Go, Hello, Promote, Ready, Restored, WorkerExit
 from tests.places import ROOT
 from tests.worker.daemon_end import DaemonEnd
 from worker.process import standby

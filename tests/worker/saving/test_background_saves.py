@@ -14,7 +14,7 @@ import tensorflow as tf
 import worker
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from supervisor.protocol.launch import Interval, Launch
 from supervisor.protocol.messages import Committed, Done, Failed, Flush, Flushing, Go, SaveFailed, Then
 from tests.worker import training

@@ -8,9 +8,8 @@ import pytest
 
 import worker
 from supervisor.protocol.checkpoints import selection
-from supervisor.protocol.exit_codes import WorkerExit
 from supervisor.protocol.launch import Interval, Launch
-from supervisor.protocol.messages import Failed, Go
+from supervisor.protocol.messages import Failed, Go, WorkerExit
 from tests.worker import training
 from tests.worker.daemon_end import DaemonEnd
 

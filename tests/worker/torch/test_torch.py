@@ -16,6 +16,7 @@ from bench import peer
 from supervisor.protocol import durable, layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import Manifest
+from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.launch import Launch, without_launch_variables
 from tests.worker.run.test_multiworker import CHILDREN, ROOT, read_until
 
@@ -68,7 +69,7 @@ def test_killed_at_random_steps_it_ends_with_the_same_bits(start: Start, tmp_pat
 
     assert disturbed == undisturbed, f"killed at {lost_at}"
     assert undisturbed.endswith("False")  # TensorFlow was never imported
-    assert [each.name for each in selection.quarantined(tmp_path / "b")] == [str(newest)]
+    assert [each.name for each in list_quarantined(tmp_path / "b")] == [str(newest)]
 
 
 def test_sigterm_saves_and_leaves_with_143(start: Start, tmp_path: Path) -> None:

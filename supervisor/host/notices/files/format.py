@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, RawNotice
 from supervisor.host.notices.parsing import ParseError, document, line, members, rfc3339, stamp, word
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 VERSION = 1
 SUFFIX = ".json"

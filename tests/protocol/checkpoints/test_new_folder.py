@@ -11,15 +11,17 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as some
 
 from supervisor.protocol import durable
-from supervisor.protocol.checkpoints import filling
-from supervisor.protocol.checkpoints.filling import NewFolder
+from supervisor.protocol.checkpoints import new_folder
+from supervisor.protocol.checkpoints.new_folder import NewFolder
 from tests.fuzzing import cases
 from tests.reading import descriptors
 
 
 @cases(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    sizes=some.lists(some.sampled_from([0, 1, 700, filling.SMALL_BYTES - 1, filling.SMALL_BYTES, 5 << 20]), max_size=6)
+    sizes=some.lists(
+        some.sampled_from([0, 1, 700, new_folder.SMALL_BYTES - 1, new_folder.SMALL_BYTES, 5 << 20]), max_size=6
+    )
 )
 def test_the_hash_taken_while_writing_is_that_of_the_file(sizes: list[int], tmp_path: Path) -> None:
     parts = [bytes([number + 1]) * size for number, size in enumerate(sizes)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import xxhash
 
 from supervisor.protocol import durable
-from supervisor.protocol.checkpoints.appending import PIECE_BYTES, Cached, Direct
+from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES, Cached, Direct
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.protocol.wording import counted
+from supervisor.protocol.plurals import counted
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,15 @@ import glob
 import os
 import re
 import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from supervisor.ini.expand import ExpansionError, common_placeholders, expand_placeholders
+from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders
 from supervisor.ini.problems import ConfigError, Location, Problem
 
+FILE_NAME = "supervisord.conf"
 MAX_FILE_BYTES = 1 << 20  # a thousand programs fit; whatever is larger is some other file
 MAX_FILES = 1000  # included ones; a pattern that matches more was a mistake
 
@@ -205,3 +207,27 @@ def _matches(entry: IniKey, source: IniText, environment: Mapping[str, str]) -> 
         source.problems.append(Problem(entry.location, text))
         return []
     return found
+
+
+def find_config_file() -> Path:
+    """The first configuration file there is in the usual places. Raises ConfigError, naming them all."""
+    places = candidates()
+    for place in places:
+        if place.is_file():
+            return place
+    listed = ", ".join(map(str, places))
+    text = f"cannot find a configuration file; looked for {listed}; name yours with -c FILE"
+    raise ConfigError([Problem(Location(Path(FILE_NAME)), text)])
+
+
+def candidates() -> list[Path]:
+    """Supervisor's search order: beside the program's environment, here, then /etc."""
+    beside = Path(sys.argv[0]).resolve().parent.parent
+    return [
+        beside / "etc" / FILE_NAME,
+        beside / FILE_NAME,
+        Path(FILE_NAME),
+        Path("etc") / FILE_NAME,
+        Path("/etc") / FILE_NAME,
+        Path("/etc/supervisor") / FILE_NAME,
+    ]

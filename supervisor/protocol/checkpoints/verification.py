@@ -6,6 +6,7 @@ from pathlib import Path
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import foreign, manifest, selection
 from supervisor.protocol.checkpoints.manifest import ManifestError
+from supervisor.protocol.checkpoints.quarantine import list_quarantined
 from supervisor.protocol.damage import BundleError, Damage
 from supervisor.protocol.tensorbundle import verify
 
@@ -37,7 +38,7 @@ def verify_all(place: Path) -> list[VerifiedCheckpoint]:
     if layout.parse_name(place.name) is not None and place.is_dir():
         return [_ours(place)]
     ours = [_ours(place / str(name)) for name in selection.committed(place)] if place.is_dir() else []
-    aside = [_set_aside(each.name, each.reason) for each in selection.quarantined(place)]
+    aside = [_set_aside(each.name, each.reason) for each in list_quarantined(place)]
     return [*ours, *map(_other, foreign.at(place)), *aside]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.ini.problems import ConfigError
-from supervisor.ini.source import MAX_FILE_BYTES, IniText, parse_ini, read_ini
+from supervisor.ini.reader import MAX_FILE_BYTES, IniText, parse_ini, read_ini
 from tests.fuzzing import cases
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as some
 
-from supervisor.protocol.checkpoints import appending
-from supervisor.protocol.checkpoints.appending import BLOCK_BYTES, PIECE_BYTES, Direct
+from supervisor.protocol.checkpoints import direct_write
+from supervisor.protocol.checkpoints.direct_write import BLOCK_BYTES, PIECE_BYTES, Direct
 from tests.fuzzing import cases
 
 Write = Callable[[int, memoryview, int], int]
@@ -98,9 +98,9 @@ def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypa
         return PWRITE(descriptor, blocks, at)
 
     monkeypatch.setattr(os, "pwrite", write)
-    monkeypatch.setattr(appending, "_made_direct", lambda descriptor: True)
+    monkeypatch.setattr(direct_write, "_made_direct", lambda descriptor: True)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    appending._set_direct(descriptor, True)
+    direct_write._set_direct(descriptor, True)
     direct = Direct(descriptor)
     direct.put(given)
     direct.end()
@@ -111,7 +111,7 @@ def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypa
 
 
 def test_where_there_is_no_such_way_the_cache_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(appending, "_made_direct", lambda descriptor: False)
+    monkeypatch.setattr(direct_write, "_made_direct", lambda descriptor: False)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     direct = Direct(descriptor)
     direct.put(memoryview(b"x" * (PIECE_BYTES + 10)))

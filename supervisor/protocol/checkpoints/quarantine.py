@@ -1,0 +1,92 @@
+"""Checkpoints that were set aside because they are damaged or given up: moved, listed, never deleted."""
+
+import contextlib
+import errno
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from supervisor.protocol import durable, layout
+from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.protocol.layout import CheckpointName
+
+REASON_FILE = "WHY.txt"
+
+
+def move_to_quarantine(directory: Path, name: CheckpointName, reason: str) -> Path:
+    """Moves a bad checkpoint where nothing will choose it and nothing deletes it, and leaves the reason beside it.
+
+    Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
+    somebody else, so no symbolic link in it is followed and what is made there is given to the folder's owner.
+    """
+    with _folder(directory) as home:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(layout.QUARANTINE, dir_fd=home)
+        with _folder(layout.QUARANTINE, home) as aside:
+            _give_to_owner_of(home, aside)
+            moved = _move(str(name), home, aside)
+            os.fsync(aside)
+            os.fsync(home)
+            with contextlib.suppress(OSError), _folder(moved, aside) as bad:  # the disk may be full; the log has it too
+                _leave_reason(bad, reason)
+    return directory / layout.QUARANTINE / moved
+
+
+@contextlib.contextmanager
+def _folder(path: Path | str, inside: int | None = None) -> Iterator[int]:
+    """A descriptor of a folder; with `inside`, of one that really lies there."""
+    link = 0 if inside is None else os.O_NOFOLLOW
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | link, dir_fd=inside)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _move(name: str, home: int, aside: int) -> str:
+    """Moves a folder to the first name that is free; says which."""
+    for target in itertools.chain([name], (f"{name}.{count}" for count in itertools.count(2))):
+        try:
+            os.rename(name, target, src_dir_fd=home, dst_dir_fd=aside)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        else:
+            return target
+    raise AssertionError("there is always a higher number")
+
+
+def _leave_reason(folder: int, reason: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(REASON_FILE, dir_fd=folder)
+    file = os.open(REASON_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+    try:
+        os.write(file, f"{reason}\n".encode("utf-8", "replace"))
+        _give_to_owner_of(folder, file)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _give_to_owner_of(folder: int, descriptor: int) -> None:
+    if os.geteuid() == 0:
+        owner = os.fstat(folder)
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+
+
+def list_quarantined(directory: Path) -> list[RejectedCheckpoint]:
+    """What lies in quarantine, newest first, with the reason it was put there."""
+    try:
+        names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [RejectedCheckpoint(name, _reason(directory / layout.QUARANTINE / name)) for name in names]
+
+
+def _reason(folder: Path) -> str:
+    try:
+        text = durable.read_file(folder / REASON_FILE, 1000).decode(errors="replace").strip()
+    except OSError:
+        text = ""
+    return text or "set aside, reason not recorded"
