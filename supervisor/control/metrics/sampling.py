@@ -122,8 +122,8 @@ def _notices(dispatcher: NoticeDispatcher, now: float) -> NoticesSample:
 
 
 def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
-    counters = runner.executor.counters
-    counters.on_state_change(runner.state, time.monotonic())
+    counters, goodput = runner.executor.counters, runner.executor.goodput
+    goodput.count_state(runner.state, time.monotonic())
     alive = runner.state in ALIVE
     return ProgramSample(
         name=runner.name,
@@ -135,8 +135,8 @@ def _program(runner: Runner, flush_expected_s: float | None) -> ProgramSample:
         attempts=counters.attempts,
         ended={**{str(cause): 0 for cause in BUDGETED}, **counters.ended_by_cause},
         restarts_left={str(cause): runner.restarts_left(cause) for cause in BUDGETED},
-        spent_s=dict(counters.state_s),
-        goodput_s={str(spent): span_s for spent, span_s in runner.executor.goodput.total_s().items()},
+        spent_s=dict(goodput.state_s),
+        goodput_s={str(spent): span_s for spent, span_s in goodput.total_s().items()},
         job=_job(runner, flush_expected_s),
     )
 

@@ -1,5 +1,6 @@
 """The live side of an attempt, and the three ways to get one: a new process, a standby, one of an earlier daemon's."""
 
+import asyncio
 import contextlib
 import os
 import time
@@ -15,7 +16,7 @@ from supervisor.config import ProgramConfig
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.pipes.listener_pipes import ListenerPipes
 from supervisor.host.pipes.notify import NotifyMessage
-from supervisor.host.processes import marks, tree
+from supervisor.host.processes import marks, stacks, tree
 from supervisor.host.processes.process import Process, adopt
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
@@ -23,6 +24,7 @@ from supervisor.host.resources.cgroup import Cgroup
 from supervisor.host.resources.oom_kills import OomWatch
 from supervisor.protocol import layout, messages
 from supervisor.protocol.launch import Control
+from supervisor.protocol.layout import STACKS_SIGNAL
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.launching import launch_of
 from supervisor.runner.attempt.program_io import ProgramIO
@@ -73,6 +75,21 @@ class LiveAttempt:
             self.cgroup.remove()
         self.process.kill_session()
         tree.kill_all(marks.processes_of_attempt(self.mark))
+
+    async def save_stacks(self, pipes: Path, dumps: Path, limit_s: float, why: str) -> Path:
+        """Writes what the worker's threads are doing into a file below `dumps`, within about half of `limit_s`.
+
+        The other half is for the process to die of SIGABRT. Raises OSError, TimeoutError.
+        """
+
+        def work() -> Path:
+            text = stacks.collect_stacks(self.process.pid, pipes, request_stacks, limit_s / 2, why)
+            return stacks.store_dump(dumps, self.number, text)
+
+        def request_stacks() -> bool:
+            return self.process.send_signal(STACKS_SIGNAL, group=False)
+
+        return await asyncio.wait_for(asyncio.to_thread(work), limit_s / 2 + 1.0)
 
     def detach(self) -> None:
         """Leaves it, as it is, to the next daemon."""

@@ -16,7 +16,9 @@ from structlog.typing import FilteringBoundLogger
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import describe_exit
 from supervisor.core.program import standby as core
-from supervisor.core.program.facts import ProgramFacts
+from supervisor.core.program.effects import Effect
+from supervisor.core.program.events import Event
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.standby import Kind
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks, priority, tree
@@ -29,6 +31,7 @@ from supervisor.protocol.launch import Control, DaemonIdentity
 from supervisor.runner.attempt.launching import launch_of, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.starting import open_control_pipes, open_output_pipes, start_process
+from supervisor.runner.records.observers import ProgramObserver
 
 OOM_SCORE = 900  # the kernel is to take what has done nothing yet before anything that has
 ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain users every tenth of a second
@@ -45,7 +48,7 @@ class StandbyProcess:
     error: str | None = None
 
 
-class StandbyHolder:
+class StandbyHolder(ProgramObserver):
     """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: what it would be told."""
 
     def __init__(
@@ -96,8 +99,8 @@ class StandbyHolder:
             "reason": now_is.reason,
         }
 
-    def on_job_facts(self, facts: ProgramFacts) -> None:
-        """Where the job stands now. What it needs no more is killed when this returns."""
+    def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
+        """A standby that the job no longer needs is killed when this returns."""
         self._handle_event(core.Stood(core.need_of(facts)))
 
     def promote(self, attempt: int, microbatches: int) -> StandbyProcess | None:

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 from supervisor.config import ProgramConfig
 from supervisor.host.ledger.ledger import READ_WAIT_S
-from supervisor.runner.listeners.once import Once
 from supervisor.runner.program.runner import Runner
 
 STALL_LIMIT_S = READ_WAIT_S + 1.0  # a slow disk keeps the order; one that hangs holds up its own jobs only
@@ -46,8 +45,8 @@ class StartTurn:
 
     def __init__(self, progress: _Progress) -> None:
         self._progress = progress
-        self._is_ready = Once()
-        self._may_go = Once()
+        self._is_ready = asyncio.Event()
+        self._may_go = asyncio.Event()
 
     async def wait_turn(self) -> None:
         """Returns when all before it have had their turn; at once if it gave its own up."""

@@ -1,5 +1,6 @@
 """What happened lately, in memory: every watcher reads it from where it stands, so that none can hold the daemon up."""
 
+import asyncio
 import itertools
 import secrets
 import time
@@ -8,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from supervisor.core.listeners.occurrences import Fact, Occurrence
-from supervisor.runner.listeners.once import Once
 
 KEPT = 10_000  # some 5 MB; a watcher that is away for longer is told how many it missed
 MAX_BYTES = 16 << 20  # of what clients sent (REMOTE_COMMUNICATION), which may be a megabyte each
@@ -36,7 +36,7 @@ class EventLog:
         self._entries: deque[LoggedEvent] = deque()
         self._bytes = 0
         self._serial = 0
-        self._more = Once()
+        self._more = asyncio.Event()
         self.is_closed = False
         """Whether no more will come."""
 
@@ -59,7 +59,7 @@ class EventLog:
         while len(self._entries) > KEPT or (self._bytes > MAX_BYTES and len(self._entries) > 1):
             self._bytes -= _size(self._entries.popleft())
         self._more.set()
-        self._more = Once()
+        self._more = asyncio.Event()
         return entry
 
     def read_from(self, serial: int, most: int) -> list[LoggedEvent]:

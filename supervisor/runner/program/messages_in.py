@@ -1,38 +1,41 @@
-"""What a worker's message means: the event it is for the core, and what of it is written down."""
+"""Worker messages: the event that each is for the core, and what goes into the ledger and the log."""
 
 import time
 from collections.abc import Iterable
 
 from structlog.typing import FilteringBoundLogger
 
+from supervisor.config import ProgramConfig
 from supervisor.core.failures.silences import section_of
-from supervisor.core.program import events as fact
+from supervisor.core.program import events
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol import messages
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.records.observers import ProgramObserver
 
 
-def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact.Event | None:
-    """The event for the core, or None where a message decides nothing.
+def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> events.Event | None:
+    """The event for the core; None if nothing is to be decided.
 
-    `answered`: flushes whose end was heard; a worker may say that while it puts together where it stands.
+    `answered`: ids of flushes that are over; one may end while the worker composes its status.
     """
     match message:
         case messages.Restored(attempt, step):
-            return fact.TrainingRestored(attempt, step)
+            return events.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):
-            return fact.StepsDone(attempt, step, message.step_s, section_of(message.section), message.saving_s)
+            return events.StepsDone(attempt, step, message.step_s, section_of(message.section), message.saving_s)
         case messages.Committed():
-            return fact.CheckpointCommitted(message.attempt, message.step, message.flushes)
+            return events.CheckpointCommitted(message.attempt, message.step, message.flushes)
         case messages.SaveFailed():
-            return fact.SaveFailed(message.attempt, message.error, message.flushes)
+            return events.SaveFailed(message.attempt, message.error, message.flushes)
         case messages.Done(attempt):
-            return fact.DoneSaid(attempt)
+            return events.DoneSaid(attempt)
         case messages.Failed():
-            return fact.FailureSaid(
+            return events.FailureSaid(
                 message.attempt, message.error, message.step, message.out_of_memory, message.go_back
             )
         case messages.WorkerStatus():
-            return fact.WorkerIdentified(
+            return events.WorkerIdentified(
                 message.attempt,
                 message.phase,
                 step=message.step,
@@ -45,8 +48,26 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> fact
             return None
 
 
-def record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
-    """Writes to the ledger and the log what a person will want to know later."""
+class MessageRecorder(ProgramObserver):
+    """Writes to the ledger and the log what people will want to know later."""
+
+    __slots__ = ("_config", "_log", "_services")
+
+    def __init__(self, config: ProgramConfig, services: Services, log: FilteringBoundLogger) -> None:
+        self._config = config
+        self._services = services
+        self._log = log
+
+    def on_message(self, message: messages.FromWorker, now: float) -> None:
+        if isinstance(message, messages.Committed) and self._config.job is not None:
+            directory = self._config.job.checkpoint_dir
+            self._services.save_durations.record_save(
+                self._config.name, message.attempt, directory, message.save_s, now
+            )
+        _record_message(message, self._config.name, self._services.ledger, self._log)
+
+
+def _record_message(message: messages.FromWorker, program: str, ledger: Ledger, log: FilteringBoundLogger) -> None:
     attempt = message.attempt
     match message:
         case messages.Hello():

@@ -1,41 +1,67 @@
-"""What one program's runner knows from the ledger and the disk, and writes there for a later daemon."""
+"""What outlives the daemon of one program: restored from the ledger and the disk, and saved when it changes."""
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from supervisor.config import ProgramConfig
 from supervisor.core.failures.cadence import Reliability
 from supervisor.core.failures.restart import MAX_MICROBATCHES
 from supervisor.core.failures.silences import Section
 from supervisor.core.job import Job
+from supervisor.core.program.effects import Effect
+from supervisor.core.program.events import Event, StepsDone
+from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.core.program.memory import Memory, memory_of
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.runner.attempt.launching import config_digest
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.executor import EffectExecutor
+from supervisor.runner.records.observers import ProgramObserver
 
 SLOW_DISK_S = 5.0  # how long a start waits for a checkpoint directory's listing before it trusts the ledger alone
 
 
-class PersistedStateStore:
-    """Between a program's job, its acts, and what outlives both. What can't be read is as if it had never been."""
+class PersistedStateStore(ProgramObserver):
+    """Restores and saves one program's facts. What can't be read counts as never recorded.
 
-    __slots__ = ("_config", "_executor", "_has_restored", "_job", "_last_saved", "_services")
+    `is_adopted`: whether it is settled which attempt of an earlier daemon goes on; nothing is saved before.
+    """
 
-    def __init__(self, config: ProgramConfig, services: Services, job: Job, executor: EffectExecutor) -> None:
+    __slots__ = (
+        "_config",
+        "_executor",
+        "_has_news",
+        "_has_restored",
+        "_is_adopted",
+        "_job",
+        "_last_saved",
+        "_services",
+    )
+
+    def __init__(
+        self,
+        config: ProgramConfig,
+        services: Services,
+        job: Job,
+        executor: EffectExecutor,
+        is_adopted: Callable[[], bool],
+    ) -> None:
         self._config = config
         self._services = services
         self._job = job
         self._executor = executor
+        self._is_adopted = is_adopted
         self._has_restored = False
+        self._has_news = False  # something happened besides steps, which change nothing that could not wait
         self._last_saved: tuple[Memory, tuple[OomKillCounter, ...]] | None = None
 
     async def restore(self, last_attempt: int) -> bool:
-        """Sees to it that no attempt's number is used twice, neither one of the ledger's nor one on the disk, and that
-        a job goes on with all that was learned of it. Whether that was under the same configuration.
+        """Before a start: restores the facts, and skips the attempt numbers that the ledger or the disk has.
 
-        A checkpoint directory that does not answer is not waited for.
+        Returns whether the facts were recorded under the present configuration. A checkpoint directory that does not
+        answer within SLOW_DISK_S is ignored.
         """
         goes_on, job = False, self._config.job
         self._job.skip_attempts(last_attempt)
@@ -50,8 +76,17 @@ class PersistedStateStore:
                 self._job.skip_attempts(await asyncio.wait_for(listing, SLOW_DISK_S))
         return goes_on
 
-    def save_if_changed(self, now: float) -> None:
-        """Into the ledger with what was learned, once it is another than what is there."""
+    def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
+        self._has_news = self._has_news or (event is not None and not isinstance(event, StepsDone))
+
+    def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
+        if not (self._has_news or facts.state is not before):
+            return
+        self._has_news = False
+        if self._is_adopted():
+            self._save_if_changed(now)
+
+    def _save_if_changed(self, now: float) -> None:
         if self._config.job is None:
             return
         memory, counters = memory_of(self._job.facts, now), self._executor.oom_counters
@@ -60,7 +95,7 @@ class PersistedStateStore:
             self._services.ledger.job_states.store(self._config.name, memory, config_digest(self._config), counters)
 
     async def _restore_reliability(self) -> None:
-        """Of failures and silences; without the ledger, what was seen since this start holds."""
+        """How often attempts fail, and the silences that the hang limit is learned from."""
         ledger, name = self._services.ledger, self._config.name
         with contextlib.suppress(LedgerError):
             reliability = Reliability()
@@ -72,7 +107,7 @@ class PersistedStateStore:
             self._job.facts.hang_detector.recall(known)
 
     async def _restore_facts(self) -> bool:
-        """What an earlier daemon had learned of failures; with another configuration they may be over."""
+        """What an earlier daemon learned from failures; returns whether the configuration is still the same."""
         if self._last_saved is not None or self._has_restored:
             return False
         self._has_restored = True
@@ -86,14 +121,14 @@ class PersistedStateStore:
         return False
 
     async def _restore_account(self, last_attempt: int) -> None:
-        """The account that an earlier daemon kept of this job."""
+        """The job's goodput account as an earlier daemon saved it."""
         kept = None
         with contextlib.suppress(LedgerError):
             kept = await asyncio.to_thread(self._services.ledger.accounts.load_last, self._config.name)
         self._executor.goodput.open_account(kept, last_attempt)
 
     async def _restore_microbatches(self) -> None:
-        """Into how many parts the last attempt divided its batches; twice as many if that was not enough."""
+        """Into how many parts the next attempt divides its batches: twice as many if the last ran out of memory."""
         with contextlib.suppress(LedgerError):
             last = await asyncio.to_thread(self._services.ledger.next_microbatches, self._config.name)
             self._job.facts.microbatches = min(last, MAX_MICROBATCHES)

@@ -5,6 +5,7 @@ log files) is done elsewhere and comes back as an event.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
@@ -16,8 +17,7 @@ from supervisor.config import ProgramConfig
 from supervisor.core.failures.restart import Cause, retries
 from supervisor.core.job import Job
 from supervisor.core.listeners.wire_states import WireState, wire_state
-from supervisor.core.program import events as fact
-from supervisor.core.program.effects import Effect, Spawn
+from supervisor.core.program import effects, events
 from supervisor.core.program.facts import (
     ALIVE,
     PendingFlush,
@@ -32,12 +32,12 @@ from supervisor.runner.attempt.adopting import LeftoverWorker, reconstruct_end
 from supervisor.runner.attempt.launching import config_digest, policy_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.listeners.hub import ListenerStatus
-from supervisor.runner.listeners.once import Once
 from supervisor.runner.program.executor import EffectExecutor
 from supervisor.runner.program.hooks import HookNotifier
 from supervisor.runner.program.persisted_state import PersistedStateStore
 from supervisor.runner.program.publishing import EventPublisher
-from supervisor.runner.records.timeline import TOLD_WITH_ERROR, Timeline, describe
+from supervisor.runner.records.observers import ObserverList
+from supervisor.runner.records.timeline import SHOWN_WITH_ERROR, Timeline, describe_event
 
 Found = TypeVar("Found")
 
@@ -47,9 +47,9 @@ class Runner:
 
     def __init__(self, config: ProgramConfig, services: Services) -> None:
         self.config = config
-        self.startable = Once()
+        self.startable = asyncio.Event()
         """Set once nothing of an earlier daemon stands in the way of a start."""
-        self.adoption_settled = Once()
+        self.adoption_settled = asyncio.Event()
         """Set once a worker of an earlier daemon, if there is one, is taken over."""
         self.timeline = Timeline()
         self.waits_for: str | None = None
@@ -61,19 +61,22 @@ class Runner:
         self.on_change: Callable[[], None] = lambda: None
         """Called after every change of state."""
         self._handed_over = False
-        self._has_news = False  # something happened besides steps, which teach nothing that could not wait
         self._log = structlog.get_logger().bind(program=config.name)
-        self.executor = EffectExecutor(config, services, self.post, self._log)
+        self._job = Job(policy_of(config, services.notice_grace))
+        self._services = services
+        self._observers = ObserverList(self._log_internal_error)
+        self._observers.add([self.timeline])
+        self.executor = EffectExecutor(config, services, self.post, self._observers, self._log)
         if self.executor.standby is not None:
             self.executor.standby.on_change = self._wake_waiters
-        self._services = services
-        self._hooks = HookNotifier(config, services.hook_commands, services.hooks)
-        self.executor.on_checkpoint_refused = self._on_checkpoint_refused
-        self._job = Job(policy_of(config, services.notice_grace))
-        self._persisted_state = PersistedStateStore(config, services, self._job, self.executor)
-        self._publisher = EventPublisher(config, services.listeners)
-        self._mailbox: list[fact.Event] = []  # a deque is 760 bytes, and more than a few are never in it
-        self._draining = False
+        self._publisher = EventPublisher(config, services.listeners, lambda: self.wire_state, lambda: self.executor.pid)
+        self._persisted_state = PersistedStateStore(
+            config, services, self._job, self.executor, self.adoption_settled.is_set
+        )
+        hooks = HookNotifier(config, self._job, services.hook_commands, services.hooks)
+        self._observers.add([self._publisher, self._persisted_state, hooks])
+        self._mailbox: deque[events.Event] = deque()
+        self._is_draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = 0.0
         self._waiters: list[asyncio.Future[None]] = []
@@ -155,8 +158,8 @@ class Runner:
 
     def flush_answer(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
-        if flush_id in self.executor.flush_answers:
-            return self.executor.flush_answers[flush_id]
+        if flush_id in self.executor.requests.flush_answers:
+            return self.executor.requests.flush_answers[flush_id]
         if self.flush is not None and self.flush.id == flush_id:
             return None
         return messages.SaveFailed(self.attempt, 0, f"no checkpoint came; the program is {self.state} now", (flush_id,))
@@ -170,7 +173,7 @@ class Runner:
     def start(self) -> None:
         """Nothing stands in the way any more."""
         goes_on, self.is_resuming = self.is_resuming, False
-        self.post(fact.StartRequested(goes_on))
+        self.post(events.StartRequested(goes_on))
 
     def set_wanted(self, wanted: bool) -> None:
         """What an earlier daemon, or the configuration, wants of it; a stop before the start withdraws it."""
@@ -185,7 +188,7 @@ class Runner:
         self.executor.goodput.on_adopted(found.attempt, found.age_s)
         digest = marks.read_configuration_digest(found.pid)
         outdated = digest is not None and digest != config_digest(self.config)
-        self.post(fact.AttemptFound(found.attempt, found.age_s, outdated, self.executor.was_ready))
+        self.post(events.AttemptFound(found.attempt, found.age_s, outdated, self.executor.was_ready))
         return True
 
     async def record_lost_attempt(
@@ -203,7 +206,7 @@ class Runner:
         if lost.error is None and not lost.done and not host_left and attempt == self.attempt:
             lost = replace(lost, oom=await asyncio.to_thread(oom_evidence, self.executor.oom_counters))
         for message in words:
-            self.executor.training.on_message(message)
+            self.executor.training.on_message(message, self._loop.time())
         self.executor.goodput.on_worker_lost(self.wanted, lost.committed_step, lived_s_ago)
         if lost.committed_step is not None:
             services.ledger.attempt_progressed(self.name, attempt, lost.committed_step)
@@ -228,29 +231,29 @@ class Runner:
         """It is held back for what `words` say; who watches it looks again."""
         self.waits_for = words
         self._job.hold_back(True)
-        self._guarded(self._publish_change, None)
+        self._observers.on_decision(None, self.state, [], self._job.facts)
         self._wake_waiters()
 
     async def retire(self, reason: str, host_leaves: bool = False) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.startable.wait()
-        self.post(fact.Closed(reason, host_leaves))
+        self.post(events.Closed(reason, host_leaves))
         await self.wait_until(lambda: True if self._is_gone() else None)
 
     def _is_gone(self) -> bool:
         return self.state not in ALIVE and self.state is not State.BACKOFF and not self.executor.standby_pids
 
-    def post(self, event: fact.Event) -> None:
+    def post(self, event: events.Event) -> None:
         """Something happened. Events are handled in the order they came in, each to its end."""
         if self._handed_over:
             return
-        if isinstance(event, fact.StartRequested | fact.StopRequested | fact.Closed):
+        if isinstance(event, events.StartRequested | events.StopRequested | events.Closed):
             self.waits_for = None
             self._job.hold_back(False)
-        if isinstance(event, fact.StartRequested):
+        if isinstance(event, events.StartRequested):
             self.was_done = False
         self._mailbox.append(event)
-        if not self._draining:
+        if not self._is_draining:
             self._drain()
 
     async def wait_until(self, look: Callable[[], Found | None]) -> Found:
@@ -266,110 +269,64 @@ class Runner:
 
     # --- events in ----------------------------------------------------------------------------------------------------
 
-    def _drain(self) -> None:
-        self._run_then_drain(lambda: None)
-
     def _on_timer(self) -> None:
         self._timer = None
-        self._has_news = True
-        self._run_then_drain(
-            lambda: self._handle_event(fact.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
-        )
+        self._drain(expired=True)
 
-    def _run_then_drain(self, first: Callable[[], None]) -> None:
-        """Does `first`, then handles the mailbox until it is empty, then sets the timer and wakes who watches."""
+    def _drain(self, expired: bool = False) -> None:
+        """Handles the deadline if it `expired`, then the mailbox until it is empty; then sets the timer."""
         before = self.state
-        self._draining = True
+        self._is_draining = True
         try:
-            first()
+            if expired:
+                self._handle_event(events.DeadlinePassed(), partial(self._job.expire, due_at=self._due_at))
             while self._mailbox:
-                event = self._mailbox.pop(0)
-                self._has_news = self._has_news or not isinstance(event, fact.StepsDone)
+                event = self._mailbox.popleft()
                 self._handle_event(event, partial(self._job.handle, event))
-                self._guarded(self._hooks.on_event, event, self._job.facts)
         finally:
-            self._draining = False
+            self._is_draining = False
             self._arm_timer()
-        self._guarded(self._on_settled, before)
+        self._observers.on_settled(before, self._job.facts, self._loop.time())
+        if self.state is not before:
+            self._log_state(before)
+            self.on_change()
         self._wake_waiters()
 
-    def _wake_waiters(self) -> None:
-        for change in self._waiters:
-            if not change.done():
-                change.set_result(None)
-
-    def _handle_event(self, event: fact.Event, decide: Callable[[float], list[Effect]]) -> None:
-        """Has the core decide and does it; after an error of our own, what `core.recovery` says."""
-        was, now = self.state, self._loop.time()
-        happened: fact.Event | str = event
+    def _handle_event(self, event: events.Event, decide: Callable[[float], list[effects.Effect]]) -> None:
+        """Has the core decide, and executes its effects; after an internal error, those of `core.error_recovery`."""
+        before, now = self.state, self._loop.time()
+        happened: events.Event | str = event
         try:
-            effects = decide(now)
+            decided = decide(now)
         except Exception as error:  # noqa: BLE001 - a defect in a cell must not end the supervision of all programs
-            happened = f"internal error on {describe(event)}: {error!r}"
-            self._log_internal_error(happened)
-            effects = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
-        facts = self._job.facts
-        self.timeline.add(happened, was, facts.state, facts.attempt, effects, facts.reason)
-        if self.executor.standby is not None:
-            self._guarded(
-                self.executor.standby.on_job_facts, facts
-            )  # first: where the job ends, its standby ends before it
-        self._guarded(self._publish_change, event)
-        self._execute_effects(effects)
-
-    def _publish_change(self, event: fact.Event | None) -> None:
-        """Tells listeners and watchers, if they see a difference."""
-        self._publisher.on_change(event, self._job.facts, self.wire_state, self.executor.pid)
-
-    def on_output(self, output: ProgramOutput) -> None:
-        """Its process printed something that event listeners are to hear."""
-        self._guarded(self._publisher.on_output, output)
-
-    def _on_checkpoint_refused(self, checkpoint: str, why: str) -> None:
-        self._hooks.on_checkpoint_refused(checkpoint, why, self._job.facts)
-
-    def _log_internal_error(self, what: str) -> None:
-        """Into the log, with what led to it; inside an `except`."""
-        self._log.exception(
-            "internal.failed", on=what, story=[str(each) for each in self.timeline.last_entries(TOLD_WITH_ERROR)]
-        )
-
-    def _execute_effects(self, effects: list[Effect]) -> None:
-        for effect in effects:
-            self._guarded(self._on_effect, effect)
+            happened = f"internal error on {describe_event(event)}: {error!r}"
+            self._log_internal_error(happened, error)
+            decided = self._job.recover(event, f"{happened}; please report it with the daemon's log", now)
+        self._observers.on_decision(happened, before, decided, self._job.facts)
+        for effect in decided:
+            self._observers.on_effect(effect, now)
             try:
                 self.executor.execute(effect)
-            except Exception as error:  # noqa: BLE001 - an act that fails must not keep the deadline from being set
-                self._log_internal_error(describe(effect))
-                if isinstance(effect, Spawn) and self.executor.pid is None:
-                    self.post(fact.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
+            except Exception as error:  # noqa: BLE001 - an effect that fails must not keep the timer from being set
+                self._log_internal_error(describe_event(effect), error)
+                if isinstance(effect, effects.Spawn) and self.executor.pid is None:
+                    self.post(events.SpawnFailed(effect.attempt, f"internal error: {error!r}", permanent=False))
 
-    def _on_effect(self, effect: Effect) -> None:
-        self.executor.counters.on_effect(effect, self._loop.time())
-        self.executor.goodput.on_effect(effect, self._loop.time())
-        self._hooks.on_effect(effect, self._job.facts)
+    def on_output(self, output: ProgramOutput) -> None:
+        """The program printed something that event listeners are to get."""
+        self._publisher.on_output(output)
 
-    def _on_settled(self, before: State) -> None:
-        self.executor.goodput.on_settled(self._job.facts, self._loop.time())
-        if self._has_news or self.state is not before:
-            self._has_news = False
-            if self.adoption_settled.is_set():
-                self._persisted_state.save_if_changed(self._loop.time())
-        if self.state is not before:
-            self.executor.counters.on_state_change(before, self._loop.time())
-            self._log_state(before)
-            self._hooks.on_state_change(before, self._job.facts)
-            self.on_change()
+    def _log_internal_error(self, on: str, error: BaseException) -> None:
+        timeline = [str(each) for each in self.timeline.last_entries(SHOWN_WITH_ERROR)]
+        self._log.error("internal.failed", on=on, story=timeline, exc_info=error)
 
-    def _guarded(self, count: Callable[..., None], *arguments: object) -> None:
-        """Counts or tells something; supervision does not depend on that."""
-        try:
-            count(*arguments)
-        except Exception:  # noqa: BLE001 - as above
-            self._log_internal_error(f"{count.__name__}{arguments}")
+    def _wake_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _arm_timer(self) -> None:
-        """One timer for the state's one deadline. A deadline that moved away is met by a timer that fires too early."""
+        """One timer for the state's one deadline. If that moved later, the timer fires early and is set anew."""
         deadline_at = self._job.deadline()
         if self._timer is not None and (deadline_at is None or deadline_at < self._timer.when()):
             self._timer.cancel()
@@ -380,6 +337,6 @@ class Runner:
 
     def _log_state(self, before: State) -> None:
         state, facts = self.state, self._job.facts
-        tell = self._log.error if state is State.FAILED else self._log.info
+        log = self._log.error if state is State.FAILED else self._log.info
         up = {"startsecs": self.config.startsecs} if (before, state) == (State.STARTING, State.RUNNING) else {}
-        tell("program.changed", state=str(state), was=str(before), attempt=facts.attempt, reason=facts.reason, **up)
+        log("program.changed", state=str(state), was=str(before), attempt=facts.attempt, reason=facts.reason, **up)

@@ -1,9 +1,9 @@
-"""Keeps a job's account: what happens goes into it, and it goes into the ledger, seldom enough to cost nothing."""
+"""Records what a program's time went into: seconds by state, and for a job its goodput account, kept in the ledger."""
 
 import time
 from collections.abc import Mapping
 
-from supervisor.core.program import effects as order
+from supervisor.core.program import effects
 from supervisor.core.program.accounting import (
     STEPPING,
     Account,
@@ -14,97 +14,128 @@ from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.accounts import StoredAccount
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol import messages
+from supervisor.runner.records.observers import ProgramObserver
 
-KEEP_EVERY_S = 10.0  # a daemon that is killed loses track of no more; one row a job, so no load
+SAVE_EVERY_S = 10.0  # a daemon that is killed loses no more of the account than that; one row a job is no load
+
+_METRIC_STATES = {
+    State.STARTING: "starting",
+    State.ADOPTING: "starting",
+    State.RUNNING: "running",
+    State.FLUSHING: "flushing",
+    State.STOPPING: "stopping",
+    State.KILLING: "stopping",
+    State.BACKOFF: "backoff",
+}
+"""The states as /metrics has them; a program in any other state is down."""
 
 
-class GoodputRecorder:
-    """The account of one job. Monotonic seconds."""
+class GoodputRecorder(ProgramObserver):
+    """What the time of one program went into. Times are monotonic seconds.
 
-    __slots__ = ("_account", "_adopting", "_kept_as", "_kept_at", "_ledger", "_program", "_silent")
+    Every program has `state_s`. A job has an account besides (`core/program/accounting.py`), opened once the ledger was
+    read; it is saved there when the category changes, and at least every SAVE_EVERY_S.
+    """
 
-    def __init__(self, program: str, ledger: Ledger) -> None:
+    __slots__ = (
+        "_account",
+        "_is_adopting",
+        "_is_silent",
+        "_ledger",
+        "_program",
+        "_saved_as",
+        "_saved_at",
+        "_state_since",
+        "state_s",
+    )
+
+    def __init__(self, program: str, ledger: Ledger, now: float) -> None:
+        self.state_s: dict[str, float] = {}
+        """Seconds since the daemon took the program over, by state as /metrics has them."""
+        self._state_since = now
         self._program = program
         self._ledger = ledger
         self._account: Account | None = None
-        self._kept_at = 0.0
-        self._kept_as: tuple[int, Spent] | None = None
-        self._adopting = False
-        self._silent = False  # adopted, and not heard of: perhaps a zombie
+        self._saved_at = 0.0
+        self._saved_as: tuple[int, Spent] | None = None
+        self._is_adopting = False
+        self._is_silent = False  # adopted and not heard from yet: it may be a zombie
 
     def open_account(self, kept: StoredAccount | None, last_attempt: int) -> None:
-        """Goes on where an earlier daemon left off; nothing is booked before. Later calls do nothing."""
+        """Opens the account where an earlier daemon left it. Until then nothing is recorded; later calls do nothing."""
         if self._account is None:
             now = time.monotonic()
             since = now if kept is None else now - kept.ago_s
             self._account = Account(since, Standing(last_attempt) if kept is None else kept.standing)
 
     def on_adopted(self, attempt: int, age_s: float) -> None:
-        """The worker of an earlier daemon lives: what it did meanwhile, it will say."""
+        """The worker of an earlier daemon is alive; its messages will tell what it did meanwhile."""
         account = self._account
         if account is not None:
-            self._adopting = self._silent = True
+            self._is_adopting = self._is_silent = True
             if account.attempt != attempt:
                 account.begun(attempt, time.monotonic() - age_s)
 
-    def on_worker_lost(self, wanted: bool, step: int | None, lived_for_s: float | None) -> None:
-        """No worker was found. It made `step`, as far as its checkpoints tell, and lived until so many seconds ago."""
+    def on_worker_lost(self, wanted: bool, step: int | None, alive_ago_s: float | None) -> None:
+        """No worker was found. By its checkpoints it reached `step` and was alive `alive_ago_s` seconds ago."""
         if self._account is not None:
-            self._account.found_dead(wanted, step, None if lived_for_s is None else time.monotonic() - lived_for_s)
+            self._account.found_dead(wanted, step, None if alive_ago_s is None else time.monotonic() - alive_ago_s)
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    def on_effect(self, effect: effects.Effect, now: float) -> None:
 
-    def on_effect(self, effect: order.Effect, now: float) -> None:
-        """The core gave an order."""
         account = self._account
         if account is None:
             return
         match effect:
-            case order.RecordEnd() if self._silent:
-                self._silent = False
+            case effects.RecordEnd() if self._is_silent:
+                self._is_silent = False
                 account.found_dead(True, None, None)
-            case order.Spawn():
+            case effects.Spawn():
                 account.ended(now)
                 self._save(now)
                 account.begun(effect.attempt, now)
                 self._save(now)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
-        """The worker said something."""
         account = self._account
         if account is None:
             return
-        self._silent = self._silent and isinstance(message, messages.Done | messages.Failed)
+        self._is_silent = self._is_silent and isinstance(message, messages.Done | messages.Failed)
         match message:
             case messages.Restored():
-                account.restored(message.step, message.restore_s, now, self._adopting)
+                account.restored(message.step, message.restore_s, now, self._is_adopting)
             case messages.Progress():
                 account.progressed(message.step, now, message.step_s, message.data_s)
             case messages.Committed() if message.ago_s is None:
                 account.committed(message.stall_s)
 
-    def on_settled(self, facts: ProgramFacts, now: float) -> None:
-        """Where the program stands, after anything that may have changed it."""
+    def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
+        if facts.state is not before:
+            self.count_state(before, now)
         account = self._account
         if account is None:
             return
-        self._adopting = facts.state is State.ADOPTING
+        self._is_adopting = facts.state is State.ADOPTING
         account.stood(facts, now)
-        standing_as = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as
-        if standing_as != self._kept_as or now - self._kept_at >= KEEP_EVERY_S:
+        category = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as
+        if category != self._saved_as or now - self._saved_at >= SAVE_EVERY_S:
             self._save(now)
 
-    # --- what comes of it ---------------------------------------------------------------------------------------------
+    def count_state(self, state: State, now: float) -> None:
+        """Counts the seconds since the last call as spent in `state`."""
+        name = _METRIC_STATES.get(state, "down")
+        self.state_s[name] = self.state_s.get(name, 0.0) + now - self._state_since
+        self._state_since = now
 
     def total_s(self) -> Mapping[Spent, float]:
-        """Seconds since the daemon took it up; each only grows."""
+        """Seconds by category since the daemon took the job over; each only grows. Empty if there is no account."""
         if self._account is None:
             return {}
         self._account.passed(time.monotonic())
         return self._account.total_s
 
     def save(self) -> tuple[Spent, float] | None:
-        """Into the ledger with it; gives what is going on, and for how many seconds that is not booked yet."""
+        """Saves the account; returns the present category and its seconds that are not booked yet. None: no account."""
         if self._account is None:
             return None
         now = time.monotonic()
@@ -117,5 +148,5 @@ class GoodputRecorder:
         if account is not None:
             standing = account.standing
             self._ledger.accounts.store(self._program, standing, max(0.0, now - account.since))
-            self._kept_at = now
-            self._kept_as = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as
+            self._saved_at = now
+            self._saved_as = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from supervisor.protocol import messages
+from supervisor.runner.records.observers import ProgramObserver
 
 TRACEBACK_LINES = 6  # the error, and where it was raised; the log has all of it
 
@@ -21,7 +22,7 @@ class LastCheckpoint:
 
 
 @dataclass(slots=True)
-class TrainingStatus:
+class TrainingStatus(ProgramObserver):
     """Where training stands. None: not known. Outlives the attempts; `begin` resets what belongs to one of them.
 
     `interval_s`: what the worker chose, if it does. `changed`, `left_out`: why its bits, or its state after a restart,
@@ -48,8 +49,7 @@ class TrainingStatus:
         self.metrics = {}
         self.changed = self.left_out = self.traceback = ()
 
-    def on_message(self, message: messages.FromWorker) -> None:
-        """Takes over what a message says."""
+    def on_message(self, message: messages.FromWorker, now: float) -> None:
         match message:
             case messages.Restored():
                 self.step, self.restored = message.step, message.checkpoint

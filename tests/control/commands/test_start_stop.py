@@ -20,7 +20,6 @@ from supervisor.host.logs.capture import LogCapture
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.fleet.ordering import StartTurns
 from supervisor.runner.fleet.programs import Programs
-from supervisor.runner.listeners.once import Once
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 OFF = "".join(f"[program:{name}]\ncommand=/bin/sleep 100000\nautostart=false\n" for name in ("first", "second"))
@@ -83,7 +82,7 @@ async def test_who_was_removed_meanwhile_is_a_fault_of_its_own_and_holds_nobody_
 
 async def test_who_was_removed_while_what_it_needs_was_waited_for_is_not_started(daemon: CommandContext):
     needy, first = (daemon.programs.runners[name] for name in ("needy", "first"))
-    first.startable = Once()
+    first.startable = asyncio.Event()
     starting = asyncio.create_task(start_stop.start(daemon, start_stop.StartStopRequest("needy", wait=False)))
     await asyncio.sleep(0)
 

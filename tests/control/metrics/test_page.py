@@ -266,13 +266,3 @@ def test_a_request_of_a_dead_attempt_times_nothing():
     counters.on_message(messages.Committed(2, 9, "step-0000000009.a2", 10, 1.0, 0.1, flushes=(4,)), now=110.0)
 
     assert counters.flush.count == 0
-
-
-def test_time_goes_to_the_state_it_was_spent_in():
-    counters = ProgramCounters(_since=0.0)
-    counters.on_state_change(State.STARTING, now=3.0)
-    counters.on_state_change(State.RUNNING, now=10.0)
-    counters.on_state_change(State.FAILED, now=11.0)
-    counters.on_state_change(State.ADOPTING, now=11.5)
-
-    assert counters.state_s == {"starting": 3.5, "running": 7.0, "down": 1.0}

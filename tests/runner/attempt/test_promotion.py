@@ -26,24 +26,24 @@ PATIENCE_S = 60.0  # for what takes about a second; the machine may be busy
 
 
 class BrokenCgroups:
-    """A host whose control groups fail in a way that nobody thought of, once `error` is set."""
+    """A host whose control groups fail in a way that nobody foresaw, once `error` is set."""
 
     controllers: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.error: Exception | None = None
 
-    def sweep(self, program: str, below: int) -> None:
+    def remove_empty_groups(self, program: str, below: int) -> None:
         pass
 
-    def make(self, *about: object) -> None:
+    def create(self, *about: object) -> None:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
 
 
 class BrokenGpus:
-    """A driver that fails the first time, in a way that nobody thought of."""
+    """A driver that fails the first time, in a way that nobody foresaw."""
 
     can_ask = True
     known = frozenset({"GPU-a"})
@@ -51,13 +51,13 @@ class BrokenGpus:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def reach(self) -> None:
+    async def connect_once(self) -> None:
         pass
 
-    def look(self) -> list[Gpu]:
+    def list_gpus(self) -> list[Gpu]:
         return [Gpu(0, "GPU-a")]
 
-    async def ask(self, question: Any) -> Any:
+    async def call_driver(self, question: Any) -> Any:
         self.asked += 1
         if self.asked == 1:
             raise ZeroDivisionError("no GPU is that small")

