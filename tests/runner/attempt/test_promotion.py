@@ -45,8 +45,8 @@ class BrokenCgroups:
 class BrokenGpus:
     """A driver that fails the first time, in a way that nobody foresaw."""
 
-    can_ask = True
-    known = frozenset({"GPU-a"})
+    is_connected = True
+    seen_uuids = frozenset({"GPU-a"})
 
     def __init__(self) -> None:
         self.asked = 0
