@@ -155,7 +155,7 @@ def keeper_killed(site: Site, worker: Running, chance: random.Random) -> None:
     """The process that reads what programs print."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
-        if str(site.folder / "state") in line and any("log_keeper" in each for each in line):
+        if str(site.folder / "state") in line and any("supervisor.host.logs.logger" in each for each in line):
             with contextlib.suppress(psutil.Error):
                 process.kill()
 

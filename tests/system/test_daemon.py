@@ -159,7 +159,7 @@ def test_idle_daemon_sleeps(tmp_path: Path):
         assert daemon.process is not None
         pid = daemon.process.pid
 
-        # what polls wakes up in every window; what is seldom (the log keeper's heartbeat) spares one of them
+        # what polls wakes up in every window; what is seldom (the logger's heartbeat) spares one of them
         assert min(wakeups(pid) for _ in range(3)) <= 1
 
 

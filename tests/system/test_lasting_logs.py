@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.host.logs.capture import ANSWER_S
+from supervisor.host.logs.capture import CLEAR_TIMEOUT_S
 from tests.reading import alive, content
 from tests.system.harness import TRAINER, Daemon
 
@@ -40,8 +40,8 @@ def lines(daemon: Daemon) -> list[bytes]:
     return content(daemon.folder / "out.log").splitlines()
 
 
-def keeper(daemon: Daemon) -> int | None:
-    """The pid of the log keeper, None if it is dead or has just begun."""
+def logger_pid(daemon: Daemon) -> int | None:
+    """The pid of the logger, None if it is dead or has just begun."""
     text = (daemon.folder / "state" / "log-keeper.lock").read_text()
     return int(text) if text and alive(int(text)) else None
 
@@ -71,33 +71,33 @@ def test_program_goes_on_and_no_line_is_lost_though_the_daemon_is_killed(daemon:
     printed = len(lines(daemon))
     daemon.until(lambda: len(lines(daemon)) > printed + 1000, "it prints without a daemon")
     assert alive(pid)
-    kept_by = keeper(daemon)
+    kept_by = logger_pid(daemon)
     count = end_program(daemon)
 
     assert until_last(daemon, count) == [b"line %09d" % (number + 1) for number in range(count)]
-    daemon.until(lambda: keeper(daemon) is None, "the keeper has ended with its last pipe")
+    daemon.until(lambda: logger_pid(daemon) is None, "the logger has ended with its last pipe")
     assert kept_by is not None
 
 
-def test_the_next_daemon_goes_on_with_the_same_keeper(daemon: Daemon):
-    before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+def test_the_next_daemon_goes_on_with_the_same_logger(daemon: Daemon):
+    before = daemon.until(lambda: logger_pid(daemon), "there is a logger")
 
     kill(daemon)
     daemon.start()
     printed = len(lines(daemon))
     daemon.until(lambda: len(lines(daemon)) > printed + 100, "what it prints is in the log")
 
-    assert keeper(daemon) == before
+    assert logger_pid(daemon) == before
     assert daemon.stop() == 0
-    daemon.until(lambda: keeper(daemon) is None, "it has taken the keeper along")
+    daemon.until(lambda: logger_pid(daemon) is None, "it has taken the logger along")
 
 
-def test_program_goes_on_though_the_keeper_is_killed_and_what_follows_is_in_the_log(daemon: Daemon):
+def test_program_goes_on_though_the_logger_is_killed_and_what_follows_is_in_the_log(daemon: Daemon):
     pid = daemon.status("counter")["pid"]
-    before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+    before = daemon.until(lambda: logger_pid(daemon), "there is a logger")
 
     os.kill(before, signal.SIGKILL)
-    after = daemon.until(lambda: {keeper(daemon)} - {None, before}, "there is another keeper")
+    after = daemon.until(lambda: {logger_pid(daemon)} - {None, before}, "there is another logger")
     printed = len(lines(daemon))
     daemon.until(lambda: len(lines(daemon)) > printed + 1000, "what it prints is in the log")
     assert daemon.status("counter")["pid"] == pid
@@ -109,7 +109,7 @@ def test_program_goes_on_though_the_keeper_is_killed_and_what_follows_is_in_the_
     assert len(gaps) <= 1, gaps  # what the dead one had read and not yet written
 
 
-def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_path: Path):
+def test_a_reload_goes_on_with_the_same_logger_while_somebody_holds_a_pipe(tmp_path: Path):
     script, pids = tmp_path / "leaves-a-sleeper", tmp_path / "pids"
     script.write_text(f"#!/bin/sh\nsleep 300 &\necho $! >> {pids}\nexec sleep 300\n")
     script.chmod(0o755)
@@ -117,14 +117,14 @@ def test_a_reload_goes_on_with_the_same_keeper_while_somebody_holds_a_pipe(tmp_p
     try:
         with Daemon(tmp_path, f"[program:leaver]\ncommand={script}\n") as daemon:
             daemon.until_state("leaver", "RUNNING")
-            before = daemon.until(lambda: keeper(daemon), "there is a keeper")
+            before = daemon.until(lambda: logger_pid(daemon), "there is a logger")
 
             daemon.call("reload")
-            daemon.until(lambda: "log_keeper.found" in daemon.errors(), "the fresh daemon has found a keeper")
+            daemon.until(lambda: "logger.found" in daemon.errors(), "the fresh daemon has found a logger")
             daemon.until(daemon._answers, "it answers")
             daemon.until_state("leaver", "RUNNING")
 
-            assert keeper(daemon) == before
+            assert logger_pid(daemon) == before
     finally:
         for pid in pids.read_text().split():  # nobody sweeps up after a program that is no job
             with suppress(ProcessLookupError):
@@ -137,7 +137,7 @@ def test_logs_that_can_not_be_cleared_hold_up_nothing_else(tmp_path: Path):
     names = [f"w:{number}" for number in range(40)]
     with Daemon(tmp_path, programs) as daemon, ThreadPoolExecutor(len(names)) as pool:
         daemon.until_state("w:39", "RUNNING")
-        pid = daemon.until(lambda: keeper(daemon), "there is a keeper")
+        pid = daemon.until(lambda: logger_pid(daemon), "there is a logger")
         os.kill(pid, signal.SIGSTOP)
         connections = daemon.descriptors()
         try:
@@ -150,7 +150,7 @@ def test_logs_that_can_not_be_cleared_hold_up_nothing_else(tmp_path: Path):
             os.kill(pid, signal.SIGCONT)
         wait(clearing)
 
-    assert took_s < ANSWER_S / 2
+    assert took_s < CLEAR_TIMEOUT_S / 2
 
 
 def test_a_missing_system_log_is_told_and_costs_the_program_nothing(tmp_path: Path) -> None:

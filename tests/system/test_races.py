@@ -36,7 +36,8 @@ class Call:
 def workers(daemon: Daemon) -> int:
     assert daemon.process is not None
     children = psutil.Process(daemon.process.pid).children()
-    return sum("log_keeper" not in " ".join(each.cmdline()) for each in children)  # which begins as one, and leaves
+    # the logger begins as a child
+    return sum("supervisor.host.logs.logger" not in " ".join(each.cmdline()) for each in children)
 
 
 SLOW = {"STEPS": 100_000, "EVERY": 100_000, "FLUSH_S": 2}

@@ -65,7 +65,7 @@ def test_its_readiness_outlives_the_daemon_and_the_next_one_hears_it(tmp_path: P
         daemon.until(lambda: daemon.status("server")["says"], "it is there")
         say(daemon, "READY=1")
         pid = daemon.until_state("server", "RUNNING")["pid"]
-        daemon.until(lambda: daemon.events("log_keeper.started"), "somebody else reads what it prints")
+        daemon.until(lambda: daemon.events("logger.started"), "somebody else reads what it prints")
 
         daemon.die()
         daemon.start()
@@ -78,7 +78,7 @@ def test_its_readiness_outlives_the_daemon_and_the_next_one_hears_it(tmp_path: P
 def test_one_that_was_not_ready_tells_the_next_daemon(tmp_path: Path):
     with daemon_with(tmp_path) as daemon:
         pid = daemon.until(lambda: daemon.status("server")["says"] and daemon.status("server")["pid"], "it is there")
-        daemon.until(lambda: daemon.events("log_keeper.started"), "somebody else reads what it prints")
+        daemon.until(lambda: daemon.events("logger.started"), "somebody else reads what it prints")
         daemon.die()
         daemon.start()
         daemon.until(lambda: daemon.status("server")["pid"] == pid, "it is taken over")

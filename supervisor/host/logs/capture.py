@@ -1,8 +1,7 @@
-"""Takes what programs print and has it put into their log files, by a process that outlives this one.
+"""Captures what programs print: makes their pipes and has a logger, a process of its own, write the log files.
 
-The log keeper (`log_keeper`) reads the pipes and writes the files; what happens to the daemon, and what happens to a
-disk, then never reaches a program. This side makes the pipes, keeps a duplicate of each reading end, so that a keeper
-that dies takes no program with it, and hands them over. It has a thread of its own: nobody else waits for the keeper.
+This is the daemon's interface to its logger; logger.py says why that is a process, and how the two work together. A
+thread of its own talks to the logger, so nobody else in the daemon waits for it.
 """
 
 import asyncio
@@ -22,14 +21,14 @@ from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.logs import journal, syslog
 from supervisor.host.logs.file import truncate_with_backups
 from supervisor.host.logs.handover import (
-    CLOSE_S,
-    SILENT_S,
+    CLOSE_TIMEOUT_S,
+    SILENCE_LIMIT_S,
     Handover,
     OutputSubscribers,
 )
 from supervisor.host.logs.messages import CapturePipe, EndCapture, ReopenFiles
 
-ANSWER_S = 10.0  # how long `clear` waits for a disk
+CLEAR_TIMEOUT_S = 10.0  # for a disk
 
 DAEMON_STREAMS = {
     Path(each): number for number in (1, 2) for each in (f"/dev/fd/{number}", f"/proc/self/fd/{number}")
@@ -37,15 +36,17 @@ DAEMON_STREAMS = {
     Path("/dev/stdout"): 1,
     Path("/dev/stderr"): 2,
 }
-"""Log files that are descriptors of the daemon, as in a container: programs get them as they are."""
+"""Log files that are the daemon's own output, as in a container: programs get the descriptor itself."""
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Tee:
-    """Whose output it is, and who gets it besides the file: the system's log daemons each line, event listeners each
-    piece (`events`), and the last `capture` bytes of what stands between Supervisor's marks; 0: marks mean nothing.
+    """Whose output it is, and who gets it besides the file.
+
+    `syslog`, `journal`: the system's log daemons get each line. `events`: event listeners get each piece. `capture`:
+    the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off.
     """
 
     program: str
@@ -58,49 +59,49 @@ class Tee:
 
     @property
     def has_destination(self) -> bool:
-        """Whether anybody gets it."""
+        """Whether anybody besides the file gets it."""
         return self.syslog or self.journal or self.events or self.capture > 0
 
 
 class LogCapture:
-    """Pipes in, files out. `start` it before the first program, `close` or `detach` it after the last.
+    """Call `start` before the first program, `close` or `detach` after the last.
 
-    Finds the keeper of the state folder if there is one, and what it reads; starts one when the first pipe is made.
-    `silent_s`: after how long without a sign of life it is in trouble.
+    Connects to the logger of the state folder if there is one; starts one when the first pipe is made.
+    `silence_limit_s`: a logger that sends nothing for longer counts as stuck.
     """
 
     def __init__(
         self,
         state_dir: Path,
-        silent_s: float = SILENT_S,
+        silence_limit_s: float = SILENCE_LIMIT_S,
         syslog_at: Path = syslog.ADDRESS,
         journal_at: Path = journal.SOCKET,
     ) -> None:
         self._syslog_at = syslog_at
         self._journal_at = journal_at
         self.subscribers = OutputSubscribers()
-        """Who hears what programs print, if they are to be heard; called in a thread of this."""
-        self._handover = Handover(state_dir, silent_s, self.subscribers)
+        """Who gets output for event listeners; called in the thread of this object."""
+        self._handover = Handover(state_dir, silence_limit_s, self.subscribers)
         self._disks = BlockingCalls()
-        self._orders: deque[Callable[[], None]] = deque()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._commands: deque[Callable[[], None]] = deque()
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()
-        self._closed = False  # no more orders are taken
+        self._closed = False  # no more commands are accepted
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
     def start(self) -> None:
-        """Connects to the keeper that an earlier daemon left, if there is one, and starts the thread."""
-        self._handover.find()
+        """Connects to the logger of an earlier daemon, if there is one, and starts the thread."""
+        self._handover.connect_logger()
         self._thread.start()
 
     @property
     def logger_pid(self) -> int | None:
-        """The pid of the keeper while we are connected to it."""
+        """The logger's pid while connected."""
         return self._handover.logger_pid
 
     @property
     def open_pipe_count(self) -> int:
-        """How many pipes are read, because programs still hold them."""
+        """How many pipes programs still hold."""
         return self._handover.open_pipe_count
 
     @property
@@ -111,22 +112,21 @@ class LogCapture:
     def open_pipe(self, path: Path | None, maxbytes: int, backups: int, tee: Tee | None = None) -> int:
         """The writing end of a new pipe, for a program; the caller closes it once the program has it.
 
-        What comes through goes to the file at `path`, shared with all other captures of that path (the latest limits
-        hold), until every holder has closed the pipe, grandchildren too; and to those whom `tee` names. It is not a
-        pipe but the null device if `path` is None and nobody gets it, and the daemon's own output if that is what
-        `path` means (/dev/stdout).
+        Output goes to the file at `path` until every holder has closed the pipe, grandchildren too, and to those that
+        `tee` names. Pipes of the same path share the file; the latest limits count. Returns the null device if `path`
+        is None and nobody else gets the output, and the daemon's own output if `path` is that (/dev/stdout).
         Raises OSError if there are no descriptors left, or after `close`.
         """
-        is_told = tee is not None and tee.has_destination
-        if path is None and not is_told:
+        has_tee = tee is not None and tee.has_destination
+        if path is None and not has_tee:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         if path is not None and path in DAEMON_STREAMS:
             return os.dup(DAEMON_STREAMS[path])
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(reading, False)
-        take = CapturePipe(os.fstat(reading).st_ino, "" if path is None else str(path.absolute()), maxbytes, backups)
-        if tee is not None and is_told:
-            take = take._replace(
+        request = CapturePipe(os.fstat(reading).st_ino, "" if path is None else str(path.absolute()), maxbytes, backups)
+        if tee is not None and has_tee:
+            request = request._replace(
                 syslog=str(self._syslog_at) if tee.syslog else "",
                 journal=str(self._journal_at) if tee.journal else "",
                 program=tee.program,
@@ -135,69 +135,69 @@ class LogCapture:
                 events=tee.events,
                 capture=tee.capture,
             )
-        if not self._order(lambda: self._handover.add(reading, take)):
+        if not self._submit(lambda: self._handover.add_pipe(reading, request)):
             os.close(reading)
             os.close(writing)
             raise OSError(errno.ESHUTDOWN, "Logs are closed")
         return writing
 
     def reopen(self) -> None:
-        """Opens all files again by their names, for whoever has rotated them."""
-        self._order(lambda: self._handover.say(ReopenFiles()))
+        """Opens all files again by their names, after somebody has rotated them."""
+        self._submit(lambda: self._handover.queue_message(ReopenFiles()))
 
     async def clear(self, path: Path) -> None:
-        """Empties a log file and deletes its backups; waits for it. Raises OSError, TimeoutError among them.
+        """Empties a log file and deletes its backups. Raises OSError, TimeoutError among them.
 
-        Of the daemon's descriptors nothing is deleted. No thread that others need waits for the disk.
+        Does nothing to the daemon's own output. No thread that others need waits for the disk.
         """
         if path in DAEMON_STREAMS:
             return
         done: Future[bool] = Future()
-        if not self._order(lambda: self._handover.clear(str(path.absolute()), done)):
+        if not self._submit(lambda: self._handover.clear_file(str(path.absolute()), done)):
             done.set_result(False)
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(CLEAR_TIMEOUT_S):
                 if not await asyncio.shield(asyncio.wrap_future(done)):
                     await self._disks.run(path, truncate_with_backups, path)
         except TimeoutError:
-            raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {ANSWER_S:g} s") from None
+            raise TimeoutError(errno.ETIMEDOUT, f"its disk did not answer within {CLEAR_TIMEOUT_S:g} s") from None
 
     def close(self) -> None:
-        """Writes what can still be read, closes everything, ends keeper and thread; waits about CLOSE_S at most."""
+        """Has everything written that can still be read, and ends the logger; takes CLOSE_TIMEOUT_S at most."""
         self._leave(EndCapture(drain=True))
 
     def detach(self) -> None:
-        """Closes everything here; the keeper goes on for the next daemon while there is something to read."""
+        """Closes everything here; the logger goes on for the next daemon while a pipe is open."""
         self._leave(None)
 
-    def _leave(self, last_word: EndCapture | None) -> None:
-        self._order(lambda: self._handover.leave(last_word), last=True)
-        self._thread.join(CLOSE_S + 1)
+    def _leave(self, last_message: EndCapture | None) -> None:
+        self._submit(lambda: self._handover.leave(last_message), last=True)
+        self._thread.join(CLOSE_TIMEOUT_S + 1)
         if self._thread.is_alive():
-            log.error("log_keeper.stuck", effect="the last words of programs may be missing in their log files")
+            log.error("logger.stuck", effect="the last output of programs may be missing in their log files")
 
-    def _order(self, order: Callable[[], None], last: bool = False) -> bool:
+    def _submit(self, command: Callable[[], None], last: bool = False) -> bool:
         """Has the thread do something; False if it was told to end before."""
         with self._lock:
             if self._closed:
                 return False
             self._closed = last
-            self._orders.append(order)
-            os.eventfd_write(self._bell, 1)
+            self._commands.append(command)
+            os.eventfd_write(self._wakeup, 1)
             return True
 
     def _run(self) -> None:
-        """The thread: waits for orders and for the keeper."""
-        while not self._handover.is_over:
-            link, wants_room, patience_s = self._handover.wishes()
+        """The thread: waits for commands and for the logger."""
+        while not self._handover.is_finished:
+            link, wants_room, patience_s = self._handover.poll_interest()
             waiting = select.poll()
-            waiting.register(self._bell, select.POLLIN)
+            waiting.register(self._wakeup, select.POLLIN)
             if link is not None:
                 waiting.register(link, select.POLLIN | (select.POLLOUT if wants_room else 0))
-            if any(descriptor == self._bell for descriptor, _ in waiting.poll(patience_s * 1000)):
-                os.eventfd_read(self._bell)
-                while self._orders:
-                    self._orders.popleft()()
-            self._handover.turn()
+            if any(descriptor == self._wakeup for descriptor, _ in waiting.poll(patience_s * 1000)):
+                os.eventfd_read(self._wakeup)
+                while self._commands:
+                    self._commands.popleft()()
+            self._handover.process_events()
         self._handover.close()
-        os.close(self._bell)
+        os.close(self._wakeup)

@@ -1,25 +1,23 @@
-"""What programs print, for event listeners: each piece of it, and what stands between two marks.
+"""Supervisor's capture mode: what a program prints between two marks is a message for event listeners, not for its log.
 
-The marks are Supervisor's (its `stdout_capture_maxbytes`). Standard library only, as all that the log keeper is of.
+The marks, and the option `stdout_capture_maxbytes`, are Supervisor's (https://supervisord.org/subprocess.html, "Capture
+Mode"). Runs in the logger, so it imports the standard library only.
 """
 
-import base64
 from collections.abc import Iterator
-
-from supervisor.host.logs.messages import PIECE_BYTES, CapturePipe, OutputPrinted
 
 BEGIN = b"<!--XSUPERVISOR:BEGIN-->"
 END = b"<!--XSUPERVISOR:END-->"
 
 LOG = "LOG"
 COMMUNICATION = "COMMUNICATION"
-"""The middle of the event types' names."""
+"""The middle of the event types' names: PROCESS_LOG_STDOUT, PROCESS_COMMUNICATION_STDERR."""
 CAPTURED = "CAPTURED"
-"""A piece of what will be a message: for those who listen to all that is printed, and for no log."""
+"""Part of what will be a message: listeners to all output get it, the log does not."""
 
 
 class CaptureModeParser:
-    """Tells what stands between the marks from the rest, in whatever pieces it comes. Keeps its last `maxbytes`."""
+    """Separates what stands between the marks from the rest; of a message it keeps the last `maxbytes`."""
 
     def __init__(self, maxbytes: int) -> None:
         self._maxbytes = maxbytes
@@ -27,13 +25,13 @@ class CaptureModeParser:
         self._rest = b""  # the end of the last piece, which may be the beginning of a mark
 
     def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
-        """The next piece: what is outside of marks (LOG), inside (CAPTURED), and what stood between two of them."""
+        """Parses the next piece of output: yields what is outside the marks (LOG), inside (CAPTURED), and messages."""
         data, self._rest = self._rest + data, b""
         while data:
             mark = BEGIN if self._captured is None else END
             before, found, after = data.partition(mark)
             if not found:
-                held = _beginning(mark, before)
+                held = _partial_mark_bytes(mark, before)
                 before, self._rest = before[: len(before) - held], before[len(before) - held :]
             if self._captured is not None:
                 self._captured += before
@@ -48,27 +46,12 @@ class CaptureModeParser:
             data = after
 
     def end(self) -> bytes:
-        """There is no more: what is left is no message, and belongs into the log."""
+        """Ends the output: returns what is left, which is not a message and belongs in the log."""
         left = self._rest if self._captured is None else BEGIN + self._captured + self._rest
         self._captured, self._rest = None, b""
         return bytes(left)
 
 
-def _beginning(mark: bytes, data: bytes) -> int:
-    """How many bytes at the end of the data are the beginning of the mark."""
+def _partial_mark_bytes(mark: bytes, data: bytes) -> int:
+    """How many bytes at the end of `data` may be the beginning of the mark."""
     return next((size for size in range(min(len(mark) - 1, len(data)), 0, -1) if data.endswith(mark[:size])), 0)
-
-
-def packets(take: CapturePipe, kind: str, data: bytes) -> list[OutputPrinted]:
-    """The messages that carry what came out of a pipe."""
-    starts = range(0, max(len(data), 1), PIECE_BYTES)
-    return [
-        OutputPrinted(
-            f"PROCESS_{kind}_{take.channel.upper()}",
-            take.program,
-            take.attempt,
-            base64.b64encode(data[start : start + PIECE_BYTES]).decode(),
-            start + PIECE_BYTES < len(data),
-        )
-        for start in starts
-    ]

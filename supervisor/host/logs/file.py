@@ -1,4 +1,4 @@
-"""A log file that rotates, follows its name when others move it, and outlives a full disk."""
+"""A log file that rotates, follows its name when somebody moves it, and survives a full disk."""
 
 import contextlib
 import os
@@ -8,15 +8,15 @@ from pathlib import Path
 
 from supervisor.protocol.plurals import counted
 
-CHECK_EVERY_S = 1.0  # how long output may still go to a file that somebody moved or deleted
-RETRY_EVERY_S = 1.0  # after an error: a bad disk can take long over each refusal
+CHECK_EVERY_S = 1.0  # output may go so long to a file that somebody moved or deleted
+RETRY_EVERY_S = 1.0  # after an error: on a bad disk each attempt may take long
 
 
 class LogFile:
     """The file at `path` and its backups `path.1` (newest) to `path.<backups>`; `maxbytes` 0: it is never rotated.
 
     Belongs to one thread. `write` never raises: what can't be written is dropped and counted, and once writing works
-    again one line in the file says how much was lost and why. `trouble` is the latest error, None if all is well.
+    again one line in the file says how much was dropped and why. `error`: the latest error, None if there is none.
     """
 
     def __init__(self, path: Path, maxbytes: int, backups: int) -> None:
@@ -36,36 +36,36 @@ class LogFile:
         self._retry_at = 0.0
 
     def write(self, data: bytes) -> None:
-        """Appends `data`, rotating on the way, between lines where that is possible."""
+        """Appends `data`; rotates when the file is full, between lines where possible."""
         if self._dropped and time.monotonic() < self._retry_at:
             self._dropped += len(data)
             return
         done = 0
         try:
             self._follow_name()
-            self._tell_loss()
+            self._write_loss_line()
             self.error = None
             while done < len(data):
-                done += self._append(data[done : done + self._room(data, done)])
+                done += self._append(data[done : done + self._bytes_until_rotation(data, done)])
         except OSError as error:
             self._cause = error.strerror or str(error)
-            self.error = f"cannot write {self.path}: {self._cause}; what its program prints is dropped"
+            self.error = f"cannot write {self.path}: {self._cause}; the output of its program is dropped"
             self._dropped += len(data) - done
             self._retry_at = time.monotonic() + self.retry_every_s
 
     def record_loss(self, count: int, cause: str) -> None:
-        """Has `count` bytes, which others had to drop, told in the file."""
+        """Has the file say that `count` bytes, which the caller had to drop, are missing."""
         self._dropped += count
         self._cause = cause
         self.write(b"")
 
     def reopen(self) -> None:
-        """Goes on in whatever file has the name now, creating it if there is none."""
+        """Continues in the file that has the name now, creating it if there is none."""
         self.close()
         self.write(b"")
 
     def clear(self) -> None:
-        """Empties the file and deletes its backups; makes none where there is none. Raises OSError."""
+        """Empties the file and deletes its backups; does not create a file. Raises OSError."""
         if self._descriptor is None:
             truncate_with_backups(self.path)
             return
@@ -82,7 +82,7 @@ class LogFile:
             self._descriptor = None
 
     def finish(self) -> None:
-        """Says what was lost, if it can, and closes the file."""
+        """Writes what was dropped, if possible, and closes the file."""
         if self._dropped:
             self._retry_at = 0.0
             self.write(b"")
@@ -95,7 +95,7 @@ class LogFile:
         self._at_line_start = data[sent - 1 : sent] == b"\n"
         return sent
 
-    def _tell_loss(self) -> None:
+    def _write_loss_line(self) -> None:
         if not self._dropped:
             return
         line = f"[stepkeeper dropped {counted(self._dropped, 'byte')}: {self._cause}]\n"
@@ -104,11 +104,11 @@ class LogFile:
             rest = rest[self._append(rest) :]
         self._dropped = 0
 
-    def _room(self, data: bytes, start: int) -> int:
-        """How many bytes of `data` from `start` on go into the present file; rotates first if none do."""
+    def _bytes_until_rotation(self, data: bytes, start: int) -> int:
+        """How many bytes of `data` from `start` on go into the current file; rotates first if none do."""
         if not self.maxbytes or not self._is_regular:
             return len(data) - start
-        fitting = self._fitting(data, start)
+        fitting = self._bytes_that_fit(data, start)
         if fitting or not self._size:
             return fitting or self.maxbytes  # a line longer than a whole file is cut
         try:
@@ -116,12 +116,12 @@ class LogFile:
         except OSError as error:
             if self._descriptor is None:
                 raise
-            self.error = f"cannot rotate {self.path}: {error.strerror}; it grows beyond its {self.maxbytes} bytes"
+            self.error = f"cannot rotate {self.path}: {error.strerror}; it grows beyond {self.maxbytes} bytes"
             return len(data) - start
-        return self._fitting(data, start) or self.maxbytes
+        return self._bytes_that_fit(data, start) or self.maxbytes
 
-    def _fitting(self, data: bytes, start: int) -> int:
-        """All of `data` from `start` on if the file has room for it, else as many whole lines as it has room for."""
+    def _bytes_that_fit(self, data: bytes, start: int) -> int:
+        """The size of `data` from `start` on if the file has room for it, else of the whole lines that fit."""
         wanted, room = len(data) - start, max(0, self.maxbytes - self._size)
         if wanted <= room:
             return wanted
@@ -147,7 +147,7 @@ class LogFile:
         return self.path.with_name(f"{self.path.name}.{number}")
 
     def _follow_name(self) -> None:
-        """Opens the file again if its name now belongs to another one, or to none. Looks once in CHECK_EVERY_S."""
+        """Opens the file again if its name now belongs to another file, or to none. Checks once in CHECK_EVERY_S."""
         now = time.monotonic()
         if self._descriptor is not None and now < self._check_at:
             return
@@ -172,7 +172,7 @@ class LogFile:
 
 
 def truncate_with_backups(path: Path) -> None:
-    """Empties a log file that may be nobody's, and deletes its backups: those whose numbers have no gap."""
+    """Empties a log file that no logger may have open, and deletes its backups, up to the first missing number."""
     number = 1
     while (backup := path.with_name(f"{path.name}.{number}")).exists():
         backup.unlink(missing_ok=True)

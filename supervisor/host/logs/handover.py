@@ -1,4 +1,7 @@
-"""The daemon's side of the log keeper: finds or starts one, hands pipes over, and has another follow if it dies."""
+"""The daemon's connection to its logger: finds or starts one, hands pipes over, and replaces it if it dies.
+
+logger.py says how the two work together.
+"""
 
 import base64
 import itertools
@@ -36,14 +39,14 @@ from supervisor.host.logs.messages import (
     OutputPrinted,
     StillAlive,
 )
-from supervisor.host.logs.pipes import Pipes
+from supervisor.host.logs.pipes import CapturedPipes
 
-CLOSE_S = 5.0  # how long the end may take; the keeper gives its disks a second less
-SILENT_S = 20.0  # the keeper says every 5 s that it is alive
-RETRY_S = 0.2  # between attempts to reach a keeper: one that is about to end needs a moment
-CALM_S = 1.0  # a keeper that lived less long is not followed at once
-BUSY_S = 5.0  # a keeper that holds its lock without listening for longer is not about to end
-FOR_EVER_S = 3600.0
+CLOSE_TIMEOUT_S = 5.0  # for leaving; the logger gives its disks a second less
+SILENCE_LIMIT_S = 20.0  # without any message; the logger sends `StillAlive` every 5 s
+RETRY_S = 0.2  # between attempts to connect: a logger that is about to exit needs a moment
+RESTART_PAUSE_S = 1.0  # a logger that lived less long is not replaced at once
+LOCK_HELD_LIMIT_S = 5.0  # a logger that holds its lock for longer without listening is not about to exit
+POLL_S = 3600.0  # when there is nothing to wait for
 
 log = structlog.get_logger()
 
@@ -60,224 +63,226 @@ class ProgramOutput:
 
 @dataclass(slots=True)
 class OutputSubscribers:
-    """Who is told, in the thread of the handover, of what programs print, and how many events of it were dropped."""
+    """Who gets what programs print, and how many output events were dropped; called in the handover's thread."""
 
     on_output: Callable[[ProgramOutput], None] = lambda _: None
     on_missed: Callable[[int], None] = lambda _: None
 
 
 class Handover:
-    """The pipes, and the keeper that reads them. Belongs to one thread, but for `troubles` and `keeper_pid`."""
+    """The pipes, and the logger that reads them. Belongs to one thread, except `failures` and `logger_pid`."""
 
-    def __init__(self, state_dir: Path, silent_s: float, hearers: OutputSubscribers) -> None:
+    def __init__(self, state_dir: Path, silence_limit_s: float, subscribers: OutputSubscribers) -> None:
         self._state_dir = state_dir
-        self._silent_s = silent_s
-        self._hearers = hearers
-        self._printed: list[str] = []  # the beginning of an event that goes on
-        self._pipes = Pipes()
-        self._file_troubles: dict[Path, str] = {}
-        self._keeper_trouble: str | None = None
+        self._silence_limit_s = silence_limit_s
+        self._subscribers = subscribers
+        self._output_parts: list[str] = []  # of an event whose last part has not arrived yet
+        self._pipes = CapturedPipes()
+        self._file_failures: dict[Path, str] = {}
+        self._logger_failure: str | None = None
         self._link: Link | None = None
-        self._keeper: LoggerHello | None = None
+        self._logger: LoggerHello | None = None
         self._is_ready = self._is_replacing = False
-        self._started_at: float | None = None  # when we started this keeper; None if it was there before us
-        self._try_at = self._heard_at = self._sought_at = time.monotonic()
+        self._started_at: float | None = None  # None if the logger was there before this daemon
+        self._connect_at = self._last_message_at = self._missing_since = time.monotonic()
         self._unsent: deque[tuple[LoggerMessage, int | None]] = deque()
         self._requests = itertools.count(1)
         self._clears: dict[int, tuple[str, Future[bool]]] = {}
-        self._last_word: EndCapture | None = None
+        self._last_message: EndCapture | None = None
         self._leave_by: float | None = None
-        self._has_left = False
+        self._last_message_queued = False
 
     @property
     def logger_pid(self) -> int | None:
-        """The keeper's pid while we are connected."""
-        keeper = self._keeper
-        return keeper.pid if keeper else None
+        """The logger's pid while connected."""
+        logger = self._logger
+        return logger.pid if logger else None
 
     @property
     def open_pipe_count(self) -> int:
-        """How many pipes somebody may still print into."""
+        """How many pipes have a writer left."""
         return len(self._pipes)
 
     @property
     def failures(self) -> dict[Path, str]:
         """Log files that can't be written at present, and why."""
-        trouble = self._keeper_trouble
-        if trouble is None:
-            return dict(self._file_troubles)
-        return dict.fromkeys(self._pipes.paths, trouble)
+        failure = self._logger_failure
+        if failure is None:
+            return dict(self._file_failures)
+        return dict.fromkeys(self._pipes.paths, failure)
 
-    def add(self, descriptor: int, take: CapturePipe) -> None:
-        """Has the keeper read one more pipe."""
-        self._pipes.add(descriptor, take)
-        self._hand_over()
+    def add_pipe(self, descriptor: int, request: CapturePipe) -> None:
+        """Has the logger read one more pipe."""
+        self._pipes.add(descriptor, request)
+        self._hand_over_pipes()
 
-    def say(self, message: LoggerMessage) -> None:
-        """Tells the keeper, if there is one."""
+    def queue_message(self, message: LoggerMessage) -> None:
+        """Queues a message for the logger, if connected."""
         if self._link is not None:
             self._unsent.append((message, None))
 
-    def clear(self, path: str, done: Future[bool]) -> None:
-        """Has the keeper empty a file; `done` gives False where there is no keeper that could have it open."""
+    def clear_file(self, path: str, done: Future[bool]) -> None:
+        """Has the logger empty a file; `done` becomes False where there is no logger that could have it open."""
         if self._link is None and not self._pipes:
             done.set_result(False)
             return
         request = next(self._requests)
         self._clears[request] = (path, done)
-        self.say(ClearFile(request, path))
+        self.queue_message(ClearFile(request, path))
 
-    def leave(self, last_word: EndCapture | None) -> None:
-        """From now on: hand over what is left, say the last word, wait for the keeper's end if there was one."""
-        self._last_word, self._leave_by = last_word, time.monotonic() + CLOSE_S
+    def leave(self, last_message: EndCapture | None) -> None:
+        """Begins to leave: hands over what is left, sends the last message, and waits until the logger has exited."""
+        self._last_message, self._leave_by = last_message, time.monotonic() + CLOSE_TIMEOUT_S
 
     @property
-    def is_over(self) -> bool:
-        """Whether there is nothing left to do before leaving, or no time."""
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do before leaving, or no time left."""
         if self._leave_by is None:
             return False
         if time.monotonic() >= self._leave_by:
             return True
         if self._link is None:
-            return self._has_left or not self._pipes
-        return self._has_left and self._last_word is None and not self._unsent
+            return self._last_message_queued or not self._pipes
+        return self._last_message_queued and self._last_message is None and not self._unsent
 
     def close(self) -> None:
         """Closes everything."""
         if self._link is not None:
             self._link.close()
-        self._link = self._keeper = None
-        self._pipes.close()
-        self._give_up_clears()
+        self._link = self._logger = None
+        self._pipes.close_all()
+        self._abandon_clears()
 
-    def wishes(self) -> tuple[int | None, bool, float]:
+    def poll_interest(self) -> tuple[int | None, bool, float]:
         """What to wait for: the link, whether for room in it too, and how many seconds at most."""
         now = time.monotonic()
-        until = now + FOR_EVER_S
+        until = now + POLL_S
         if self._link is not None:
-            until = self._heard_at + self._silent_s if self._keeper_trouble is None else until
+            until = self._last_message_at + self._silence_limit_s if self._logger_failure is None else until
         elif self._pipes:
-            until = self._try_at
+            until = self._connect_at
         if self._leave_by is not None:
             until = min(until, self._leave_by)
         descriptor = self._link.fileno() if self._link is not None else None
         return descriptor, bool(self._unsent), max(0.0, until - now)
 
-    def turn(self) -> None:
-        """Does what can be done now; waits for nothing but the start of a keeper."""
-        if self._link is None and self._pipes and time.monotonic() >= self._try_at:
-            self.find()
+    def process_events(self) -> None:
+        """Does what can be done now; waits for nothing but the start of a logger."""
+        if self._link is None and self._pipes and time.monotonic() >= self._connect_at:
+            self.connect_logger()
         try:
             if self._link is not None:
-                self._hear(self._link)
-                self._say_last_word()
-                self._send(self._link)
+                self._receive_messages(self._link)
+                self._queue_last_message()
+                self._send_queued(self._link)
         except LinkLost:
-            self._lost()
+            self._on_link_lost()
 
-    def find(self) -> None:
-        """Connects to the keeper; starts one if there is none and there is something to read."""
-        self._try_at = time.monotonic() + RETRY_S
+    def connect_logger(self) -> None:
+        """Connects to the logger; starts one if there is none and there is something to read."""
+        self._connect_at = time.monotonic() + RETRY_S
         started_at = None
         try:
             link = connect(self._state_dir)
-            if link is None and self._pipes and start.start(self._state_dir):
+            if link is None and self._pipes and start.start_logger(self._state_dir):
                 started_at, link = time.monotonic(), connect(self._state_dir)
         except (OSError, start.LoggerStartError) as error:
-            self._try_at = time.monotonic() + CALM_S
-            self._suffer(f"cannot capture output: {error}")
+            self._connect_at = time.monotonic() + RESTART_PAUSE_S
+            self._set_logger_failure(f"cannot capture output: {error}")
             return
         if link is not None:
-            self._link, self._started_at, self._heard_at = link, started_at, time.monotonic()
-        elif self._pipes and time.monotonic() - self._sought_at > BUSY_S:
+            self._link, self._started_at, self._last_message_at = link, started_at, time.monotonic()
+        elif self._pipes and time.monotonic() - self._missing_since > LOCK_HELD_LIMIT_S:
             lock = self._state_dir / LOCK
-            self._suffer(
-                f"cannot reach the log keeper: one holds {lock} but does not listen; kill it: its pid is in there"
+            self._set_logger_failure(
+                f"cannot reach the logger: a process holds {lock} but does not listen; kill it, its pid is in that file"
             )
 
-    # --- what the keeper says -----------------------------------------------------------------------------------------
+    # --- from the logger ----------------------------------------------------------------------------------------------
 
-    def _hear(self, link: Link) -> None:
+    def _receive_messages(self, link: Link) -> None:
         try:
             while (received := link.receive()) is not None:
-                self._heard_at = time.monotonic()
-                self._heed(*received)
+                self._last_message_at = time.monotonic()
+                self._on_message(*received)
         except LogProtocolError as error:
-            log.error("log_keeper.misspoke", error=str(error))
-        if time.monotonic() - self._heard_at >= self._silent_s:
-            lock = self._state_dir / LOCK
-            self._suffer(f"the log keeper has not answered for {self._silent_s:g} s and output waits; its pid: {lock}")
+            log.error("logger.message_refused", error=str(error))
+        if time.monotonic() - self._last_message_at >= self._silence_limit_s:
+            silence = f"the logger has sent nothing for {self._silence_limit_s:g} s"
+            self._set_logger_failure(
+                f"{silence}, so programs that print may wait; its pid is in {self._state_dir / LOCK}"
+            )
 
-    def _heed(self, message: LoggerMessage, descriptor: int | None) -> None:
+    def _on_message(self, message: LoggerMessage, descriptor: int | None) -> None:
         if isinstance(message, CapturePipe) and descriptor is not None:
-            self._pipes.adopt(descriptor, message)
+            self._pipes.add_handed_over(descriptor, message)
             return
         if descriptor is not None:
             os.close(descriptor)
         if isinstance(message, LoggerHello):
-            self._keeper = message
+            self._logger = message
         elif isinstance(message, LoggerReady):
-            self._begin()
+            self._on_logger_ready()
         elif isinstance(message, CaptureEnded):
-            self._pipes.forget(message.id)
+            self._pipes.close_pipe(message.id)
         elif isinstance(message, CaptureRefused):
-            self._refused(message)
+            self._on_pipe_refused(message)
         elif isinstance(message, FileCleared):
-            self._cleared(message)
+            self._on_file_cleared(message)
         elif isinstance(message, LogFailure):
-            self._note(Path(message.path), message.text)
+            self._set_file_failure(Path(message.path), message.text)
         elif isinstance(message, OutputPrinted):
-            self._heard_printed(message)
+            self._on_output(message)
         elif isinstance(message, OutputMissed):
-            self._hearers.on_missed(message.events)
+            self._subscribers.on_missed(message.events)
         elif isinstance(message, StillAlive):
-            self._recover()
+            self._on_logger_alive()
 
-    def _heard_printed(self, message: OutputPrinted) -> None:
-        self._printed.append(message.data)
+    def _on_output(self, message: OutputPrinted) -> None:
+        self._output_parts.append(message.data)
         if message.goes_on:
             return
-        pieces, self._printed = self._printed, []
+        pieces, self._output_parts = self._output_parts, []
         try:
             data = b"".join(base64.b64decode(each, validate=True) for each in pieces)
         except ValueError as error:
-            raise LogProtocolError(f"cannot read what {message.program:.80} printed: {error}") from error
-        self._hearers.on_output(ProgramOutput(message.event, message.program, message.attempt, data))
+            raise LogProtocolError(f"cannot decode the output of {message.program:.80}: {error}") from error
+        self._subscribers.on_output(ProgramOutput(message.event, message.program, message.attempt, data))
 
-    def _begin(self) -> None:
-        """The keeper has introduced itself. One of another version is asked to make room for its successor."""
-        assert self._keeper is not None
-        if self._started_at is None and self._keeper.version != __version__:
-            log.info("log_keeper.replaced", pid=self._keeper.pid, version=self._keeper.version, by=__version__)
+    def _on_logger_ready(self) -> None:
+        """The logger has sent all its pipes. One of another version is asked to exit; a new one then gets the pipes."""
+        assert self._logger is not None
+        if self._started_at is None and self._logger.version != __version__:
+            log.info("logger.replaced", pid=self._logger.pid, version=self._logger.version, by=__version__)
             self._is_replacing = True
-            self.say(EndCapture(drain=False))
+            self.queue_message(EndCapture(drain=False))
             return
         self._is_ready = True
-        event = "log_keeper.found" if self._started_at is None else "log_keeper.started"
-        log.info(event, pid=self._keeper.pid, pipes=len(self._pipes))
-        self._recover()
+        event = "logger.found" if self._started_at is None else "logger.started"
+        log.info(event, pid=self._logger.pid, pipes=len(self._pipes))
+        self._on_logger_alive()
         for request, (path, _) in self._clears.items():
-            self.say(ClearFile(request, path))
+            self.queue_message(ClearFile(request, path))
 
-    def _recover(self) -> None:
-        """All is well with the keeper; what it has not, it gets."""
-        if self._keeper_trouble is not None:
-            log.info("log_keeper.recovered", pid=self.logger_pid)
-            self._keeper_trouble = None
-        self._hand_over()
+    def _on_logger_alive(self) -> None:
+        """The logger works: it gets the pipes that it does not have yet."""
+        if self._logger_failure is not None:
+            log.info("logger.recovered", pid=self.logger_pid)
+            self._logger_failure = None
+        self._hand_over_pipes()
 
-    def _hand_over(self) -> None:
-        for pipe in self._pipes.waiting() if self._is_ready else ():
+    def _hand_over_pipes(self) -> None:
+        for pipe in self._pipes.not_handed_over() if self._is_ready else ():
             pipe.is_handed_over = True
-            self._unsent.append((pipe.take, pipe.descriptor))
+            self._unsent.append((pipe.request, pipe.descriptor))
 
-    def _refused(self, message: CaptureRefused) -> None:
-        path = self._pipes.take_back(message.id)  # until the next sign of life
+    def _on_pipe_refused(self, message: CaptureRefused) -> None:
+        path = self._pipes.mark_not_handed_over(message.id)  # tried again at the next sign of life
         if path is not None:
-            self._note(path, f"cannot write {path}: {message.why}")
-            log.error("log_keeper.refused", path=str(path), why=message.why, next="it is tried again")
+            self._set_file_failure(path, f"cannot write {path}: {message.why}")
+            log.error("logger.refused", path=str(path), why=message.why, next="it is tried again")
 
-    def _cleared(self, message: FileCleared) -> None:
+    def _on_file_cleared(self, message: FileCleared) -> None:
         _, done = self._clears.pop(message.request, ("", None))
         if done is None:
             return
@@ -286,20 +291,20 @@ class Handover:
         else:
             done.set_result(True)
 
-    def _note(self, path: Path, trouble: str) -> None:
-        if trouble:
-            self._file_troubles[path] = trouble
+    def _set_file_failure(self, path: Path, failure: str) -> None:
+        if failure:
+            self._file_failures[path] = failure
         else:
-            self._file_troubles.pop(path, None)
+            self._file_failures.pop(path, None)
 
-    def _suffer(self, trouble: str) -> None:
-        if self._keeper_trouble != trouble:
-            self._keeper_trouble = trouble
-            log.error("log_keeper.missing", error=trouble)
+    def _set_logger_failure(self, failure: str) -> None:
+        if self._logger_failure != failure:
+            self._logger_failure = failure
+            log.error("logger.missing", error=failure)
 
-    # --- what it is told ----------------------------------------------------------------------------------------------
+    # --- to the logger ------------------------------------------------------------------------------------------------
 
-    def _send(self, link: Link) -> None:
+    def _send_queued(self, link: Link) -> None:
         while self._unsent:
             message, descriptor = self._unsent[0]
             has_ended = isinstance(message, CapturePipe) and message.id not in self._pipes
@@ -307,38 +312,38 @@ class Handover:
                 return
             self._unsent.popleft()
 
-    def _say_last_word(self) -> None:
-        """Once, when all pipes are handed over."""
-        if self._leave_by is not None and self._is_ready and not self._has_left:
-            self._has_left = True
-            if self._last_word is not None:
-                self.say(self._last_word)
+    def _queue_last_message(self) -> None:
+        """Queues it once, when all pipes are handed over."""
+        if self._leave_by is not None and self._is_ready and not self._last_message_queued:
+            self._last_message_queued = True
+            if self._last_message is not None:
+                self.queue_message(self._last_message)
 
-    def _lost(self) -> None:
-        """The keeper is gone. What it had not read is still in the pipes; its successor gets them all."""
+    def _on_link_lost(self) -> None:
+        """The logger is gone. What it had not read is still in the pipes; the next logger gets them all."""
         pid = self.logger_pid
         assert self._link is not None
         self._link.close()
-        self._link = self._keeper = None
+        self._link = self._logger = None
         self._is_ready = False
         self._unsent.clear()
-        self._printed.clear()
-        self._file_troubles.clear()
-        self._pipes.take_all_back()
+        self._output_parts.clear()
+        self._file_failures.clear()
+        self._pipes.mark_none_handed_over()
         now = time.monotonic()
-        self._sought_at = self._try_at = now
-        if self._started_at is not None and now - self._started_at < CALM_S:
-            self._try_at = now + CALM_S
+        self._missing_since = self._connect_at = now
+        if self._started_at is not None and now - self._started_at < RESTART_PAUSE_S:
+            self._connect_at = now + RESTART_PAUSE_S
         if self._leave_by is None and not self._is_replacing and (pid is not None or self._started_at is not None):
-            said = start.last_word(self._state_dir)
-            log.warning("log_keeper.died", pid=pid, said=said, pipes=len(self._pipes), next="another takes over")
+            last_error = start.last_error_line(self._state_dir)
+            log.warning("logger.died", pid=pid, error=last_error, pipes=len(self._pipes), next="starts another")
         self._is_replacing = False
         if pid is not None:
-            start.bury(pid)
+            start.reap_logger(pid)
         if not self._pipes:
-            self._give_up_clears()
+            self._abandon_clears()
 
-    def _give_up_clears(self) -> None:
+    def _abandon_clears(self) -> None:
         for _, done in self._clears.values():
             done.set_result(False)
         self._clears.clear()

@@ -1,4 +1,4 @@
-"""The log keeper's pipes and the writers they lead to: all the reading, none of the disks."""
+"""The pipes that the logger reads, and the writers and log daemons that get what comes out. Touches no disk."""
 
 import errno
 import os
@@ -22,221 +22,221 @@ from supervisor.host.logs.messages import (
 )
 from supervisor.host.logs.system_log import LineSplitter, SystemLogSender, line_formats
 
-READ_BYTES = 64 * 1024  # a pipe's default capacity
-LAST_READS = 16  # per pipe at the end: a grandchild that prints for ever must not hold it
+READ_BYTES = 64 * 1024  # the default capacity of a pipe
+FINAL_READS = 16  # of each pipe at the end: a grandchild that prints for ever must not hold up the exit
 
 
 class LogInput(NamedTuple):
-    """A pipe that is read, and where what comes out of it goes: into a file, and line by line to log daemons."""
+    """A pipe and its destinations: a file, and line by line the system's log daemons."""
 
-    take: CapturePipe
+    request: CapturePipe
     writer: LogFileWriter | None
     lines: LineSplitter | None
     capture: CaptureModeParser | None
 
-    def log(self, data: bytes) -> None:
-        """Puts it there."""
+    def write(self, data: bytes) -> None:
+        """Passes a piece of output to them."""
         if self.lines is not None:
             self.lines.feed(data)
         if self.writer is not None:
-            self.writer.put(data)
+            self.writer.write(data)
 
 
 class LogInputs:
-    """Belongs to one thread. `ring`, from any thread, has it call `look`; `tell` gets what is new, and about what.
+    """All pipes. Belongs to one thread, but `wake` is called from any thread to have `check` called.
 
-    `tell_printed`: what a pipe's listeners are to hear. `epoll` says which pipes can be read; those of a file that is
-    behind are left out of it.
+    `send` gets messages for the daemon, each with its subject; `send_output` what event listeners are to get. Pipes are
+    registered in `epoll`, except while their file is behind.
     """
 
     def __init__(
         self,
         epoll: select.epoll,
-        ring: Callable[[], None],
-        tell: Callable[[tuple[str, object], LoggerMessage], None],
-        tell_printed: Callable[[CapturePipe, str, bytes], None],
+        wake: Callable[[], None],
+        send: Callable[[tuple[str, object], LoggerMessage], None],
+        send_output: Callable[[CapturePipe, str, bytes], None],
     ) -> None:
-        self.troubles: dict[str, str] = {}
+        self.failures: dict[str, str] = {}
         self._epoll = epoll
-        self._ring = ring
-        self._tell = tell
-        self._tell_printed = tell_printed
-        self._sources: dict[int, LogInput] = {}  # by descriptor
+        self._wake = wake
+        self._send = send
+        self._send_output = send_output
+        self._inputs: dict[int, LogInput] = {}  # by descriptor
         self._paused: set[int] = set()
         self._writers: dict[str, LogFileWriter] = {}  # by path
-        self._logs: dict[str, SystemLogSender] = {}  # by address
+        self._system_logs: dict[str, SystemLogSender] = {}  # by address
         self._answers: list[FileCleared] = []  # from the writers' threads
 
     def __contains__(self, descriptor: int) -> bool:
-        return descriptor in self._sources
+        return descriptor in self._inputs
 
     def __iter__(self) -> Iterator[tuple[int, CapturePipe]]:
-        return ((descriptor, source.take) for descriptor, source in self._sources.items())
+        return ((descriptor, log_input.request) for descriptor, log_input in self._inputs.items())
 
     @property
-    def are_gone(self) -> bool:
-        """Whether no pipe is open and all that came out of pipes is written, as far as log daemons take it."""
-        return not self._sources and not self._writers and all(each.is_idle for each in self._logs.values())
+    def are_finished(self) -> bool:
+        """Whether no pipe is open and all output is written, as far as log daemons accept it."""
+        return not self._inputs and not self._writers and all(each.is_idle for each in self._system_logs.values())
 
     @property
     def are_idle(self) -> bool:
-        """Whether no disk is being waited for."""
-        logs_are_idle = all(each.is_idle for each in self._logs.values())
+        """Whether no disk and no log daemon is being waited for."""
+        logs_are_idle = all(each.is_idle for each in self._system_logs.values())
         return logs_are_idle and all(each.is_idle for each in self._writers.values())
 
-    def take(self, take: CapturePipe, descriptor: int | None) -> None:
-        """Reads one more pipe from now on; tells if that is not possible."""
-        why = _refusal(take, descriptor)
-        is_known = any(each.take.id == take.id for each in self._sources.values())
+    def add_pipe(self, pipe: CapturePipe, descriptor: int | None) -> None:
+        """Reads one more pipe from now on, or refuses it."""
+        why = _refusal(pipe, descriptor)
+        is_known = any(each.request.id == pipe.id for each in self._inputs.values())
         if why:
-            self._tell(("pipe", take.id), CaptureRefused(take.id, why))
+            self._send(("pipe", pipe.id), CaptureRefused(pipe.id, why))
         if descriptor is None:
             return
         if why or is_known:
             os.close(descriptor)
             return
         try:
-            lines = self._lines_of(take)
+            lines = self._splitter_of(pipe)
         except RuntimeError as error:  # the host has no thread to spare
             os.close(descriptor)
-            self._tell(("pipe", take.id), CaptureRefused(take.id, str(error)))
+            self._send(("pipe", pipe.id), CaptureRefused(pipe.id, str(error)))
             return
         os.set_blocking(descriptor, False)
-        capture = CaptureModeParser(take.capture) if take.capture else None
-        self._sources[descriptor] = LogInput(take, self._writer_of(take), lines, capture)
+        capture = CaptureModeParser(pipe.capture) if pipe.capture else None
+        self._inputs[descriptor] = LogInput(pipe, self._writer_of(pipe), lines, capture)
         self._epoll.register(descriptor, select.EPOLLIN)
 
-    def _writer_of(self, take: CapturePipe) -> LogFileWriter | None:
-        if not take.path:
+    def _writer_of(self, pipe: CapturePipe) -> LogFileWriter | None:
+        if not pipe.path:
             return None
-        writer = self._writers.get(take.path)
-        if writer is None or not writer.hold(take.maxbytes, take.backups):
-            writer = self._new_writer(take.path)
-            writer.hold(take.maxbytes, take.backups)
+        writer = self._writers.get(pipe.path)
+        if writer is None or not writer.use(pipe.maxbytes, pipe.backups):
+            writer = self._new_writer(pipe.path)
+            writer.use(pipe.maxbytes, pipe.backups)
         return writer
 
-    def _lines_of(self, take: CapturePipe) -> LineSplitter | None:
-        ways = []
-        for address, message in line_formats(take):
-            if address not in self._logs:
-                self._logs[address] = SystemLogSender(address, self._ring)
-            ways.append((self._logs[address], message))
-        return LineSplitter(ways) if ways else None
+    def _splitter_of(self, pipe: CapturePipe) -> LineSplitter | None:
+        destinations = []
+        for address, line_format in line_formats(pipe):
+            if address not in self._system_logs:
+                self._system_logs[address] = SystemLogSender(address, self._wake)
+            destinations.append((self._system_logs[address], line_format))
+        return LineSplitter(destinations) if destinations else None
 
-    def read(self, descriptor: int) -> bool:
-        """Moves one piece; False if there was none."""
-        source = self._sources[descriptor]
-        take, writer = source.take, source.writer
+    def read_piece(self, descriptor: int) -> bool:
+        """Reads one piece and passes it on; False if there was none."""
+        log_input = self._inputs[descriptor]
+        pipe, writer = log_input.request, log_input.writer
         try:
             data = os.read(descriptor, READ_BYTES)
         except BlockingIOError:
             return False
         if not data:
-            self._let_go(descriptor)
-            self._tell(("pipe", take.id), CaptureEnded(take.id))
+            self._close_input(descriptor)
+            self._send(("pipe", pipe.id), CaptureEnded(pipe.id))
             return False
-        for kind, piece in source.capture.feed(data) if source.capture is not None else ((LOG, data),):
+        for kind, piece in log_input.capture.feed(data) if log_input.capture is not None else ((LOG, data),):
             if kind == LOG:
-                source.log(piece)
-            if kind == COMMUNICATION or take.events:
-                self._tell_printed(take, COMMUNICATION if kind == COMMUNICATION else LOG, piece)
+                log_input.write(piece)
+            if kind == COMMUNICATION or pipe.events:
+                self._send_output(pipe, COMMUNICATION if kind == COMMUNICATION else LOG, piece)
         if writer is not None and writer.is_full:
-            writer.watched = True
-            if writer.is_full:  # still, so that it will see that it is watched when it has written
-                self._pause(writer)
+            writer.is_watched = True
+            if writer.is_full:  # checked again: it may have written everything before it was watched
+                self._pause_inputs(writer)
         return True
 
-    def reopen(self) -> None:
+    def reopen_files(self) -> None:
         """Opens all files again by their names."""
         for writer in self._writers.values():
-            writer.act(LogFile.reopen)
+            writer.run_on_file(LogFile.reopen)
 
-    def clear(self, order: ClearFile) -> None:
-        """Empties a file, also one that no pipe leads to, and tells when it is done."""
+    def clear_file(self, request: ClearFile) -> None:
+        """Empties a file, also one that no pipe leads to; `FileCleared` follows when it is done."""
 
-        def act(file: LogFile) -> None:
+        def clear_and_answer(file: LogFile) -> None:
             number, why = 0, ""
             try:
                 file.clear()
             except OSError as error:
                 number, why = error.errno or errno.EIO, error.strerror or str(error)
-            self._answers.append(FileCleared(order.request, number, why))
-            self._ring()
+            self._answers.append(FileCleared(request.request, number, why))
+            self._wake()
 
-        writer = self._writers.get(order.path)
-        if writer is None or not writer.act(act):
-            writer = self._new_writer(order.path)
-            writer.act(act)
+        writer = self._writers.get(request.path)
+        if writer is None or not writer.run_on_file(clear_and_answer):
+            writer = self._new_writer(request.path)
+            writer.run_on_file(clear_and_answer)
             writer.release()
 
-    def end(self, drain: bool) -> None:
-        """Closes all pipes, after reading what is in them if `drain`; what has been read is still written."""
-        for descriptor in list(self._sources):
-            for _ in range(LAST_READS if drain else 0):
-                if not self.read(descriptor):
+    def close_all(self, drain: bool) -> None:
+        """Closes all pipes, with `drain` after reading what is in them; what has been read is still written."""
+        for descriptor in list(self._inputs):
+            for _ in range(FINAL_READS if drain else 0):
+                if not self.read_piece(descriptor):
                     break
-            if descriptor in self._sources:
-                self._let_go(descriptor)
+            if descriptor in self._inputs:
+                self._close_input(descriptor)
 
-    def look(self) -> None:
-        """Goes on reading where there is room again, tells troubles and answers, forgets writers that have ended."""
+    def check(self) -> None:
+        """Reads again where there is room, sends failures and answers, and drops writers that have ended."""
         for path, writer in list(self._writers.items()):
-            has_ended = writer.has_ended  # looked at once: in the next moment it may be another
-            trouble = "" if has_ended else writer.trouble
-            if trouble != self.troubles.get(path, ""):
-                self.troubles[path] = trouble
-                self._tell(("trouble", path), LogFailure(path, trouble))
+            has_ended = writer.has_ended  # read once: it may change at any moment
+            failure = "" if has_ended else writer.failure
+            if failure != self.failures.get(path, ""):
+                self.failures[path] = failure
+                self._send(("failure", path), LogFailure(path, failure))
             if has_ended:
                 del self._writers[path]
-                self.troubles.pop(path, None)
-            elif writer.watched:
-                self._watch(writer, bool(trouble))
-        for address, log in self._logs.items():
-            if log.trouble != self.troubles.get(address, ""):
-                self.troubles[address] = log.trouble
-                self._tell(("trouble", address), LogFailure(address, log.trouble))
+                self.failures.pop(path, None)
+            elif writer.is_watched:
+                self._resume_inputs(writer, bool(failure))
+        for address, log in self._system_logs.items():
+            if log.failure != self.failures.get(address, ""):
+                self.failures[address] = log.failure
+                self._send(("failure", address), LogFailure(address, log.failure))
         while self._answers:
             answer = self._answers.pop()
-            self._tell(("clear", answer.request), answer)
+            self._send(("clear", answer.request), answer)
 
     def _new_writer(self, path: str) -> LogFileWriter:
-        writer = self._writers[path] = LogFileWriter(LogFile(Path(path), 0, 0), self._ring)
+        writer = self._writers[path] = LogFileWriter(LogFile(Path(path), 0, 0), self._wake)
         return writer
 
-    def _watch(self, writer: LogFileWriter, is_troubled: bool) -> None:
+    def _resume_inputs(self, writer: LogFileWriter, has_failed: bool) -> None:
         is_full = writer.is_full
         if not is_full:
-            for descriptor in [each for each in self._paused if self._sources[each].writer is writer]:
+            for descriptor in [each for each in self._paused if self._inputs[each].writer is writer]:
                 self._paused.discard(descriptor)
                 self._epoll.register(descriptor, select.EPOLLIN)
-        writer.watched = is_full or is_troubled
+        writer.is_watched = is_full or has_failed
 
-    def _pause(self, writer: LogFileWriter) -> None:
-        for descriptor, source in self._sources.items():
-            if source.writer is writer and descriptor not in self._paused:
+    def _pause_inputs(self, writer: LogFileWriter) -> None:
+        for descriptor, log_input in self._inputs.items():
+            if log_input.writer is writer and descriptor not in self._paused:
                 self._epoll.unregister(descriptor)
                 self._paused.add(descriptor)
 
-    def _let_go(self, descriptor: int) -> None:
-        source = self._sources.pop(descriptor)
+    def _close_input(self, descriptor: int) -> None:
+        log_input = self._inputs.pop(descriptor)
         if descriptor not in self._paused:
             self._epoll.unregister(descriptor)
         self._paused.discard(descriptor)
         os.close(descriptor)
-        if source.capture is not None and (left := source.capture.end()):
-            source.log(left)
-        if source.lines is not None:
-            source.lines.end()
-        writer = source.writer
-        if writer is not None and all(each.writer is not writer for each in self._sources.values()):
+        if log_input.capture is not None and (left := log_input.capture.end()):
+            log_input.write(left)
+        if log_input.lines is not None:
+            log_input.lines.end()
+        writer = log_input.writer
+        if writer is not None and all(each.writer is not writer for each in self._inputs.values()):
             writer.release()
 
 
-def _refusal(take: CapturePipe, descriptor: int | None) -> str:
-    """Why a pipe can't be taken; empty if it can."""
+def _refusal(pipe: CapturePipe, descriptor: int | None) -> str:
+    """Why a pipe can't be read; empty if it can."""
     if descriptor is None:
-        return "no descriptor arrived; the log keeper may have reached its limit of open files"
+        return "no descriptor arrived; the logger may have reached its limit of open files"
     status = os.fstat(descriptor)
-    if not stat.S_ISFIFO(status.st_mode) or status.st_ino != take.id:
+    if not stat.S_ISFIFO(status.st_mode) or status.st_ino != pipe.id:
         return "the descriptor is not that pipe's"
     return ""

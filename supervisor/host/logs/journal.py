@@ -15,21 +15,19 @@ from pathlib import Path
 
 SOCKET = Path("/run/systemd/journal/socket")
 
-SEND_TIMEOUT_S = (
-    5.0  # a journal that hangs may delay the log's thread, but not for ever: the daemon waits for it to leave
-)
+SEND_TIMEOUT_S = 5.0  # a journal that hangs may delay the logging thread, for which the daemon waits at its end
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-"""journald maps the file, and takes it only if nobody can change it any more."""
+"""journald maps the file, and accepts it only if nobody can change it any more."""
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
-"""What the journal takes as a field's name; those with _ in front are its own."""
+"""A valid field name; names that begin with _ belong to the journal."""
 
 
 def is_at(descriptor: int, journal_stream: str) -> bool:
-    """Whether `descriptor` still is the connection to the journal that `journal_stream` ($JOURNAL_STREAM) names.
+    """Whether `descriptor` is the connection to the journal that `journal_stream` ($JOURNAL_STREAM) names.
 
-    Somebody may have redirected it since, and then wants the log there.
+    It may have been redirected since; then the log belongs where it leads now.
     """
     try:
         status = os.fstat(descriptor)
@@ -39,7 +37,7 @@ def is_at(descriptor: int, journal_stream: str) -> bool:
 
 
 def entry(fields: Iterable[tuple[str, str]]) -> bytes:
-    """One entry as the journal reads it. Raises ValueError for a name that it would not take."""
+    """One entry in the journal's format. Raises ValueError for an invalid field name."""
     return b"".join(_field(name, value.encode(errors="backslashreplace")) for name, value in fields)
 
 
@@ -54,35 +52,35 @@ def _field(name: str, value: bytes) -> bytes:
 
 
 class JournalSocket:
-    """The way to the journal at `address`."""
+    """A connection to the journal at `address`."""
 
     def __init__(self, address: Path = SOCKET) -> None:
         self._address = str(address)
-        self._way = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._way.settimeout(SEND_TIMEOUT_S)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.settimeout(SEND_TIMEOUT_S)
 
     def send(self, fields: Mapping[str, str]) -> None:
-        """Hands over one entry of any size. Raises OSError if the journal does not take it, ValueError as `entry`."""
+        """Sends one entry of any size. Raises OSError if the journal does not accept it, ValueError as `entry` does."""
         content = entry(fields.items())
         try:
-            self._way.sendto(content, self._address)
+            self._socket.sendto(content, self._address)
         except OSError as error:
             if error.errno not in (errno.EMSGSIZE, errno.ENOBUFS):
                 raise
             self._send_file(content)
 
     def close(self) -> None:
-        """Gives the socket back."""
-        self._way.close()
+        """Closes the socket."""
+        self._socket.close()
 
     def _send_file(self, content: bytes) -> None:
-        """What is too big for a datagram goes as the descriptor of a file in memory."""
+        """Sends what is too big for a datagram as the descriptor of a file in memory."""
         descriptor = os.memfd_create("journal-entry", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:
                 file.write(content)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))
-            self._way.sendmsg([], [rights], 0, self._address)
+            self._socket.sendmsg([], [rights], 0, self._address)
         finally:
             os.close(descriptor)

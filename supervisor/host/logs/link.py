@@ -1,4 +1,4 @@
-"""The connection between daemon and log keeper: a unix socket that keeps messages whole and carries descriptors."""
+"""The connection between daemon and logger: a unix socket that keeps packets whole and carries descriptors."""
 
 import contextlib
 import errno
@@ -11,6 +11,8 @@ from pathlib import Path
 from supervisor.host.logs.messages import (
     PACKET_BYTES,
     LoggerMessage,
+    OutputMissed,
+    OutputPrinted,
     decode,
     encode,
 )
@@ -18,14 +20,16 @@ from supervisor.host.logs.messages import (
 SOCKET = "log-keeper.sock"
 LOCK = "log-keeper.lock"
 ERRORS = "log-keeper.err"
-"""In the state folder: where the keeper listens, what the only keeper holds, what it says when it dies."""
+"""Names in the state folder: the logger's socket, the lock that only one logger holds, its standard error."""
+
+OUTBOX_BYTES = 1024 * 1024  # of output that listeners are to get; as much as for a log daemon that is away
 
 _FULL = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
-"""Refusals that pass once the other end has read: its queue, or the descriptors under way, have reached a limit."""
+"""Errors that pass once the other end has read: its queue, or the descriptors in transit, have reached a limit."""
 
 
 class LinkLost(Exception):
-    """The other end is gone."""
+    """The other end has closed the connection."""
 
 
 class Link:
@@ -61,7 +65,7 @@ class Link:
 
         Raises LinkLost, or LogProtocolError about one packet.
         """
-        for _ in range(2):  # once it may only say that the other end left without reading all: what it sent is there
+        for _ in range(2):  # the first error may only say that the other end left with messages unread
             with contextlib.suppress(ConnectionResetError, BlockingIOError):
                 return self._receive()
         return None
@@ -74,7 +78,7 @@ class Link:
         packet, descriptors, _, _ = socket.recv_fds(self._socket, PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
         try:
             if not packet:
-                raise LinkLost("it is gone")
+                raise LinkLost("closed")
             message = decode(packet)
         except BaseException:
             for each in descriptors:
@@ -83,10 +87,64 @@ class Link:
         return message, descriptors[0] if descriptors else None
 
 
+class Outbox:
+    """The logger's messages that a busy daemon has not taken yet, in their order; of each subject only the latest.
+
+    Descriptors in it stay the caller's.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, tuple[LoggerMessage, int | None]] = {}
+        self._output_count = 0  # each output message is a subject of its own
+        self._held_bytes = 0
+        self._missed_events = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, subject: object, message: LoggerMessage, descriptor: int | None = None) -> None:
+        """Adds a message, which replaces an older one about the same subject."""
+        self._waiting.pop(subject, None)
+        self._waiting[subject] = (message, descriptor)
+
+    def put_output(self, messages: list[OutputPrinted]) -> None:
+        """Adds all messages of one event, or none if there is no room; `OutputMissed` then counts the event."""
+        size = sum(len(each.data) for each in messages)
+        if self._held_bytes and self._held_bytes + size > OUTBOX_BYTES:
+            self._missed_events += 1
+            self._waiting["missed"] = (
+                OutputMissed(self._missed_events),
+                None,
+            )  # keeps its place, so that it is sent even during a flood
+            return
+        for each in messages:
+            self._output_count += 1
+            self.put(("printed", self._output_count), each)
+        self._held_bytes += size
+
+    def send_to(self, link: Link) -> None:
+        """Sends as much as the daemon has room for. Raises LinkLost."""
+        while self._waiting:
+            subject = next(iter(self._waiting))
+            message, descriptor = self._waiting[subject]
+            if not link.send(message, descriptor):
+                return
+            del self._waiting[subject]
+            if isinstance(message, OutputPrinted):
+                self._held_bytes -= len(message.data)
+            elif isinstance(message, OutputMissed):
+                self._missed_events = 0
+
+    def clear(self) -> None:
+        """Drops everything: no daemon is connected."""
+        self._waiting.clear()
+        self._held_bytes = self._missed_events = 0
+
+
 def connect(state_dir: Path) -> Link | None:
-    """The connection to the keeper of a state folder; None if there is none. Raises OSError."""
+    """The connection to the logger of a state folder; None if there is none. Raises OSError."""
     connection = _socket()
-    connection.setblocking(False)  # a stopped keeper's queue may be full
+    connection.setblocking(False)  # a stopped logger's queue may be full
     try:
         with _address(state_dir) as address:
             connection.connect(address)
@@ -99,7 +157,7 @@ def connect(state_dir: Path) -> Link | None:
     link = Link(connection)
     if not link.is_trusted:
         link.close()
-        raise PermissionError(errno.EPERM, f"{state_dir / SOCKET} is another user's")
+        raise PermissionError(errno.EPERM, f"{state_dir / SOCKET} belongs to another user")
     return link
 
 
@@ -124,7 +182,7 @@ def _socket() -> socket.socket:
 
 @contextlib.contextmanager
 def _address(state_dir: Path) -> Iterator[str]:
-    """A name of the socket that is short enough: the kernel allows 107 bytes, a state folder may have more."""
+    """A short name of the socket: the kernel allows 107 bytes, and a state folder's path may be longer."""
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{SOCKET}"

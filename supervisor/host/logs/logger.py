@@ -1,7 +1,32 @@
-"""The log keeper: a small process that takes what programs print into their log files, also while no daemon lives.
+"""The logger: a small process that reads what programs print and writes it to their log files.
 
-Standard library only, and nothing that is imported later: an upgrade may replace the files of a running keeper.
-One thread reads all pipes and never touches a disk; each file has a thread of its own (`log_writer`).
+Why a process of its own. A program's standard output is a pipe, and a program that writes to a pipe without a reader
+gets SIGPIPE. If the daemon read the pipes, its death, its upgrade or a hanging disk would stop or kill the programs. So
+another process reads them, as under s6 (s6-log, https://skarnet.org/software/s6/s6-log.html) and runit (svlogd). There
+is one for all programs of a state folder; it needs about 11 MB.
+
+How a pipe gets here. The daemon makes the pipe, gives the writing end to the program, and sends the reading end over a
+unix socket (SCM_RIGHTS, `link.py`) with a `CapturePipe` message. Both processes then have the reading end, and only the
+logger reads. The daemon keeps its duplicate so that the pipe survives the logger; the logger has it so that the pipe
+survives the daemon.
+
+Who dies:
+
+- The daemon: the logger reads and writes on. The next daemon connects to the socket that it finds in the state folder,
+  and gets `LoggerHello`, a `CapturePipe` with a duplicate of each pipe, and `LoggerReady`.
+- The logger: the daemon starts another one (`start.py`) and hands over all pipes again. What was in the pipes is not
+  lost; what the logger had read and not yet written is.
+- Both at the same time: nobody holds the reading ends any more, and programs that print get SIGPIPE.
+- Nobody, but stepkeeper is upgraded: the new daemon asks a logger of another version to exit (`EndCapture`) and hands
+  its pipes to a new one.
+
+The logger exits when no daemon is connected and no pipe is open, or when a daemon that shuts down tells it to. It
+ignores SIGTERM, SIGINT and SIGHUP. A lock in the state folder keeps it the only one.
+
+Threads. The main thread reads all pipes and the socket, and touches no disk (`inputs.py`). Each file has a thread while
+there is something to write (`file_writer.py`), each log daemon has one (`system_log.py`).
+
+Only the standard library, and nothing that is imported later: an upgrade may replace the files of a running logger.
 """
 
 import contextlib
@@ -18,13 +43,13 @@ import time
 from pathlib import Path
 
 from supervisor import __version__
-from supervisor.host.logs.capture_mode import packets
 from supervisor.host.logs.inputs import LogInputs
 from supervisor.host.logs.link import (
     LOCK,
     SOCKET,
     Link,
     LinkLost,
+    Outbox,
     listen,
 )
 from supervisor.host.logs.messages import (
@@ -38,157 +63,157 @@ from supervisor.host.logs.messages import (
     LogProtocolError,
     ReopenFiles,
     StillAlive,
+    output_messages,
 )
-from supervisor.host.logs.outbox import Outbox
 
-EXIT_BUSY = 75  # EX_TEMPFAIL: another keeper holds the lock
+EXIT_BUSY = 75  # EX_TEMPFAIL: another logger holds the lock
 
-TICK_S = 5.0  # how often it says that it is alive, and looks for disks that hang
-LEAVE_S = 4.0  # how long disks get at the end; the daemon waits a second longer
-FIRST_S = 30.0  # how long it waits for the daemon that started it
-SHORTAGE_S = 0.1  # so that waiting for a descriptor is no busy loop
-STACK_BYTES = 256 * 1024  # a writer's calls are shallow
+CHECK_EVERY_S = 5.0  # between two signs of life, and two checks for disks that hang
+LEAVE_TIMEOUT_S = 4.0  # for disks, at the end; the daemon waits a second longer
+FIRST_DAEMON_TIMEOUT_S = 30.0  # for the daemon that started it to connect
+DESCRIPTOR_PAUSE_S = 0.1  # waiting for a free descriptor must not be a busy loop
+STACK_BYTES = 256 * 1024  # the writers' calls are shallow
 
 
 class Logger:
-    """Runs until no daemon is connected and no pipe is open, or until it is told to end."""
+    """The main thread: runs until no daemon is connected and no pipe is open, or until it is told to exit."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._link: Link | None = None
-        self._unsent = Outbox()
-        self._awaits_room = False  # on the link
-        self._has_news = False  # there is something to look at
+        self._outbox = Outbox()
+        self._waits_for_room = False  # on the link, to send more
+        self._needs_check = False  # a writer or a log daemon has news
         self._leave_by: float | None = None
-        self._expects_until: float | None = time.monotonic() + FIRST_S  # the first daemon; None once it has come
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._first_daemon_by: float | None = time.monotonic() + FIRST_DAEMON_TIMEOUT_S  # None once it has connected
+        self._wakeup = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll = select.epoll()
-        self._sources = LogInputs(self._epoll, self._ring, self._tell, self._tell_printed)
-        for each in (listener.fileno(), self._bell):
+        self._inputs = LogInputs(self._epoll, self._wake, self._queue_message, self._queue_output)
+        for each in (listener.fileno(), self._wakeup):
             self._epoll.register(each, select.EPOLLIN)
 
     def run(self) -> None:
-        """Reads, and hears the daemon, to the end."""
-        said_at = time.monotonic()
-        while not self._is_over():
-            for descriptor, _ in self._epoll.poll(self._patience_s()):
-                self._attend(descriptor)
-            if time.monotonic() - said_at >= TICK_S:
-                said_at, self._has_news = time.monotonic(), True
-                self._tell("alive", StillAlive())
-            if self._has_news:
-                self._has_news = False
-                self._sources.look()
-            self._send()
+        """Reads pipes and the daemon's messages until it is finished."""
+        alive_sent_at = time.monotonic()
+        while not self._is_finished():
+            for descriptor, _ in self._epoll.poll(self._poll_timeout_s()):
+                self._on_readable(descriptor)
+            if time.monotonic() - alive_sent_at >= CHECK_EVERY_S:
+                alive_sent_at, self._needs_check = time.monotonic(), True
+                self._queue_message("alive", StillAlive())
+            if self._needs_check:
+                self._needs_check = False
+                self._inputs.check()
+            self._send_queued()
 
-    def _is_over(self) -> bool:
+    def _is_finished(self) -> bool:
         now = time.monotonic()
-        if not self._sources.are_gone:
+        if not self._inputs.are_finished:
             return self._leave_by is not None and now >= self._leave_by
-        if self._expects_until is not None:
-            return now >= self._expects_until
+        if self._first_daemon_by is not None:
+            return now >= self._first_daemon_by
         return self._link is None or self._leave_by is not None
 
-    def _patience_s(self) -> float | None:
-        limit = self._leave_by or self._expects_until
+    def _poll_timeout_s(self) -> float | None:
+        limit = self._leave_by or self._first_daemon_by
         if limit is not None:
             return max(0.0, limit - time.monotonic())
-        return None if self._link is None and self._sources.are_idle else TICK_S
+        return None if self._link is None and self._inputs.are_idle else CHECK_EVERY_S
 
-    def _attend(self, descriptor: int) -> None:
-        if descriptor in self._sources:
-            self._sources.read(descriptor)
-        elif descriptor == self._bell:
-            os.eventfd_read(self._bell)
-            self._has_news = True
+    def _on_readable(self, descriptor: int) -> None:
+        if descriptor in self._inputs:
+            self._inputs.read_piece(descriptor)
+        elif descriptor == self._wakeup:
+            os.eventfd_read(self._wakeup)
+            self._needs_check = True
         elif descriptor == self._listener.fileno():
-            self._welcome()
+            self._accept_daemon()
         elif self._link is not None and descriptor == self._link.fileno():
-            self._hear(self._link)
+            self._receive_messages(self._link)
 
-    def _ring(self) -> None:
-        os.eventfd_write(self._bell, 1)
+    def _wake(self) -> None:
+        os.eventfd_write(self._wakeup, 1)
 
-    def _welcome(self) -> None:
-        """A daemon has come; if there was one, it is gone, or hangs: there is only one for a state folder."""
+    def _accept_daemon(self) -> None:
+        """A daemon connects. An earlier one is gone or hangs, as a state folder has only one."""
         try:
             connection, _ = self._listener.accept()
-        except OSError as error:  # it has left already, or there are no descriptors left
+        except OSError as error:  # it has disconnected already, or there are no descriptors left
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(SHORTAGE_S)
+                time.sleep(DESCRIPTOR_PAUSE_S)
             return
         link = Link(connection)
         if not link.is_trusted or self._leave_by is not None:
             link.close()
             return
-        self._part()
-        self._link, self._expects_until = link, None
+        self._close_link()
+        self._link, self._first_daemon_by = link, None
         self._epoll.register(link.fileno(), select.EPOLLIN)
-        self._tell("hello", LoggerHello(__version__, os.getpid()))
-        for descriptor, take in self._sources:
-            self._tell(("pipe", take.id), take, descriptor)
-        for path, text in self._sources.troubles.items():
-            self._tell(("trouble", path), LogFailure(path, text))
-        self._tell("ready", LoggerReady())
+        self._queue_message("hello", LoggerHello(__version__, os.getpid()))
+        for descriptor, pipe in self._inputs:
+            self._queue_message(("pipe", pipe.id), pipe, descriptor)
+        for path, text in self._inputs.failures.items():
+            self._queue_message(("failure", path), LogFailure(path, text))
+        self._queue_message("ready", LoggerReady())
 
-    def _part(self) -> None:
+    def _close_link(self) -> None:
         if self._link is not None:
             self._epoll.unregister(self._link.fileno())
             self._link.close()
-            self._link, self._awaits_room = None, False
-        self._unsent.clear()
+            self._link, self._waits_for_room = None, False
+        self._outbox.clear()
 
-    def _hear(self, link: Link) -> None:
+    def _receive_messages(self, link: Link) -> None:
         try:
             while (received := link.receive()) is not None:
-                self._obey(*received)
+                self._on_message(*received)
         except LinkLost:
-            self._part()
+            self._close_link()
         except LogProtocolError as error:
             print(error, file=sys.stderr, flush=True)  # noqa: T201 - standard error is a file
 
-    def _obey(self, message: LoggerMessage, descriptor: int | None) -> None:
+    def _on_message(self, message: LoggerMessage, descriptor: int | None) -> None:
         if isinstance(message, CapturePipe):
-            self._sources.take(message, descriptor)
+            self._inputs.add_pipe(message, descriptor)
             return
         if descriptor is not None:
             os.close(descriptor)
         if isinstance(message, ReopenFiles):
-            self._sources.reopen()
+            self._inputs.reopen_files()
         elif isinstance(message, ClearFile):
-            self._sources.clear(message)
+            self._inputs.clear_file(message)
         elif isinstance(message, EndCapture) and self._leave_by is None:
-            self._leave_by, self._has_news = time.monotonic() + LEAVE_S, True
-            self._sources.end(message.drain)
+            self._leave_by, self._needs_check = time.monotonic() + LEAVE_TIMEOUT_S, True
+            self._inputs.close_all(message.drain)
 
-    def _tell(self, subject: object, message: LoggerMessage, descriptor: int | None = None) -> None:
-        """Has it sent to the daemon, if there is one."""
+    def _queue_message(self, subject: object, message: LoggerMessage, descriptor: int | None = None) -> None:
+        """Queues a message for the daemon, if one is connected."""
         if self._link is not None:
-            self._unsent.put(subject, message, descriptor)
+            self._outbox.put(subject, message, descriptor)
 
-    def _tell_printed(self, take: CapturePipe, kind: str, data: bytes) -> None:
-        """The same for what a program printed; while there is no daemon, there are no listeners."""
+    def _queue_output(self, pipe: CapturePipe, kind: str, data: bytes) -> None:
+        """Queues output for event listeners; without a daemon there are none."""
         if self._link is not None:
-            self._unsent.put_printed(packets(take, kind, data))
+            self._outbox.put_output(output_messages(pipe, kind, data))
 
-    def _send(self) -> None:
-        """Sends what the daemon has room for; it never waits for a daemon that is stopped."""
+    def _send_queued(self) -> None:
+        """Sends what the daemon has room for; never waits for a daemon that is stopped."""
         if self._link is None:
             return
         try:
-            self._unsent.send(self._link)
+            self._outbox.send_to(self._link)
         except LinkLost:
-            self._hear(self._link)  # its last orders, and then the end of the link
+            self._receive_messages(self._link)  # its last messages, and then the end of the link
             return
-        if self._awaits_room != bool(self._unsent):
-            self._awaits_room = bool(self._unsent)
-            self._epoll.modify(self._link.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._unsent else 0))
+        if self._waits_for_room != bool(self._outbox):
+            self._waits_for_room = bool(self._outbox)
+            self._epoll.modify(self._link.fileno(), select.EPOLLIN | (select.EPOLLOUT if self._outbox else 0))
 
 
 def main() -> None:
-    """Becomes the keeper of the state folder in the last argument; the process started for it exits once it listens.
+    """Runs the logger of the state folder in the last argument, in a fork; the original process exits once it listens.
 
-    Exit status: 0 if all is well, 75 if there is a keeper already.
+    Exit status: 0 on success, 75 if there is a logger already.
     """
     state_dir = Path(sys.argv[-1])
     lock = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -197,23 +222,23 @@ def main() -> None:
     except BlockingIOError:
         os._exit(EXIT_BUSY)
     listener = listen(state_dir)
-    if os.fork():  # nobody's child: every daemon, also the one that started it, knows it by its socket only
+    if os.fork():  # becomes nobody's child: every daemon, also the one that started it, finds it by its socket
         os._exit(0)
-    _settle(lock)
+    _become_independent(lock)
     Logger(listener).run()
     (state_dir / SOCKET).unlink(missing_ok=True)
-    os._exit(0)  # not waiting for a thread that a disk still holds
+    os._exit(0)  # does not wait for a thread that a disk still holds
 
 
-def _settle(lock: int) -> None:
-    """Makes itself known and independent of whoever started it."""
+def _become_independent(lock: int) -> None:
+    """Writes the pid into the lock, takes its name, and becomes independent of the daemon that started it."""
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text("stepkeeper-logs")
     os.chdir("/")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends when nobody needs it; before, programs would die of SIGPIPE
+        signal.signal(number, signal.SIG_IGN)  # programs would die of SIGPIPE
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

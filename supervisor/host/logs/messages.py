@@ -1,26 +1,30 @@
-"""What the daemon and the log keeper tell each other: one JSON object a packet, some with a pipe's reading end.
+"""The messages between the daemon and its logger: one JSON object a packet, some with a pipe's reading end.
 
-Named tuples instead of dataclasses: those import `inspect`, a tenth of the keeper's memory.
+An upgrade meets the logger of the version before. Of that one the daemon has to understand `LoggerHello`, `CapturePipe`
+and `CaptureEnded`, and it has to understand `EndCapture`; to those, fields may be added that have defaults.
+
+Named tuples instead of dataclasses: those import `inspect`, a tenth of the logger's memory.
 """
 
+import base64
 import json
 from typing import Any, NamedTuple
 
 PACKET_BYTES = 64 * 1024  # a path has at most 4096 bytes, six characters each in JSON
-PIECE_BYTES = 32 * 1024  # of what a program printed; a third more in base64
+PIECE_BYTES = 32 * 1024  # of output in one message; base64 makes it a third longer
 
 
 class LogProtocolError(Exception):
-    """A packet that is no message; the text says why."""
+    """A packet that is not a message; the text says why."""
 
 
 class CapturePipe(NamedTuple):
-    """Comes with the reading end of a pipe: what comes out of it belongs into the file at `path`, if that is not empty.
+    """Comes with the reading end of a pipe: write what comes out of it to the file at `path`, if that is not empty.
 
-    `id`: the pipe's inode. The daemon hands over pipes with it; the keeper gives a new daemon duplicates with it.
-    `syslog`, `journal`: addresses of the log daemons that get each line too, empty: of none; `program`, `channel` and
-    `attempt` say whose lines they are. `events`: the daemon is told all that comes out. `capture`: what stands between
-    Supervisor's marks goes to the daemon instead of the logs, the last so many bytes of it; 0: marks mean nothing.
+    `id`: the pipe's inode. The daemon hands over a pipe with this message; the logger passes a duplicate of it to the
+    next daemon with the same message. `syslog`, `journal`: addresses of the log daemons that get each line too, empty:
+    none; `program`, `channel` and `attempt` say whose lines they are. `events`: the daemon gets all that comes out.
+    `capture`: the size of Supervisor's capture mode (`capture_mode.py`) in bytes; 0: it is off.
     """
 
     id: int
@@ -37,48 +41,48 @@ class CapturePipe(NamedTuple):
 
 
 class ReopenFiles(NamedTuple):
-    """To the keeper: open all files again by their names."""
+    """To the logger: open all files again by their names."""
 
 
 class ClearFile(NamedTuple):
-    """To the keeper: empty a file and delete its backups; the answer is `Cleared` with the same `request`."""
+    """To the logger: empty a file and delete its backups; answered by `FileCleared` with the same `request`."""
 
     request: int
     path: str
 
 
 class EndCapture(NamedTuple):
-    """To the keeper: write what you have and end; `drain`: also what can still be read. Never changes its form."""
+    """To the logger: write what you have and exit; `drain`: also what can still be read."""
 
     drain: bool
 
 
 class LoggerHello(NamedTuple):
-    """The keeper's first word to every daemon. Never changes its form."""
+    """From the logger: its first message to every daemon."""
 
     version: str
     pid: int
 
 
 class LoggerReady(NamedTuple):
-    """From the keeper: this daemon has now been given all pipes that I read."""
+    """From the logger: the daemon now has all pipes that the logger reads."""
 
 
 class CaptureEnded(NamedTuple):
-    """From the keeper: nobody holds the pipe's writing end any more, and all that was in it has been read."""
+    """From the logger: nobody holds the pipe's writing end any more, and all that was in it has been read."""
 
     id: int
 
 
 class CaptureRefused(NamedTuple):
-    """From the keeper: the pipe can't be taken at present; hand it over again later."""
+    """From the logger: it can't read the pipe at present; hand it over again later."""
 
     id: int
     why: str
 
 
 class FileCleared(NamedTuple):
-    """From the keeper: the answer to `Clear`; `errno` 0 if it was done."""
+    """From the logger: the answer to `ClearFile`; `errno` is 0 if it was done."""
 
     request: int
     errno: int
@@ -86,14 +90,14 @@ class FileCleared(NamedTuple):
 
 
 class LogFailure(NamedTuple):
-    """From the keeper: what is wrong with a file; nothing any more if `text` is empty."""
+    """From the logger: what is wrong with a file or a log daemon; it works again if `text` is empty."""
 
     path: str
     text: str
 
 
 class OutputPrinted(NamedTuple):
-    """From the keeper: a piece of what a program printed, in base64, for the listeners of an event type.
+    """From the logger: what a program printed, in base64, for the listeners of an event type.
 
     `goes_on`: the next packet has more of the same event.
     """
@@ -106,13 +110,13 @@ class OutputPrinted(NamedTuple):
 
 
 class OutputMissed(NamedTuple):
-    """From the keeper: so many events of `Printed` did not fit into memory, as the daemon did not take them in time."""
+    """From the logger: the number of output events that it dropped because the daemon was too slow."""
 
     events: int
 
 
 class StillAlive(NamedTuple):
-    """From the keeper, every few seconds: its main thread is not stuck."""
+    """From the logger, every few seconds: its main thread is not stuck."""
 
 
 LoggerMessage = (
@@ -157,16 +161,31 @@ def encode(message: LoggerMessage) -> bytes:
 
 
 def decode(packet: bytes) -> LoggerMessage:
-    """The message in a packet; fields that it does not know are left out. Raises LogProtocolError."""
+    """The message in a packet, without the fields that this version does not know. Raises LogProtocolError."""
     try:
         content = json.loads(packet)
     except (ValueError, RecursionError) as error:
         raise LogProtocolError(f"cannot read a packet of {len(packet)} bytes: {error}") from error
     if not isinstance(content, dict) or not isinstance(name := content.get("type"), str) or name not in _TYPES:
-        raise LogProtocolError(f"cannot read a packet: it is {str(content)[:80]!r}, no message that is known")
+        raise LogProtocolError(f"cannot read a packet: {str(content)[:80]!r} is not a known message")
     kind = _TYPES[name]
     values: dict[str, Any] = {key: content.get(key, kind._field_defaults.get(key)) for key in kind._fields}
     for key, wanted in kind.__annotations__.items():
         if type(values[key]) is not wanted or (wanted is int and values[key] < 0):  # True is an int, but not here
-            raise LogProtocolError(f"cannot read a message {name}: its {key} is {values[key]!r:.80}")
+            raise LogProtocolError(f"cannot read a {name} message: its {key} is {values[key]!r:.80}")
     return kind(**values)
+
+
+def output_messages(pipe: CapturePipe, kind: str, data: bytes) -> list[OutputPrinted]:
+    """The messages of one event PROCESS_`kind`_STDOUT (or STDERR) with what came out of a pipe."""
+    starts = range(0, max(len(data), 1), PIECE_BYTES)
+    return [
+        OutputPrinted(
+            f"PROCESS_{kind}_{pipe.channel.upper()}",
+            pipe.program,
+            pipe.attempt,
+            base64.b64encode(data[start : start + PIECE_BYTES]).decode(),
+            start + PIECE_BYTES < len(data),
+        )
+        for start in starts
+    ]

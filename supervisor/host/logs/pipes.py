@@ -1,4 +1,4 @@
-"""The daemon's pipes for what programs print: their reading ends, kept here too whoever reads them."""
+"""The reading ends of the pipes that programs print into: the daemon keeps a duplicate of each."""
 
 import os
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ from supervisor.host.logs.messages import CapturePipe
 
 
 @dataclass(slots=True)
-class Pipe:
-    """The reading end of a pipe: as long as it is open here, a log keeper that dies takes no program with it."""
+class CapturedPipe:
+    """The reading end of a pipe: while it is open here, programs survive the death of the logger."""
 
     descriptor: int
-    take: CapturePipe
+    request: CapturePipe
     is_handed_over: bool = False
 
 
-class Pipes:
-    """All pipes into which somebody may still print, by inode. Belongs to one thread, but for `paths` and `len`."""
+class CapturedPipes:
+    """All pipes that have a writer left, by inode. Belongs to one thread, except `paths` and `len`."""
 
     def __init__(self) -> None:
-        self._pipes: dict[int, Pipe] = {}
+        self._pipes: dict[int, CapturedPipe] = {}
 
     def __len__(self) -> int:
         return len(self._pipes)
@@ -31,46 +31,46 @@ class Pipes:
 
     @property
     def paths(self) -> set[Path]:
-        """Where they lead."""
-        takes = [each.take for each in list(self._pipes.values())]
-        return {Path(each) for take in takes for each in (take.path, take.syslog, take.journal) if each}
+        """The files and log daemons that they lead to."""
+        requests = [each.request for each in list(self._pipes.values())]
+        return {Path(each) for request in requests for each in (request.path, request.syslog, request.journal) if each}
 
-    def add(self, descriptor: int, take: CapturePipe) -> None:
-        """A new pipe, which no keeper knows."""
-        self._pipes[take.id] = Pipe(descriptor, take)
+    def add(self, descriptor: int, request: CapturePipe) -> None:
+        """Adds a new pipe, which no logger has."""
+        self._pipes[request.id] = CapturedPipe(descriptor, request)
 
-    def adopt(self, descriptor: int, take: CapturePipe) -> None:
-        """A duplicate of one that the keeper reads."""
-        if take.id in self._pipes:
+    def add_handed_over(self, descriptor: int, request: CapturePipe) -> None:
+        """Adds a duplicate of a pipe that the logger reads."""
+        if request.id in self._pipes:
             os.close(descriptor)
         else:
-            self._pipes[take.id] = Pipe(descriptor, take)
-        self._pipes[take.id].is_handed_over = True
+            self._pipes[request.id] = CapturedPipe(descriptor, request)
+        self._pipes[request.id].is_handed_over = True
 
-    def forget(self, id_: int) -> None:
-        """Nobody can print into it any more, and all has been read."""
+    def close_pipe(self, id_: int) -> None:
+        """Closes a pipe that has no writer left and is empty."""
         pipe = self._pipes.pop(id_, None)
         if pipe is not None:
             os.close(pipe.descriptor)
 
-    def waiting(self) -> Iterator[Pipe]:
-        """Those that the keeper has not been given yet."""
+    def not_handed_over(self) -> Iterator[CapturedPipe]:
+        """The pipes that the logger does not have yet."""
         return (each for each in self._pipes.values() if not each.is_handed_over)
 
-    def take_back(self, id_: int) -> Path | None:
-        """The keeper can't take this one at present; gives its path, None if it has ended."""
+    def mark_not_handed_over(self, id_: int) -> Path | None:
+        """The logger can't read this one at present; returns its path, None if it has ended."""
         pipe = self._pipes.get(id_)
         if pipe is None:
             return None
         pipe.is_handed_over = False
-        return Path(pipe.take.path or pipe.take.syslog or pipe.take.journal)
+        return Path(pipe.request.path or pipe.request.syslog or pipe.request.journal)
 
-    def take_all_back(self) -> None:
-        """There is no keeper any more: all are to be handed over again."""
+    def mark_none_handed_over(self) -> None:
+        """The logger is gone: all pipes have to be handed over again."""
         for pipe in self._pipes.values():
             pipe.is_handed_over = False
 
-    def close(self) -> None:
+    def close_all(self) -> None:
         """Closes all."""
         for id_ in list(self._pipes):
-            self.forget(id_)
+            self.close_pipe(id_)

@@ -1,4 +1,4 @@
-"""Starts the log keeper of a state folder, and sees dead ones off."""
+"""Starts the logger of a state folder, and reaps a dead one."""
 
 import contextlib
 import os
@@ -11,26 +11,26 @@ import supervisor
 from supervisor.host.logs.link import ERRORS
 from supervisor.host.logs.logger import EXIT_BUSY
 
-START_S = 20.0  # the interpreter starts in 50 ms; the machine may be busy, its disks slow
-DEATH_S = 1.0  # between the end of its connections and of the process
+START_TIMEOUT_S = 20.0  # the interpreter starts in 50 ms; the host may be busy, its disks slow
+EXIT_TIMEOUT_S = 1.0  # from the end of its connection to the end of the process
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from supervisor.host.logs.logger import main; main()"
 
 
 class LoggerStartError(Exception):
-    """The keeper could not be started; the text says why."""
+    """The logger can't be started; the text says why."""
 
 
-def start(state_dir: Path) -> bool:
-    """Starts a keeper, as our own user, in a session of its own; returns once it listens.
+def start_logger(state_dir: Path) -> bool:
+    """Starts a logger, as the daemon's user, in a session of its own; returns once it listens.
 
-    Waits for it: call it from a thread. False if there is one already, which may be about to end. Raises KeeperError.
-    It gets an empty environment, above all no mark of an attempt, and no descriptor but a file for its last words.
+    Blocks: call it from a thread. False if there is one already, which may be about to exit. It gets an empty
+    environment, above all no mark of an attempt, and no descriptors but a file for errors. Raises LoggerStartError.
     """
     errors = state_dir / ERRORS
-    command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(_packages()), str(state_dir)]
+    command = [sys.executable, "-I", "-S", "-X", "utf8", "-c", _PROGRAM, str(_import_folder()), str(state_dir)]
     try:
-        with open(errors, "wb", opener=_private) as file:
+        with open(errors, "wb", opener=_open_private) as file:
             started = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -38,43 +38,41 @@ def start(state_dir: Path) -> bool:
                 stderr=file,
                 env={},
                 start_new_session=True,
-                timeout=START_S,
+                timeout=START_TIMEOUT_S,
                 check=False,
             )
     except (OSError, subprocess.SubprocessError) as error:
-        raise LoggerStartError(f"cannot start the log keeper: {error}; it is tried again") from error
+        raise LoggerStartError(f"cannot start the logger: {error}; retrying") from error
     if started.returncode not in (0, EXIT_BUSY):
-        raise LoggerStartError(
-            f"cannot start the log keeper: {last_word(state_dir)} (all of it is in {errors}); it is tried again"
-        )
+        raise LoggerStartError(f"cannot start the logger: {last_error_line(state_dir)} (more in {errors}); retrying")
     return started.returncode == 0
 
 
-def last_word(state_dir: Path) -> str:
-    """The last line that the latest keeper wrote on standard error: an exception if one ended it, or nothing."""
+def last_error_line(state_dir: Path) -> str:
+    """The last line that the latest logger wrote to standard error: the exception that ended it, or nothing."""
     try:
         return (state_dir / ERRORS).read_text(errors="replace").strip().rpartition("\n")[2]
     except OSError as error:
-        return f"its last words can't be read: {error.strerror}"
+        return f"its standard error can't be read: {error.strerror}"
 
 
-def bury(pid: int) -> None:
-    """Reaps a keeper that has died, if it was our child: as process 1 of a container we inherit it."""
-    with contextlib.suppress(OSError):  # no child of ours
+def reap_logger(pid: int) -> None:
+    """Reaps a logger that has exited, if it is our child, as it is when the daemon is process 1 of a container."""
+    with contextlib.suppress(OSError):  # not a child of ours
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return
         ended = os.pidfd_open(pid)
         try:
-            select.select([ended], [], [], DEATH_S)
+            select.select([ended], [], [], EXIT_TIMEOUT_S)
         finally:
             os.close(ended)
         os.waitpid(pid, os.WNOHANG)
 
 
-def _packages() -> Path:
-    """The folder that has the package `supervisor`."""
+def _import_folder() -> Path:
+    """The folder that contains the package `supervisor`."""
     return Path(supervisor.__file__).parents[1]
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)

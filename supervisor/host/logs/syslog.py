@@ -1,4 +1,4 @@
-"""Lines for the system's log daemon, as it takes them at /dev/log: one datagram a line, in the form of RFC 3164."""
+"""Lines for the system's log daemon at /dev/log: one datagram a line, in the format of RFC 3164."""
 
 import errno
 import logging
@@ -12,7 +12,7 @@ ADDRESS = Path("/dev/log")
 
 USER = 1  # the facility that Supervisor, and every program that names none, uses
 INFO = 6
-TAG_CHARACTERS = 64  # of an identifier; the form knows 32, every daemon of today takes more
+TAG_CHARACTERS = 64  # RFC 3164 allows 32, the log daemons of today accept more
 
 PRIORITIES: Mapping[int, int] = {
     logging.CRITICAL: 2,
@@ -21,43 +21,43 @@ PRIORITIES: Mapping[int, int] = {
     logging.INFO: INFO,
     logging.DEBUG: 7,
 }
-"""syslog's numbers for our levels."""
+"""The severities of syslog by level of Python's logging."""
 
 
 def identifier(program: str) -> str:
-    """A program's name as the tag of its lines: a colon, a slash or a bracket would end it."""
+    """A program's name as a tag: a colon, a slash or a bracket would end the tag."""
     return "".join(each if each.isalnum() or each in "._-" else "." for each in program)[:TAG_CHARACTERS]
 
 
 def datagram(tag: str, line: bytes, wall_at: float, severity: int = INFO, pid: int | None = None) -> bytes:
-    """One line for /dev/log. A NUL would end it there, and a line break begin another one."""
+    """One line for /dev/log. NUL and line break become spaces: they would end the line there."""
     when = time.strftime("%b %e %H:%M:%S", time.localtime(wall_at))
     who = tag if pid is None else f"{tag}[{pid}]"
     return f"<{USER << 3 | severity}>{when} {who}: ".encode() + line.replace(b"\0", b" ").replace(b"\n", b" ")
 
 
 class DatagramSocket:
-    """A datagram socket to a log daemon that may come, go and be started anew. Belongs to one thread.
+    """Sends to a log daemon that may start, stop and restart. Belongs to one thread.
 
-    A daemon that does not read is waited for `patience_s` for each message.
+    Each message waits up to `timeout_s` for a log daemon that does not read.
     """
 
-    def __init__(self, address: Path, patience_s: float) -> None:
+    def __init__(self, address: Path, timeout_s: float) -> None:
         self._address = str(address)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._socket.settimeout(patience_s)
+        self._socket.settimeout(timeout_s)
 
     def send(self, message: bytes) -> None:
-        """Hands it over. Raises OSError (TimeoutError too)."""
+        """Sends a message. Raises OSError, TimeoutError among them."""
         self._socket.sendto(message, self._address)
 
     def close(self) -> None:
-        """Gives the socket back."""
+        """Closes the socket."""
         self._socket.close()
 
 
 def describe_failure(error: OSError, address: Path) -> str:
-    """What a failed `send` means, in words."""
+    """Why a `send` failed, in words."""
     if isinstance(error, TimeoutError):
         return f"{address} does not read"
     if error.errno in (errno.ENOENT, errno.ECONNREFUSED):
@@ -66,15 +66,15 @@ def describe_failure(error: OSError, address: Path) -> str:
 
 
 class SyslogHandler(logging.Handler):
-    """The daemon's own records, rendered by its formatter, as lines of `tag`; what does not get through is dropped."""
+    """Sends the daemon's own log records, with the tag `tag`; drops what the log daemon does not accept."""
 
-    PATIENCE_S = 1.0  # the log's thread must not be held up for long by a log daemon that hangs
-    QUIET_S = 10.0  # and not for every record
+    SEND_TIMEOUT_S = 1.0  # a log daemon that hangs must not hold up the logging thread for long
+    PAUSE_S = 10.0  # after a timeout, so that not every record waits
 
     def __init__(self, tag: str, address: Path = ADDRESS) -> None:
         super().__init__()
         self._tag = identifier(tag)
-        self._way = DatagramSocket(address, self.PATIENCE_S)
+        self._socket = DatagramSocket(address, self.SEND_TIMEOUT_S)
         self._not_before = float("-inf")
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -83,14 +83,14 @@ class SyslogHandler(logging.Handler):
         severity = next((PRIORITIES[level] for level in sorted(PRIORITIES, reverse=True) if record.levelno >= level), 7)
         try:
             text = self.format(record).encode(errors="backslashreplace")
-            self._way.send(datagram(self._tag, text, record.created, severity, os.getpid()))
+            self._socket.send(datagram(self._tag, text, record.created, severity, os.getpid()))
         except TimeoutError:
-            self._not_before = time.monotonic() + self.QUIET_S
+            self._not_before = time.monotonic() + self.PAUSE_S
         except OSError:
-            return  # nobody listens; somebody may at the next record
-        except Exception:  # noqa: BLE001 - it can't be worded; as logging's own handlers do, lest it end the thread
+            return  # nobody listens; somebody may listen at the next record
+        except Exception:  # noqa: BLE001 - a record that can't be formatted must not end the thread; as in logging's own handlers
             self.handleError(record)
 
     def close(self) -> None:
-        self._way.close()
+        self._socket.close()
         super().close()

@@ -9,7 +9,7 @@ import structlog
 
 from supervisor.host.logs.handover import ProgramOutput
 
-HELD_BYTES = 4 << 20  # while the daemon is busy otherwise; the log keeper holds a megabyte more
+HELD_BYTES = 4 << 20  # while the daemon is busy otherwise; the logger holds a megabyte more
 OVERHEAD_BYTES = 200  # of an event of one byte
 BATCH = 200  # events; between them the daemon does what else there is to do
 LOG_EVERY_S = 10.0  # how often the log says that events were missed, while they are
@@ -49,7 +49,7 @@ class OutputPublisher:
             self._schedule()
 
     def on_missed(self, events: int) -> None:
-        """The log keeper had to drop some."""
+        """The logger had to drop some."""
         with self._lock:
             self._missed += events
             self._schedule()

@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 
 @pytest.fixture
-def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCapture]:
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCapture]:
     made = LogCapture(tmp_path_factory.mktemp("state"))
     made.start()
     yield made
@@ -29,7 +29,7 @@ def pump(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LogCapture]:
 def close_s(monkeypatch: pytest.MonkeyPatch) -> float:
     """How long a close may take in this test, longer than a busy machine takes for it."""
     for module in (handover, capture):
-        monkeypatch.setattr(module, "CLOSE_S", PATIENCE_S)
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
     return PATIENCE_S
 
 
@@ -48,9 +48,9 @@ def put_another(path: Path) -> None:
     path.write_bytes(b"made by logrotate\n")
 
 
-def print_lines(pump: LogCapture, path: Path, count: int, maxbytes: int, backups: int) -> None:
+def print_lines(logs: LogCapture, path: Path, count: int, maxbytes: int, backups: int) -> None:
     """Prints `count` lines of 10 bytes and waits until they are written."""
-    pipe = pump.open_pipe(path, maxbytes, backups)
+    pipe = logs.open_pipe(path, maxbytes, backups)
     for number in range(count):
         os.write(pipe, b"line %04d\n" % number)
     os.close(pipe)
@@ -58,33 +58,33 @@ def print_lines(pump: LogCapture, path: Path, count: int, maxbytes: int, backups
 
 
 async def test_what_a_program_prints_is_in_its_file(
-    pump: LogCapture, tmp_path: Path, start: Callable[..., Spawned]
+    logs: LogCapture, tmp_path: Path, start: Callable[..., Spawned]
 ) -> None:
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     await start("sh", "-c", "echo hello; echo trouble >&2; printf unfinished", stdout=pipe, stderr=pipe).exit()
     os.close(pipe)
 
     wait_for(tmp_path / "out.log", b"hello\ntrouble\nunfinished")
 
 
-def test_the_file_exists_before_anything_is_printed(pump: LogCapture, tmp_path: Path) -> None:
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+def test_the_file_exists_before_anything_is_printed(logs: LogCapture, tmp_path: Path) -> None:
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
     wait_until((tmp_path / "out.log").exists)
     os.close(pipe)
 
 
-def test_a_second_run_appends(pump: LogCapture, tmp_path: Path) -> None:
+def test_a_second_run_appends(logs: LogCapture, tmp_path: Path) -> None:
     for word in (b"first\n", b"second\n"):
-        pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+        pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
         os.write(pipe, word)
         os.close(pipe)
 
     wait_for(tmp_path / "out.log", b"first\nsecond\n")
 
 
-def test_two_programs_share_a_file_and_its_limit(pump: LogCapture, tmp_path: Path) -> None:
-    pipes = [pump.open_pipe(tmp_path / "out.log", 30, 1) for _ in range(2)]
+def test_two_programs_share_a_file_and_its_limit(logs: LogCapture, tmp_path: Path) -> None:
+    pipes = [logs.open_pipe(tmp_path / "out.log", 30, 1) for _ in range(2)]
     for number in range(5):
         before = len(content(tmp_path / "out.log"))
         os.write(pipes[number % 2], b"line %04d\n" % number)
@@ -96,8 +96,8 @@ def test_two_programs_share_a_file_and_its_limit(pump: LogCapture, tmp_path: Pat
     wait_for(tmp_path / "out.log.1", b"line 0000\nline 0001\nline 0002\n")
 
 
-def test_output_for_no_file_goes_nowhere(pump: LogCapture) -> None:
-    pipe = pump.open_pipe(None, 0, 0)
+def test_output_for_no_file_goes_nowhere(logs: LogCapture) -> None:
+    pipe = logs.open_pipe(None, 0, 0)
     writer = threading.Thread(target=lambda: os.write(pipe, b"x" * 1_000_000))
 
     writer.start()
@@ -109,18 +109,18 @@ def test_output_for_no_file_goes_nowhere(pump: LogCapture) -> None:
 
 @pytest.mark.parametrize(("path", "stream"), [("/dev/stdout", "out"), ("/dev/stderr", "err"), ("/dev/fd/1", "out")])
 def test_a_log_that_is_the_daemons_own_output_gets_there(
-    path: str, stream: str, pump: LogCapture, capfd: pytest.CaptureFixture[str]
+    path: str, stream: str, logs: LogCapture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pipe = pump.open_pipe(Path(path), 0, 0)
+    pipe = logs.open_pipe(Path(path), 0, 0)
     os.write(pipe, b"hello\n")
     os.close(pipe)
-    asyncio.run(pump.clear(Path(path)))
+    asyncio.run(logs.clear(Path(path)))
 
     assert getattr(capfd.readouterr(), stream) == "hello\n"
 
 
-def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogCapture, tmp_path: Path) -> None:
-    print_lines(pump, tmp_path / "out.log", 100, maxbytes=105, backups=2)
+def test_backups_hold_whole_lines_and_no_more_than_their_size(logs: LogCapture, tmp_path: Path) -> None:
+    print_lines(logs, tmp_path / "out.log", 100, maxbytes=105, backups=2)
 
     kept = [content(tmp_path / name) for name in ("out.log.2", "out.log.1", "out.log")]
     lines = b"".join(kept).splitlines()
@@ -130,15 +130,15 @@ def test_backups_hold_whole_lines_and_no_more_than_their_size(pump: LogCapture, 
     assert len(lines) >= 20
 
 
-def test_without_backups_the_file_begins_again(pump: LogCapture, tmp_path: Path) -> None:
-    print_lines(pump, tmp_path / "out.log", 25, maxbytes=100, backups=0)
+def test_without_backups_the_file_begins_again(logs: LogCapture, tmp_path: Path) -> None:
+    print_lines(logs, tmp_path / "out.log", 25, maxbytes=100, backups=0)
 
     assert os.listdir(tmp_path) == ["out.log"]
     assert content(tmp_path / "out.log") == b"".join(b"line %04d\n" % number for number in range(20, 25))
 
 
-def test_a_line_longer_than_the_file_may_be_is_cut(pump: LogCapture, tmp_path: Path) -> None:
-    pipe = pump.open_pipe(tmp_path / "out.log", 100, 3)
+def test_a_line_longer_than_the_file_may_be_is_cut(logs: LogCapture, tmp_path: Path) -> None:
+    pipe = logs.open_pipe(tmp_path / "out.log", 100, 3)
     os.write(pipe, b"x" * 250 + b"\n")
     os.close(pipe)
 
@@ -148,10 +148,10 @@ def test_a_line_longer_than_the_file_may_be_is_cut(pump: LogCapture, tmp_path: P
 
 @pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old"), put_another])
 def test_a_file_that_somebody_took_away_is_made_again(
-    take_away: Callable[[Path], object], pump: LogCapture, tmp_path: Path
+    take_away: Callable[[Path], object], logs: LogCapture, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.log"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
     os.write(pipe, b"before\n")
     wait_for(path, b"before\n")
 
@@ -164,13 +164,13 @@ def test_a_file_that_somebody_took_away_is_made_again(
     os.close(pipe)
 
 
-def test_reopen_follows_the_name_at_once(pump: LogCapture, tmp_path: Path) -> None:
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+def test_reopen_follows_the_name_at_once(logs: LogCapture, tmp_path: Path) -> None:
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"before\n")
     wait_for(tmp_path / "out.log", b"before\n")
     (tmp_path / "out.log").rename(tmp_path / "moved.log")
 
-    pump.reopen()
+    logs.reopen()
 
     wait_until((tmp_path / "out.log").exists)
     os.write(pipe, b"after\n")
@@ -180,13 +180,13 @@ def test_reopen_follows_the_name_at_once(pump: LogCapture, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: LogCapture, tmp_path: Path) -> None:
+def test_clear_empties_the_file_and_deletes_its_backups(running: bool, logs: LogCapture, tmp_path: Path) -> None:
     path = tmp_path / "out.log"
-    print_lines(pump, path, 40, maxbytes=100, backups=3)
+    print_lines(logs, path, 40, maxbytes=100, backups=3)
     (tmp_path / "out.log.2024").write_text("somebody else's")
-    pipe = pump.open_pipe(path, 100, 3) if running else None
+    pipe = logs.open_pipe(path, 100, 3) if running else None
 
-    asyncio.run(pump.clear(path))
+    asyncio.run(logs.clear(path))
 
     assert content(path) == b""
     assert sorted(os.listdir(tmp_path)) == ["out.log", "out.log.2024"]
@@ -196,22 +196,22 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, pump: Log
         wait_for(path, b"after\n")
 
 
-def test_clear_of_what_does_not_exist_makes_nothing(pump: LogCapture, tmp_path: Path) -> None:
-    asyncio.run(pump.clear(tmp_path / "out.log"))
+def test_clear_of_what_does_not_exist_makes_nothing(logs: LogCapture, tmp_path: Path) -> None:
+    asyncio.run(logs.clear(tmp_path / "out.log"))
 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_a_trouble_until_it_has_room_again(pump: LogCapture, small_disk: Path) -> None:
+def test_a_full_disk_is_a_trouble_until_it_has_room_again(logs: LogCapture, small_disk: Path) -> None:
     path, filler = small_disk / "out.log", small_disk / "filler"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
     os.write(pipe, b"x" * 4096)  # whole blocks, so that the next byte needs another
     wait_until(lambda: len(content(path)) == 4096)
     fill(filler)
 
     os.write(pipe, b"lost\n")
-    wait_until(lambda: bool(pump.failures))
-    trouble = dict(pump.failures)
+    wait_until(lambda: bool(logs.failures))
+    trouble = dict(logs.failures)
     filler.unlink()
     patience = time.monotonic() + PATIENCE_S
     while b"after" not in content(path):
@@ -220,26 +220,26 @@ def test_a_full_disk_is_a_trouble_until_it_has_room_again(pump: LogCapture, smal
         assert time.monotonic() < patience
     os.close(pipe)
 
-    assert trouble == {path: f"cannot write {path}: No space left on device; what its program prints is dropped"}
-    wait_until(lambda: not pump.failures)
+    assert trouble == {path: f"cannot write {path}: No space left on device; the output of its program is dropped"}
+    wait_until(lambda: not logs.failures)
 
 
-def test_a_file_that_can_not_be_rotated_grows(pump: LogCapture, tmp_path: Path) -> None:
+def test_a_file_that_can_not_be_rotated_grows(logs: LogCapture, tmp_path: Path) -> None:
     path = tmp_path / "out.log"
     (tmp_path / "out.log.1").mkdir()
     (tmp_path / "out.log.1" / "in the way").write_text("")
-    pipe = pump.open_pipe(path, 20, 1)
+    pipe = logs.open_pipe(path, 20, 1)
     lines = [b"line %04d\n" % number for number in range(4)]
     for line in lines:
         os.write(pipe, line)
 
     wait_for(path, b"".join(lines))
-    wait_until(lambda: "cannot rotate" in pump.failures.get(path, ""))
+    wait_until(lambda: "cannot rotate" in logs.failures.get(path, ""))
     os.close(pipe)
 
 
-def test_a_grandchild_that_lives_on_is_still_heard(pump: LogCapture, tmp_path: Path) -> None:
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+def test_a_grandchild_that_lives_on_is_still_heard(logs: LogCapture, tmp_path: Path) -> None:
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     held = os.dup(pipe)
     os.close(pipe)
     os.write(held, b"still here\n")
@@ -250,20 +250,20 @@ def test_a_grandchild_that_lives_on_is_still_heard(pump: LogCapture, tmp_path: P
 
 def test_close_writes_what_is_still_in_the_pipes_and_leaves_no_descriptor(close_s: float, tmp_path: Path) -> None:
     before = descriptors()
-    pump = LogCapture(tmp_path)
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+    logs = LogCapture(tmp_path)
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     os.write(pipe, b"last words\n")
-    pump.start()
+    logs.start()
 
-    pump.close()
+    logs.close()
 
     assert content(tmp_path / "out.log") == b"last words\n"
     os.close(pipe)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, pump: LogCapture) -> None:
-    pipe = pump.open_pipe(tmp_path / "out.log", 1 << 20, 1)
+def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: Path, logs: LogCapture) -> None:
+    pipe = logs.open_pipe(tmp_path / "out.log", 1 << 20, 1)
     stop = threading.Event()
 
     def flood() -> None:
@@ -275,7 +275,7 @@ def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: P
     writer.start()
     wait_until(lambda: len(content(tmp_path / "out.log")) > 0)
     began = time.monotonic()
-    pump.close()
+    logs.close()
     took = time.monotonic() - began
     stop.set()
     writer.join()
@@ -284,27 +284,27 @@ def test_a_flood_that_never_ends_does_not_hold_close(close_s: float, tmp_path: P
     assert took < close_s  # after which it would have given up
 
 
-def test_after_close_nothing_is_captured_but_files_can_be_cleared(pump: LogCapture, tmp_path: Path) -> None:
+def test_after_close_nothing_is_captured_but_files_can_be_cleared(logs: LogCapture, tmp_path: Path) -> None:
     (tmp_path / "out.log").write_text("old")
     before = descriptors()
-    pump.close()
-    pump.close()
+    logs.close()
+    logs.close()
 
     with pytest.raises(OSError, match="Logs are closed"):
-        pump.open_pipe(tmp_path / "out.log", 0, 0)
-    pump.reopen()
-    asyncio.run(pump.clear(tmp_path / "out.log"))
+        logs.open_pipe(tmp_path / "out.log", 0, 0)
+    logs.reopen()
+    asyncio.run(logs.clear(tmp_path / "out.log"))
 
     assert content(tmp_path / "out.log") == b""
-    assert len(os.listdir("/proc/self/fd")) == before - 1  # the pump's own
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # the logs's own
 
 
-def test_descriptors_do_not_grow(pump: LogCapture, tmp_path: Path) -> None:
-    os.close(pump.open_pipe(tmp_path / "first.log", 0, 0))
-    wait_until(lambda: pump.logger_pid is not None)
-    wait_until(lambda: not pump.open_pipe_count)
+def test_descriptors_do_not_grow(logs: LogCapture, tmp_path: Path) -> None:
+    os.close(logs.open_pipe(tmp_path / "first.log", 0, 0))
+    wait_until(lambda: logs.logger_pid is not None)
+    wait_until(lambda: not logs.open_pipe_count)
     before = descriptors()
     for number in range(50):
-        os.close(pump.open_pipe(tmp_path / f"{number % 3}.log", 0, 0))
+        os.close(logs.open_pipe(tmp_path / f"{number % 3}.log", 0, 0))
 
     wait_until(lambda: len(os.listdir("/proc/self/fd")) == before)

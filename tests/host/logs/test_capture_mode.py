@@ -1,4 +1,4 @@
-"""What programs print reaches event listeners: all of it, or what stands between marks, and never more than is held."""
+"""Output reaches event listeners: all of it, or what stands between the marks of capture mode, in bounded memory."""
 
 import base64
 import itertools
@@ -18,10 +18,9 @@ from supervisor.host.logs.capture_mode import (
     END,
     LOG,
     CaptureModeParser,
-    packets,
 )
 from supervisor.host.logs.handover import ProgramOutput
-from supervisor.host.logs.link import Link
+from supervisor.host.logs.link import OUTBOX_BYTES, Link, Outbox
 from supervisor.host.logs.messages import (
     PACKET_BYTES,
     PIECE_BYTES,
@@ -30,11 +29,11 @@ from supervisor.host.logs.messages import (
     OutputMissed,
     OutputPrinted,
     encode,
+    output_messages,
 )
-from supervisor.host.logs.outbox import HELD_BYTES, Outbox
 from tests.waiting import wait_until
 
-TAKE = CapturePipe(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
+PIPE = CapturePipe(1, "", 0, 0, program="p", channel="stdout", attempt=3, events=True)
 PLAIN = st.binary(max_size=20).filter(lambda data: b"<" not in data)
 NEARLY = st.sampled_from([BEGIN[:5], BEGIN[:-1], END[:-1], b"<", b"<!--", b"-->", BEGIN.lower()])
 
@@ -81,7 +80,7 @@ def test_a_message_that_never_ends_is_logged():
 def test_a_packet_holds_the_largest_piece_and_pieces_make_the_whole():
     data = os.urandom(3 * PIECE_BYTES + 1)
 
-    found = packets(TAKE._replace(program="p" * 100), LOG, data)
+    found = output_messages(PIPE._replace(program="p" * 100), LOG, data)
 
     assert all(len(encode(each)) <= PACKET_BYTES for each in found)
     assert b"".join(base64.b64decode(each.data) for each in found) == data
@@ -104,38 +103,38 @@ class Receiver(Link):
 
 
 def test_what_a_daemon_does_not_take_is_bounded_whole_and_counted():
-    outbox, each = Outbox(), packets(TAKE, LOG, b"x" * (PIECE_BYTES + 1))
+    outbox, each = Outbox(), output_messages(PIPE, LOG, b"x" * (PIECE_BYTES + 1))
     size = sum(len(packet.data) for packet in each)
-    told = HELD_BYTES // size + 5
+    told = OUTBOX_BYTES // size + 5
     for _ in range(told):
-        outbox.put_printed(each)
-    outbox.send(receiver := Receiver(10**6))
+        outbox.put_output(each)
+    outbox.send_to(receiver := Receiver(10**6))
 
     kept = [message for message in receiver.taken if isinstance(message, OutputPrinted)]
-    assert sum(len(message.data) for message in kept) <= HELD_BYTES
+    assert sum(len(message.data) for message in kept) <= OUTBOX_BYTES
     assert kept == each * (len(kept) // 2)
     assert receiver.taken[-1] == OutputMissed(told - len(kept) // 2)
-    outbox.put_printed(each)
-    outbox.send(receiver)
+    outbox.put_output(each)
+    outbox.send_to(receiver)
     assert receiver.taken[-2:] == each
 
 
 def test_one_that_is_larger_than_all_that_is_held_is_told_alone():
     outbox = Outbox()
-    outbox.put_printed(packets(TAKE, COMMUNICATION, bytes(2 * HELD_BYTES)))
-    outbox.send(receiver := Receiver(10**6))
+    outbox.put_output(output_messages(PIPE, COMMUNICATION, bytes(2 * OUTBOX_BYTES)))
+    outbox.send_to(receiver := Receiver(10**6))
 
     assert sum(len(base64.b64decode(each.data)) for each in receiver.taken if isinstance(each, OutputPrinted)) == (
-        2 * HELD_BYTES
+        2 * OUTBOX_BYTES
     )
 
 
 def test_order_is_kept_where_there_is_little_room():
     outbox = Outbox()
     for number in range(5):
-        outbox.put_printed(packets(TAKE, LOG, b"%d" % number))
-    outbox.send(slow := Receiver(2))
-    outbox.send(rest := Receiver(10))
+        outbox.put_output(output_messages(PIPE, LOG, b"%d" % number))
+    outbox.send_to(slow := Receiver(2))
+    outbox.send_to(rest := Receiver(10))
 
     found = [base64.b64decode(each.data) for each in (*slow.taken, *rest.taken) if isinstance(each, OutputPrinted)]
     assert found == [b"0", b"1", b"2", b"3", b"4"]
@@ -143,11 +142,11 @@ def test_order_is_kept_where_there_is_little_room():
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Iterator[tuple[LogCapture, list[ProgramOutput]]]:
-    pump, outputs = LogCapture(tmp_path), list[ProgramOutput]()
-    pump.subscribers.on_output = outputs.append
-    pump.start()
-    yield pump, outputs
-    pump.close()
+    logs, outputs = LogCapture(tmp_path), list[ProgramOutput]()
+    logs.subscribers.on_output = outputs.append
+    logs.start()
+    yield logs, outputs
+    logs.close()
 
 
 def until(count: int, outputs: list[ProgramOutput]) -> None:
@@ -157,9 +156,9 @@ def until(count: int, outputs: list[ProgramOutput]) -> None:
 def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
     heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path
 ):
-    pump, outputs = heard
+    logs, outputs = heard
     tee = Tee("web", 2, "stderr", events=True, capture=100)
-    pipe = pump.open_pipe(tmp_path / "log", 0, 0, tee)
+    pipe = logs.open_pipe(tmp_path / "log", 0, 0, tee)
     os.write(pipe, b"one " + BEGIN + b"told" + END + b"two\n")
     os.close(pipe)
     until(16, outputs)
@@ -171,14 +170,14 @@ def test_listeners_get_what_is_printed_and_the_log_all_but_the_messages(
         ("PROCESS_COMMUNICATION_STDERR", b"told"),
         ("PROCESS_LOG_STDERR", b"two\n"),
     ]
-    pump.close()
+    logs.close()
     assert (tmp_path / "log").read_bytes() == b"one two\n"
 
 
 def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogCapture, list[ProgramOutput]]):
-    pump, outputs = heard
+    logs, outputs = heard
     data = os.urandom(200_000).replace(b"<", b"?")
-    pipe = pump.open_pipe(None, 0, 0, Tee("web", 1, "stdout", capture=300_000))
+    pipe = logs.open_pipe(None, 0, 0, Tee("web", 1, "stdout", capture=300_000))
     with os.fdopen(pipe, "wb") as file:
         file.write(BEGIN + data + END)
     until(len(data), outputs)
@@ -187,8 +186,8 @@ def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogCapture, 
 
 
 def test_marks_mean_nothing_where_nothing_is_captured(heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path):
-    pump, outputs = heard
-    pipe = pump.open_pipe(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))
+    logs, outputs = heard
+    pipe = logs.open_pipe(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))
     os.write(pipe, BEGIN + b"x" + END)
     os.close(pipe)
     until(len(BEGIN + END) + 1, outputs)

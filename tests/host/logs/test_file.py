@@ -26,7 +26,7 @@ def test_a_full_disk_costs_output_and_says_how_much(small_disk: Path) -> None:
     filler.unlink()
     file.write(b"after\n")
 
-    assert trouble == f"cannot write {path}: No space left on device; what its program prints is dropped"
+    assert trouble == f"cannot write {path}: No space left on device; the output of its program is dropped"
     assert path.read_bytes()[4096:] == b"[stepkeeper dropped 14 bytes: No space left on device]\nafter\n"
     assert file.error is None
     file.close()

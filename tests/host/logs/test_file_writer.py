@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def _short_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_writer, "REST_S", 0.01)
+    monkeypatch.setattr(file_writer, "IDLE_THREAD_S", 0.01)
 
 
 def has_thread(path: Path) -> bool:
@@ -26,11 +26,11 @@ def has_thread(path: Path) -> bool:
 def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "quiet.log"
     writer = LogFileWriter(LogFile(path, 0, 0), lambda: None)
-    writer.hold(0, 0)
+    writer.use(0, 0)
     wait_until(path.exists)
     wait_until(lambda: not has_thread(path))
 
-    writer.put(b"later\n")
+    writer.write(b"later\n")
     wait_until(lambda: content(path) == b"later\n")
     wait_until(lambda: not has_thread(path))
     assert not writer.has_ended
@@ -39,12 +39,12 @@ def test_thread_ends_while_nothing_is_printed_and_comes_back(tmp_path: Path) -> 
 def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) -> None:
     path = tmp_path / "often.log"
     writer = LogFileWriter(LogFile(path, 0, 0), lambda: None)
-    writer.hold(0, 0)
+    writer.use(0, 0)
     pieces = [f"{number}\n".encode() for number in range(300)]
     for number, piece in enumerate(pieces):
-        writer.put(piece)
+        writer.write(piece)
         if number % 30 == 0:
-            time.sleep(file_writer.REST_S)  # about when the thread makes up its mind
+            time.sleep(file_writer.IDLE_THREAD_S)  # about when the thread makes up its mind
 
     wait_until(lambda: content(path) == b"".join(pieces))
 
@@ -52,9 +52,9 @@ def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) 
 def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
     path, rung = tmp_path / "short.log", threading.Event()
     writer = LogFileWriter(LogFile(path, 0, 0), rung.set)
-    writer.hold(0, 0)
-    writer.put(b"one\n")
-    writer.put(b"two\n")
+    writer.use(0, 0)
+    writer.write(b"one\n")
+    writer.write(b"two\n")
 
     writer.release()
 
@@ -66,11 +66,11 @@ def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, 
 def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
     path, rung = tmp_path / "left.log", threading.Event()
     writer = LogFileWriter(LogFile(path, 0, 0), rung.set)
-    writer.hold(0, 0)
+    writer.use(0, 0)
     wait_until(path.exists)
     wait_until(lambda: not has_thread(path))
 
     writer.release()
     wait_until(lambda: writer.has_ended)
     assert rung.wait(PATIENCE_S)
-    assert not writer.hold(0, 0)
+    assert not writer.use(0, 0)

@@ -16,7 +16,7 @@ import pytest
 from supervisor.host.logs import capture, handover
 from supervisor.host.logs.capture import LogCapture
 from supervisor.host.logs.link import LOCK, SOCKET
-from supervisor.host.logs.start import start as start_keeper
+from supervisor.host.logs.start import start_logger
 from tests.places import ROOT
 from tests.reading import alive, content
 from tests.waiting import wait_until
@@ -26,9 +26,9 @@ PATIENCE_S = 60.0  # for what takes well under a second; the machine may be busy
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An end waits for a keeper that is only just started, however busy the machine is."""
+    """An end waits for a logger that is only just started, however busy the machine is."""
     for module in (handover, capture):
-        monkeypatch.setattr(module, "CLOSE_S", PATIENCE_S)
+        monkeypatch.setattr(module, "CLOSE_TIMEOUT_S", PATIENCE_S)
 
 
 @pytest.fixture
@@ -42,29 +42,29 @@ def daemons(state: Path) -> Iterator[Callable[[], LogCapture]]:
     with ExitStack() as undo:
 
         def make() -> LogCapture:
-            pump = LogCapture(state)
-            undo.callback(pump.close)
-            pump.start()
-            return pump
+            logs = LogCapture(state)
+            undo.callback(logs.close)
+            logs.start()
+            return logs
 
         yield make
 
 
 @pytest.fixture
-def pump(daemons: Callable[[], LogCapture]) -> LogCapture:
+def logs(daemons: Callable[[], LogCapture]) -> LogCapture:
     return daemons()
 
 
-def keeper_of(pump: LogCapture) -> int:
-    wait_until(lambda: pump.logger_pid is not None)
-    assert pump.logger_pid is not None
-    return pump.logger_pid
+def logger_of(logs: LogCapture) -> int:
+    wait_until(lambda: logs.logger_pid is not None)
+    assert logs.logger_pid is not None
+    return logs.logger_pid
 
 
-def another_keeper(pump: LogCapture, than: int) -> int:
-    wait_until(lambda: pump.logger_pid not in (None, than))
-    assert pump.logger_pid is not None
-    return pump.logger_pid
+def another_logger(logs: LogCapture, than: int) -> int:
+    wait_until(lambda: logs.logger_pid not in (None, than))
+    assert logs.logger_pid is not None
+    return logs.logger_pid
 
 
 def wait_until_gone(pid: int) -> None:
@@ -77,120 +77,120 @@ def say(pipe: int, path: Path, line: bytes) -> None:
     wait_until(lambda: content(path).endswith(line))
 
 
-def test_a_keeper_that_is_killed_has_a_successor_and_the_program_notices_nothing(pump: LogCapture, tmp_path: Path):
+def test_a_logger_that_is_killed_has_a_successor_and_the_program_notices_nothing(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
-    first = keeper_of(pump)
+    first = logger_of(logs)
 
     os.kill(first, signal.SIGKILL)
     os.write(pipe, b"meanwhile\n")
 
-    assert another_keeper(pump, first) != first
+    assert another_logger(logs, first) != first
     say(pipe, path, b"after\n")
     assert content(path) == b"before\nmeanwhile\nafter\n"
     os.close(pipe)
 
 
-def test_a_keeper_that_is_killed_again_and_again_loses_nothing_that_it_had_not_read(pump: LogCapture, tmp_path: Path):
+def test_a_logger_that_is_killed_again_and_again_loses_nothing_that_it_had_not_read(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
-    pipe = pump.open_pipe(path, 0, 0)
-    keeper = 0
+    pipe = logs.open_pipe(path, 0, 0)
+    logger = 0
     for number in range(4):
-        keeper = another_keeper(pump, keeper)
+        logger = another_logger(logs, logger)
         say(pipe, path, b"line %d\n" % number)
-        os.kill(keeper, signal.SIGKILL)
+        os.kill(logger, signal.SIGKILL)
 
-    another_keeper(pump, keeper)
+    another_logger(logs, logger)
     say(pipe, path, b"last\n")
     assert content(path) == b"line 0\nline 1\nline 2\nline 3\nlast\n"
     os.close(pipe)
 
 
-def test_the_next_daemon_goes_on_with_the_same_keeper_and_has_its_pipes(
+def test_the_next_daemon_goes_on_with_the_same_logger_and_has_its_pipes(
     daemons: Callable[[], LogCapture], tmp_path: Path
 ):
     path = tmp_path / "out.log"
     first = daemons()
     pipe = first.open_pipe(path, 0, 0)
     say(pipe, path, b"one\n")
-    keeper = keeper_of(first)
+    logger = logger_of(first)
 
     first.detach()
     say(pipe, path, b"nobody\n")
     second = daemons()
 
-    assert keeper_of(second) == keeper
+    assert logger_of(second) == logger
     wait_until(lambda: second.open_pipe_count == 1)
     say(pipe, path, b"two\n")
-    os.kill(keeper, signal.SIGKILL)
-    another_keeper(second, keeper)
+    os.kill(logger, signal.SIGKILL)
+    another_logger(second, logger)
     say(pipe, path, b"three\n")
     assert content(path) == b"one\nnobody\ntwo\nthree\n"
     os.close(pipe)
 
 
-def test_a_pipe_made_in_the_last_moment_still_reaches_the_keeper(daemons: Callable[[], LogCapture], tmp_path: Path):
-    pump = daemons()
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+def test_a_pipe_made_in_the_last_moment_still_reaches_the_logger(daemons: Callable[[], LogCapture], tmp_path: Path):
+    logs = daemons()
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
-    pump.detach()
+    logs.detach()
 
     say(pipe, tmp_path / "out.log", b"heard\n")
     os.close(pipe)
 
 
-def test_without_daemon_and_pipe_the_keeper_ends(pump: LogCapture, tmp_path: Path, state: Path):
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
-    keeper = keeper_of(pump)
-    pump.detach()
+def test_without_daemon_and_pipe_the_logger_ends(logs: LogCapture, tmp_path: Path, state: Path):
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
+    logger = logger_of(logs)
+    logs.detach()
     os.write(pipe, b"last words\n")
 
     os.close(pipe)
 
-    wait_until_gone(keeper)
+    wait_until_gone(logger)
     assert content(tmp_path / "out.log") == b"last words\n"
     assert not (state / SOCKET).exists()
 
 
-def test_an_orderly_end_takes_the_keeper_along_though_a_grandchild_still_holds_the_pipe(
-    pump: LogCapture, tmp_path: Path
+def test_an_orderly_end_takes_the_logger_along_though_a_grandchild_still_holds_the_pipe(
+    logs: LogCapture, tmp_path: Path
 ):
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
-    keeper = keeper_of(pump)
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
+    logger = logger_of(logs)
     os.write(pipe, b"last words\n")
 
-    pump.close()
+    logs.close()
 
-    wait_until_gone(keeper)
+    wait_until_gone(logger)
     assert content(tmp_path / "out.log") == b"last words\n"
     with pytest.raises(BrokenPipeError):
         os.write(pipe, b"too late\n")
     os.close(pipe)
 
 
-def test_without_a_program_that_has_a_log_there_is_no_keeper(daemons: Callable[[], LogCapture], state: Path):
-    pump = daemons()
-    os.close(pump.open_pipe(None, 0, 0))
-    asyncio.run(pump.clear(Path("/nonexistent")))
+def test_without_a_program_that_has_a_log_there_is_no_logger(daemons: Callable[[], LogCapture], state: Path):
+    logs = daemons()
+    os.close(logs.open_pipe(None, 0, 0))
+    asyncio.run(logs.clear(Path("/nonexistent")))
 
-    pump.close()
+    logs.close()
 
     assert os.listdir(state) == []
 
 
-def test_the_keeper_is_nobodys_child_and_holds_nothing_of_the_daemons(
-    pump: LogCapture, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_logger_is_nobodys_child_and_holds_nothing_of_the_daemons(
+    logs: LogCapture, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SUPERVISOR_ATTEMPT", "/a/state:b:1")
     ours, theirs = os.pipe()
     os.set_inheritable(theirs, True)
 
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     say(pipe, tmp_path / "out.log", b"x\n")
-    keeper = keeper_of(pump)
+    logger = logger_of(logs)
 
-    proc = Path(f"/proc/{keeper}")
+    proc = Path(f"/proc/{logger}")
     held = {re.sub(r"\d+", "N", os.readlink(each)) for each in (proc / "fd").iterdir()}
     assert held == {
         "/dev/null",
@@ -199,7 +199,7 @@ def test_the_keeper_is_nobodys_child_and_holds_nothing_of_the_daemons(
     }
     assert f"pipe:[{os.fstat(theirs).st_ino}]" not in {os.readlink(each) for each in (proc / "fd").iterdir()}
     assert b"SUPERVISOR_ATTEMPT" not in (proc / "environ").read_bytes()
-    assert os.getsid(keeper) not in (os.getsid(0), 0)
+    assert os.getsid(logger) not in (os.getsid(0), 0)
     assert (proc / "stat").read_text().rpartition(")")[2].split()[1] != str(os.getpid())
     assert (proc / "oom_score_adj").read_text() == Path("/proc/self/oom_score_adj").read_text()
     assert (proc / "comm").read_text() == "stepkeeper-logs\n"
@@ -208,51 +208,51 @@ def test_the_keeper_is_nobodys_child_and_holds_nothing_of_the_daemons(
         os.close(each)
 
 
-def test_only_the_daemons_user_can_reach_the_keeper(pump: LogCapture, tmp_path: Path, state: Path):
-    os.close(pump.open_pipe(tmp_path / "out.log", 0, 0))
-    keeper_of(pump)
+def test_only_the_daemons_user_can_reach_the_logger(logs: LogCapture, tmp_path: Path, state: Path):
+    os.close(logs.open_pipe(tmp_path / "out.log", 0, 0))
+    logger_of(logs)
 
     assert stat.S_IMODE((state / SOCKET).stat().st_mode) == 0o600
     assert stat.S_IMODE((state / LOCK).stat().st_mode) == 0o600
 
 
-def test_a_second_keeper_of_a_state_folder_gives_way(pump: LogCapture, tmp_path: Path, state: Path):
-    os.close(pump.open_pipe(tmp_path / "out.log", 0, 0))
-    keeper = keeper_of(pump)
+def test_a_second_logger_of_a_state_folder_gives_way(logs: LogCapture, tmp_path: Path, state: Path):
+    os.close(logs.open_pipe(tmp_path / "out.log", 0, 0))
+    logger = logger_of(logs)
 
-    assert start_keeper(state) is False
+    assert start_logger(state) is False
 
-    assert pump.logger_pid == keeper
+    assert logs.logger_pid == logger
 
 
 def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     state = tmp_path / ("x" * 200)
     state.mkdir()
-    pump = LogCapture(state)
-    pump.start()
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+    logs = LogCapture(state)
+    logs.start()
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
     say(pipe, tmp_path / "out.log", b"heard\n")
 
     os.close(pipe)
-    pump.close()
+    logs.close()
 
 
-def test_signals_that_end_others_do_not_end_the_keeper(pump: LogCapture, tmp_path: Path):
+def test_signals_that_end_others_do_not_end_the_logger(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
-    keeper = keeper_of(pump)
+    logger = logger_of(logs)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(keeper, number)
+        os.kill(logger, number)
         say(pipe, path, b"%d\n" % number)
 
-    assert pump.logger_pid == keeper
+    assert logs.logger_pid == logger
     os.close(pipe)
 
 
-def test_a_keeper_of_another_version_makes_room_and_nothing_is_lost(
+def test_a_logger_of_another_version_makes_room_and_nothing_is_lost(
     daemons: Callable[[], LogCapture], tmp_path: Path, state: Path
 ):
     program = (
@@ -261,60 +261,60 @@ def test_a_keeper_of_another_version_makes_room_and_nothing_is_lost(
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=PATIENCE_S)
     old = int((state / LOCK).read_text() or "0")
-    pump = daemons()
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0)
+    logs = daemons()
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
     os.write(pipe, b"heard\n")
 
     wait_until(lambda: content(tmp_path / "out.log") == b"heard\n")
-    assert another_keeper(pump, old) != old
+    assert another_logger(logs, old) != old
     os.close(pipe)
 
 
-def test_a_keeper_that_can_not_be_started_is_a_trouble_of_every_log(tmp_path: Path, state: Path):
+def test_a_logger_that_can_not_be_started_is_a_trouble_of_every_log(tmp_path: Path, state: Path):
     (state / LOCK).mkdir()
-    pump = LogCapture(state)
-    pump.start()
+    logs = LogCapture(state)
+    logs.start()
     path = tmp_path / "out.log"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
     os.write(pipe, b"kept\n")
 
-    wait_until(lambda: "cannot start the log keeper: IsADirectoryError" in pump.failures.get(path, ""))
+    wait_until(lambda: "cannot start the logger: IsADirectoryError" in logs.failures.get(path, ""))
     (state / LOCK).rmdir()
 
     wait_until(lambda: content(path) == b"kept\n")
-    wait_until(lambda: not pump.failures)
+    wait_until(lambda: not logs.failures)
     os.close(pipe)
-    pump.close()
+    logs.close()
 
 
-def test_a_stopped_keeper_is_a_trouble_and_holds_nobody_up(tmp_path: Path, state: Path):
-    pump = LogCapture(state, silent_s=6.0)
-    pump.start()
+def test_a_stopped_logger_is_a_trouble_and_holds_nobody_up(tmp_path: Path, state: Path):
+    logs = LogCapture(state, silence_limit_s=6.0)
+    logs.start()
     path = tmp_path / "out.log"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
-    keeper = keeper_of(pump)
+    logger = logger_of(logs)
 
-    os.kill(keeper, signal.SIGSTOP)
-    for number in range(200):  # none of this comes back if it waits for the keeper
-        os.close(pump.open_pipe(tmp_path / f"{number}.log", 0, 0))
-    pump.reopen()
+    os.kill(logger, signal.SIGSTOP)
+    for number in range(200):  # none of this comes back if it waits for the logger
+        os.close(logs.open_pipe(tmp_path / f"{number}.log", 0, 0))
+    logs.reopen()
     os.write(pipe, b"meanwhile\n")
-    wait_until(lambda: "has not answered for 6 s" in pump.failures.get(path, ""))
-    os.kill(keeper, signal.SIGCONT)
+    wait_until(lambda: "has sent nothing for 6 s" in logs.failures.get(path, ""))
+    os.kill(logger, signal.SIGCONT)
 
-    wait_until(lambda: not pump.failures)
+    wait_until(lambda: not logs.failures)
     wait_until(lambda: content(path) == b"before\nmeanwhile\n")
-    wait_until(lambda: pump.open_pipe_count == 1)
+    wait_until(lambda: logs.open_pipe_count == 1)
     os.close(pipe)
-    pump.close()
+    logs.close()
 
 
-def test_a_flood_loses_nothing(pump: LogCapture, tmp_path: Path):
+def test_a_flood_loses_nothing(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     line = b"x" * 99 + b"\n"
-    pipe = pump.open_pipe(path, 0, 0)
+    pipe = logs.open_pipe(path, 0, 0)
 
     for _ in range(300):
         block = line * 1000
@@ -346,15 +346,15 @@ def freezable(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(pump: LogCapture, tmp_path: Path, freezable: Path):
+def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(logs: LogCapture, tmp_path: Path, freezable: Path):
     hung, good = freezable / "out.log", tmp_path / "good.log"
-    hung_pipe, good_pipe = pump.open_pipe(hung, 0, 0), pump.open_pipe(good, 0, 0)
+    hung_pipe, good_pipe = logs.open_pipe(hung, 0, 0), logs.open_pipe(good, 0, 0)
     say(hung_pipe, hung, b"before\n")
 
     subprocess.run(["fsfreeze", "--freeze", freezable], check=True)
     os.write(hung_pipe, b"held\n")
     say(good_pipe, good, b"one\n")
-    wait_until(lambda: "its disk has not answered" in pump.failures.get(hung, ""), 40.0)
+    wait_until(lambda: "its disk has not answered" in logs.failures.get(hung, ""), 40.0)
     line = b"x" * 99 + b"\n"
     for _ in range(400):
         os.write(hung_pipe, line * 100)  # 4 MB, and nobody takes them
@@ -362,7 +362,7 @@ def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(pump: LogCapture
     subprocess.run(["fsfreeze", "--unfreeze", freezable], check=True)
 
     wait_until(lambda: b"its disk did not answer" in content(hung))
-    wait_until(lambda: not pump.failures)
+    wait_until(lambda: not logs.failures)
     say(hung_pipe, hung, b"after\n")
     assert content(good) == b"one\ntwo\n"
     begin, lost, rest = re.split(rb"\[stepkeeper dropped (\d+) bytes: its disk did not answer\]\n", content(hung))

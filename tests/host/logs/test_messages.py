@@ -1,4 +1,4 @@
-"""What daemon and log keeper say to each other arrives, and nothing else is understood."""
+"""What daemon and logger say to each other arrives, and nothing else is understood."""
 
 import json
 

@@ -38,7 +38,7 @@ def listening(path: Path) -> Iterator[socket.socket]:
 
 
 @pytest.fixture
-def pump(tmp_path: Path) -> Iterator[LogCapture]:
+def logs(tmp_path: Path) -> Iterator[LogCapture]:
     made = LogCapture(tmp_path / "state", syslog_at=tmp_path / "log", journal_at=tmp_path / "journal")
     (tmp_path / "state").mkdir()
     made.start()
@@ -50,9 +50,9 @@ def received(end: socket.socket, count: int) -> list[bytes]:
     return [end.recv(65536) for _ in range(count)]
 
 
-def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_all(pump: LogCapture, tmp_path: Path):
+def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_all(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        pipe = pump.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
+        pipe = logs.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
         os.write(pipe, "one\nzwei für\n".encode())
         os.write(pipe, b"thr")
         os.write(pipe, b"ee\r\n\nunfinished")
@@ -64,9 +64,9 @@ def test_each_line_comes_with_the_program_as_its_identifier_and_the_file_gets_al
     wait_until(lambda: content(tmp_path / "out.log") == "one\nzwei für\nthree\r\n\nunfinished".encode())
 
 
-def test_without_a_file_there_is_none(pump: LogCapture, tmp_path: Path):
+def test_without_a_file_there_is_none(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        pipe = pump.open_pipe(None, 0, 0, SYSLOG)
+        pipe = logs.open_pipe(None, 0, 0, SYSLOG)
         os.write(pipe, b"only there\n")
         assert end.recv(65536).endswith(b"web: only there")
         os.close(pipe)
@@ -74,9 +74,9 @@ def test_without_a_file_there_is_none(pump: LogCapture, tmp_path: Path):
     assert {each.name for each in tmp_path.iterdir()} == {"state"}
 
 
-def test_the_journal_gets_fields(pump: LogCapture, tmp_path: Path):
+def test_the_journal_gets_fields(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "journal") as end:
-        pipe = pump.open_pipe(None, 0, 0, JOURNAL)
+        pipe = logs.open_pipe(None, 0, 0, JOURNAL)
         os.write(pipe, b"loss = 0.5\n")
         fields = dict(line.split(b"=", 1) for line in end.recv(65536).splitlines())
         os.close(pipe)
@@ -92,27 +92,27 @@ def test_the_journal_gets_fields(pump: LogCapture, tmp_path: Path):
     }
 
 
-def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(pump: LogCapture, tmp_path: Path):
-    pipe = pump.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
+def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(logs: LogCapture, tmp_path: Path):
+    pipe = logs.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
     os.write(pipe, b"early\n")
-    wait_until(lambda: "nobody listens" in pump.failures.get(tmp_path / "log", ""))
+    wait_until(lambda: "nobody listens" in logs.failures.get(tmp_path / "log", ""))
 
     with listening(tmp_path / "log") as end:
         os.write(pipe, b"late\n")
         assert [line.rpartition(b": ")[2] for line in received(end, 2)] == [b"early", b"late"]
-        wait_until(lambda: not pump.failures.get(tmp_path / "log"))
+        wait_until(lambda: not logs.failures.get(tmp_path / "log"))
         os.close(pipe)
 
 
-def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(pump: LogCapture, tmp_path: Path):
+def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(logs: LogCapture, tmp_path: Path):
     block = b"x" * 999 + b"\n"
     with listening(tmp_path / "log") as end:
-        pipe = pump.open_pipe(None, 0, 0, SYSLOG)
+        pipe = logs.open_pipe(None, 0, 0, SYSLOG)
         began_at = time.monotonic()
         for _ in range(5000):  # five times what is kept for it
             os.write(pipe, block)
         took_s = time.monotonic() - began_at
-        wait_until(lambda: "does not read" in pump.failures.get(tmp_path / "log", ""))
+        wait_until(lambda: "does not read" in logs.failures.get(tmp_path / "log", ""))
 
         lines = []
         wait_until(lambda: lines.append(end.recv(65536)) or b"dropped" in lines[-1])
@@ -123,15 +123,15 @@ def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(pump: LogCa
     assert 0 < lost < 5000
 
 
-def test_a_keeper_that_dies_is_followed_by_one_that_logs_on(pump: LogCapture, tmp_path: Path):
+def test_a_logger_that_dies_is_followed_by_one_that_logs_on(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
-        pipe = pump.open_pipe(None, 0, 0, SYSLOG)
+        pipe = logs.open_pipe(None, 0, 0, SYSLOG)
         os.write(pipe, b"first\n")
         end.recv(65536)
-        first = pump.logger_pid
+        first = logs.logger_pid
         assert first is not None
         os.kill(first, 9)
-        wait_until(lambda: pump.logger_pid not in (None, first))
+        wait_until(lambda: logs.logger_pid not in (None, first))
         os.write(pipe, b"second\n")
 
         assert end.recv(65536).endswith(b"web: second")
@@ -166,16 +166,16 @@ def test_without_a_thread_to_be_had_a_pipe_is_refused_until_there_is_one(
     take = CapturePipe(os.fstat(reading).st_ino, "", 0, 0, syslog=str(tmp_path / "log"), program="web")
     with select.epoll() as epoll, listening(tmp_path / "log") as end:
         sources = LogInputs(epoll, lambda: None, lambda _, message: told.append(message), lambda *_: None)
-        sources.take(take, os.dup(reading))
+        sources.add_pipe(take, os.dup(reading))
         assert told == [CaptureRefused(take.id, "can't start new thread")]
 
         no_threads.undo()
-        sources.take(take, reading)
+        sources.add_pipe(take, reading)
         os.write(writing, b"now\n")
-        sources.read(reading)
+        sources.read_piece(reading)
 
         assert end.recv(65536).endswith(b"web: now")
-        sources.end(drain=False)
+        sources.close_all(drain=False)
     os.close(writing)
 
 
@@ -191,7 +191,7 @@ class Kept:
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
-    def put(self, message: object, line: bytes) -> None:
+    def queue_line(self, message: object, line: bytes) -> None:
         self.lines.append(line)
 
 
