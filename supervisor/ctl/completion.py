@@ -8,7 +8,7 @@ import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from supervisor.ctl import naming
-from supervisor.ctl.actions.table import TABLE
+from supervisor.ctl.actions.table import TABLE, find_action
 from supervisor.ctl.client import Client, Refusal, Unreachable
 from supervisor.ctl.settings import Options, SettingsError, settings
 
@@ -35,7 +35,7 @@ def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Seq
         return SHELLS
     if parsed_args.action == "help":
         return list(TABLE)
-    action = TABLE.get(parsed_args.action)
+    action = find_action(parsed_args.action)
     if action is None or not action.names:
         return []
     return _programs(parsed_args)

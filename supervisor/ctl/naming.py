@@ -5,8 +5,6 @@ from typing import Any
 
 ALL = "all"
 
-PRIORITY = 999  # Supervisor's default, for programs of a daemon of before, which does not tell
-
 Program = dict[str, Any]
 
 
@@ -51,7 +49,7 @@ def by_priority(programs: Iterable[Program]) -> list[Program]:
     """In the order of start: by priority of the group, then of the program."""
 
     def place(each: Program) -> tuple[int, str, int, str]:
-        return each.get("group_priority", PRIORITY), each["group"], each.get("priority", PRIORITY), each["process"]
+        return each["group_priority"], each["group"], each["priority"], each["process"]
 
     return sorted(programs, key=place)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from supervisor.ctl import naming
-from supervisor.ctl.actions import opening, table
+from supervisor.ctl.actions import daemon, table
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
 from supervisor.ctl.settings import Settings, is_url
 from supervisor.ctl.terminal import ExitStatus, Terminal
@@ -49,7 +49,7 @@ class Shell(cmd.Cmd):
         if not self._confirmed(name):
             return ExitStatus.OK
         if name == OPEN and len(arguments) == 1 and is_url(arguments[0]):
-            self._terminal = opening.opened(self._terminal, arguments)
+            self._terminal = daemon.opened(self._terminal, arguments)
         while True:
             try:
                 return table.run(self._terminal, name, arguments)
@@ -72,7 +72,7 @@ class Shell(cmd.Cmd):
         return True
 
     def _confirmed(self, name: str) -> bool:
-        action = table.TABLE.get(name)
+        action = table.find_action(name)
         if action is None or action.question is None:
             return True
         try:
@@ -90,7 +90,7 @@ class Shell(cmd.Cmd):
 
     def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
         """Programs that begin with `text`, after an action that takes them."""
-        action = table.TABLE.get(line.split(maxsplit=1)[0])
+        action = table.find_action(line.split(maxsplit=1)[0])
         if action is None or not action.names:
             return []
         return _beginning(text, completions(self._terminal))

@@ -1,6 +1,7 @@
-"""What an action works with: the daemon to ask, and where to say what came of it."""
+"""What an action works with: the daemon's client, and where its result is printed."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, TextIO
@@ -8,7 +9,7 @@ from typing import Any, TextIO
 from supervisor.ctl.client import Client
 
 SCHEMA = 1
-"""Version of the JSON output; raised when a reader would have to change. New keys don't need that."""
+"""Version of the JSON output. It rises when readers would have to change; new keys are no reason."""
 
 
 class ExitStatus(IntEnum):
@@ -24,9 +25,9 @@ class ExitStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The daemon's client and the two streams. `as_json`: results are for programs. `asks`: somebody can be asked.
+    """The daemon's client and the two streams. `as_json`: print results as JSON. `can_prompt`: the user can be asked.
 
-    With `as_json` lines are kept (`said`) and not printed: they become the object's, if the action has shown none.
+    With `as_json`, lines are collected instead of printed; if the action prints no object, one is made of them.
     """
 
     client: Client
@@ -45,9 +46,17 @@ class Terminal:
         print(printable(text), file=self.out, flush=True)
 
     def print_detail(self, text: str) -> None:
-        """Reasons, indented under the line they belong to, beside the result."""
+        """Reasons, on standard error, indented under the line that they explain."""
         for line in text.splitlines():
             print(f"    {printable(line)}", file=self.err, flush=True)
+
+    def print_result(self, result: dict[str, Any], lines: Iterable[str]) -> None:
+        """The result of an action: as JSON if that is wanted, else in these lines."""
+        if self.as_json:
+            self.print_json(result)
+            return
+        for line in lines:
+            self.print_line(line)
 
     def print_json(self, result: dict[str, Any]) -> None:
         """The result as one JSON object."""

@@ -142,7 +142,7 @@ def test_checkpoints_say_whole_or_why_not(daemon, ctl):
     assert [line.split("KB  ")[1] for line in lines[1:]] == [
         "whole",
         "damaged: ckpt.index is missing",
-        "set aside: one bit is wrong",
+        "quarantined: one bit is wrong",
     ]
 
 
@@ -177,6 +177,7 @@ def attempt(number: int, **other: object) -> dict[str, object]:
         "text": "killed by SIGKILL",
         "lost_steps": 20,
         "refused": [],
+        "changed": [],
         "checkpoints": 1,
         **other,
     }
@@ -192,11 +193,11 @@ def test_history_tells_each_attempt_and_what_it_refused(daemon, ctl):
     assert lines[0].split() == ["ATTEMPT", "STARTED", "LASTED", "FROM", "TO", "SAVED", "LOST", "ENDED"]
     assert lines[1].split()[3:] == ["0:01:30", "0", "120", "1", "20", "killed", "by", "SIGKILL"]
     assert lines[2].strip() == "refused step-0000000110.a1: ckpt.index is missing"
-    assert lines[3].split()[3:] == ["runs", "100", "-", "1", "-"]
+    assert lines[3].split()[3:] == ["running", "100", "-", "1", "-"]
     assert daemon.asked == [("history", {"name": "digits", "limit": 5})]
 
 
-@pytest.mark.parametrize("action", ["checkpoints", "goodput", "history", "story"])
+@pytest.mark.parametrize("action", ["checkpoints", "goodput", "history", "timeline"])
 @pytest.mark.parametrize("name", ["all", "w:*", "w:"])
 def test_what_is_told_of_one_program_is_not_asked_of_many(daemon, ctl, action, name):
     result = ctl(action, name)

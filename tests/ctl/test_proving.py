@@ -92,7 +92,7 @@ def test_what_was_set_aside_is_shown_and_not_held_against_the_rest(
     move_to_quarantine(tmp_path, layout.CheckpointName(9, 1), "a person said so")
 
     assert verify(tmp_path) == 0
-    assert "set aside: a person said so" in capsys.readouterr().out
+    assert "quarantined: a person said so" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["", "nowhere", "manager/ckpt-9"])
@@ -100,7 +100,7 @@ def test_nothing_there_is_status_1(
     place: str, manager: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert verify(tmp_path / place) == 1
-    assert "no checkpoint there" in capsys.readouterr().out
+    assert "no checkpoints there" in capsys.readouterr().out
 
 
 def test_it_needs_one_path(capsys: pytest.CaptureFixture[str]) -> None:

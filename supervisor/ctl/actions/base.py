@@ -1,8 +1,11 @@
-"""What an action is."""
+"""The type of an action, and what many actions do with their arguments and answers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from supervisor.ctl import naming
+from supervisor.ctl.client import Refusal
 from supervisor.ctl.naming import ALL, is_group
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
@@ -10,7 +13,7 @@ Arguments = list[str]
 
 
 class UsageError(Exception):
-    """The arguments are wrong; the text says how, and the help of the action follows it."""
+    """The arguments are wrong; the text says why, and the help of the action is printed after it."""
 
     def __init__(self, text: str, status: ExitStatus = ExitStatus.ERROR) -> None:
         super().__init__(text)
@@ -19,23 +22,45 @@ class UsageError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One entry of the table. `usage`: each way to call it, and what that does. `names`: its arguments are programs."""
+    """One entry of the table. `usage`: each way to call it, and what that does. `names`: it takes names of programs."""
 
     run: Callable[[Terminal, Arguments], ExitStatus]
     usage: tuple[tuple[str, str], ...]
     names: bool = False
     question: str | None = None
-    """Asked in the interactive shell before it is done."""
+    """The interactive shell asks this before it runs the action."""
 
 
 def no_arguments(action: str, arguments: Arguments) -> None:
-    """Raises Usage if there are any."""
+    """Raises UsageError if there are any."""
     if arguments:
         raise UsageError(f"Error: {action} accepts no arguments")
 
 
+def no_options(arguments: Arguments) -> None:
+    """Raises UsageError if one of them begins with a hyphen."""
+    for each in arguments:
+        if each.startswith("-"):
+            raise UsageError(f"Error: bad argument {each}")
+
+
 def one_name(action: str, arguments: Arguments) -> str:
-    """The only argument, one program's name. Raises Usage."""
+    """The only argument, one program's name. Raises UsageError."""
     if len(arguments) != 1 or arguments[0] == ALL or is_group(arguments[0]):
         raise UsageError(f"Error: {action} requires one process name")
     return arguments[0]
+
+
+def call_for_program(terminal: Terminal, command: str, name: str, **arguments: object) -> dict[str, Any] | None:
+    """The daemon's answer about one program; None if there is no such program or job, which is printed."""
+    try:
+        return terminal.client.call(command, name=naming.program_of(name), **arguments)
+    except Refusal as error:
+        if error.code == "BAD_NAME":
+            terminal.print_line(naming.unknown_line(name))
+        elif error.code == "NOT_A_JOB":
+            terminal.print_line(f"{naming.program_of(name)}: ERROR (not a job)")
+            terminal.print_detail(str(error))
+        else:
+            raise
+        return None

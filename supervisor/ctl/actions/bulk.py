@@ -1,11 +1,11 @@
-"""One command for many programs, side by side, each result told as it comes."""
+"""One command for many programs, side by side; the result of each is printed as it comes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from supervisor.ctl import naming
-from supervisor.ctl.client import Client, Refusal
+from supervisor.ctl.client import Refusal
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
 FAULTS: dict[str, tuple[str, ExitStatus]] = {
@@ -22,18 +22,15 @@ FAULTS: dict[str, tuple[str, ExitStatus]] = {
     "NOT_A_JOB": ("not a job", ExitStatus.ERROR),
     "SHUTDOWN_STATE": ("supervisor shutting down", ExitStatus.ERROR),
 }
-"""What a refusal is called on a program's line, and the exit status it makes."""
+"""What a refusal is called on a program's line, mostly in Supervisor's words, and its exit status."""
 
-_OF_ALL = frozenset({"FORBIDDEN", "UNKNOWN_COMMAND"})
-"""Refusals that hold for every program."""
-
-_EXPLAINED = FAULTS.keys() - {"BAD_NAME", "BAD_SIGNAL", "ALREADY_STARTED", "SHUTDOWN_STATE"}
+_WITH_DETAIL = FAULTS.keys() - {"BAD_NAME", "BAD_SIGNAL", "ALREADY_STARTED", "SHUTDOWN_STATE"}
 """Refusals whose message says more than their name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one program answered: a result or a refusal."""
+    """How the command ended for one program: with a result or a refusal."""
 
     name: str
     result: dict[str, Any]
@@ -42,82 +39,63 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class BulkCommand:
-    """A command for programs, the line a good result makes, and refusals that do no harm here."""
+    """A command for programs, the line for a result, and the refusals that are not failures."""
 
     command: str
     line: Callable[[Outcome], str]
     forgiven: frozenset[str] = frozenset()
 
 
-def run_bulk(terminal: Terminal, order: BulkCommand, names: list[str], **arguments: object) -> ExitStatus:
-    """Gives the order to every program at once, in the order of the names, and tells each outcome as it comes.
+def run_bulk(terminal: Terminal, command: BulkCommand, names: list[str], **arguments: object) -> ExitStatus:
+    """Runs the command for every program at once and prints each outcome as it comes; gives the worst exit status.
 
-    The worst is the status. Raises Refusal if nobody was given it, and Unreachable.
+    Raises Refusal if the daemon refuses the whole command, and Unreachable.
     """
-    status, told = collect_outcomes(terminal, order, names, **arguments)
+    status, objects = collect_outcomes(terminal, command, names, **arguments)
     if terminal.as_json:
-        terminal.print_json({"programs": told})
+        terminal.print_json({"programs": objects})
     return status
 
 
 def collect_outcomes(
-    terminal: Terminal, order: BulkCommand, names: list[str], **arguments: object
+    terminal: Terminal, command: BulkCommand, names: list[str], **arguments: object
 ) -> tuple[ExitStatus, list[dict[str, Any]]]:
-    """The same, but what is to be shown as JSON is only collected."""
-    status, told = ExitStatus.OK, list[dict[str, Any]]()
-    for outcome in _outcomes(terminal.client, order.command, names, arguments):
-        refusal = outcome.refusal
-        text, cost = FAULTS.get(refusal.code, (refusal.code, ExitStatus.ERROR)) if refusal else ("", ExitStatus.OK)
-        if refusal and refusal.code in order.forgiven:
-            cost = ExitStatus.OK
-        status = max(status, cost)
-        if terminal.as_json:
-            told.append(_as_json(outcome))
-        elif refusal is None:
-            terminal.print_line(f"{outcome.name}: {order.line(outcome)}")
-        else:
-            _print_refusal(terminal, outcome.name, refusal, text)
-    return status, told
-
-
-def _print_refusal(terminal: Terminal, name: str, refusal: Refusal, text: str) -> None:
-    terminal.print_line(
-        naming.unknown_line(name) if refusal.code == "BAD_NAME" else f"{naming.program_of(name)}: ERROR ({text})"
-    )
-    if refusal.code in _EXPLAINED and str(refusal) not in ("", naming.program_of(name)):
-        terminal.print_detail(str(refusal))
-
-
-def _as_json(outcome: Outcome) -> dict[str, Any]:
-    error = {"code": outcome.refusal.code, "message": str(outcome.refusal)} if outcome.refusal else None
-    return {"name": naming.program_of(outcome.name), **outcome.result, "error": error}
-
-
-def _outcomes(client: Client, command: str, names: list[str], arguments: dict[str, object]) -> Iterator[Outcome]:
-    """Outcomes in the order they come: one request, whatever the number of programs.
-
-    A daemon of before that request was known is asked for one after the other.
-    """
+    """Does what `run_bulk` does, but returns what is to be printed as JSON."""
+    status, objects = ExitStatus.OK, list[dict[str, Any]]()
     written = {naming.program_of(name): name for name in names}
     if not written:
+        return status, objects
+    for answer in terminal.client.call_each(command.command, list(written), **arguments):
+        outcome = _outcome(answer, written)
+        status = max(status, _exit_status(outcome.refusal, command.forgiven))
+        if terminal.as_json:
+            objects.append({"name": answer["name"], **outcome.result, "error": answer["error"]})
+        elif outcome.refusal is None:
+            terminal.print_line(f"{outcome.name}: {command.line(outcome)}")
+        else:
+            _print_refusal(terminal, outcome.name, outcome.refusal)
+    return status, objects
+
+
+def _outcome(answer: dict[str, Any], written: dict[str, str]) -> Outcome:
+    """`written`: names as the user wrote them, by the daemon's."""
+    name, error = str(answer["name"]), answer["error"]
+    if error is None:
+        return Outcome(name, answer["result"])
+    return Outcome(written.get(name, name), {}, Refusal(str(error["code"]), str(error["message"])))
+
+
+def _exit_status(refusal: Refusal | None, forgiven: frozenset[str]) -> ExitStatus:
+    if refusal is None or refusal.code in forgiven:
+        return ExitStatus.OK
+    return FAULTS[refusal.code][1] if refusal.code in FAULTS else ExitStatus.ERROR
+
+
+def _print_refusal(terminal: Terminal, name: str, refusal: Refusal) -> None:
+    if refusal.code == "BAD_NAME":
+        terminal.print_line(naming.unknown_line(name))
         return
-    try:
-        for answer in client.call_each(command, list(written), **arguments):
-            name, error = str(answer["name"]), answer["error"]
-            if error is None:
-                yield Outcome(name, answer["result"])
-            else:
-                yield Outcome(written.get(name, name), {}, Refusal(str(error["code"]), str(error["message"])))
-    except Refusal as refusal:
-        if refusal.code != "UNKNOWN_COMMAND":
-            raise
-        yield from (_outcome(client, command, name, written[name], arguments) for name in written)
-
-
-def _outcome(client: Client, command: str, name: str, written: str, arguments: dict[str, object]) -> Outcome:
-    try:
-        return Outcome(name, client.call(command, name=name, **arguments))
-    except Refusal as refusal:
-        if refusal.code in _OF_ALL:
-            raise
-        return Outcome(written, {}, refusal)
+    text = FAULTS[refusal.code][0] if refusal.code in FAULTS else refusal.code
+    terminal.print_line(f"{naming.program_of(name)}: ERROR ({text})")
+    if refusal.code in _WITH_DETAIL and str(refusal) not in ("", naming.program_of(name)):
+        terminal.print_detail(str(refusal))

@@ -1,4 +1,4 @@
-"""Actions about the host going away: notices, drill."""
+"""Actions about notices that this host is going away: notices, drill."""
 
 import re
 from typing import Any
@@ -16,19 +16,13 @@ _FLAGS = ("--withdraw", "--possible")
 
 
 def notices(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """What says that this host goes away, and how the sources of such notices do."""
+    """Lists the notices that this host is going away, and the state of their sources."""
     no_arguments("notices", arguments)
     answer = terminal.client.call("notices")
-    if terminal.as_json:
-        terminal.print_json(answer)
-        return ExitStatus.OK
     rows = [_row(each) for each in answer["notices"]]
     head = ("SOURCE", "KIND", "CERTAINTY", "IN", "AT", "FOR", "TEXT")
-    for line in render.table(head, rows) if rows else ["no notices: this host stays"]:
-        terminal.print_line(line)
-    terminal.print_line("")
-    for line in _sources(answer):
-        terminal.print_line(line)
+    listed = render.table(head, rows) if rows else ["no notices"]
+    terminal.print_result(answer, [*listed, "", *_sources(answer)])
     return ExitStatus.OK
 
 
@@ -47,38 +41,42 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
 
 def _sources(answer: dict[str, Any]) -> list[str]:
     if not answer["sources"]:
-        return ["no sources: nothing tells this daemon when the host goes away (notices = off)"]
+        return ["no sources: this daemon is not told when its host is going away (notices = off)"]
     rows = [
-        (each["name"], "?" if each["shortest_s"] is None else f"{each['shortest_s']:g} s", each["trouble"] or "listens")
+        (
+            each["name"],
+            "?" if each["shortest_s"] is None else f"{each['shortest_s']:g} s",
+            each["trouble"] or "listening",
+        )
         for each in answer["sources"]
     ]
-    return render.table(("LISTENS TO", "WARNS BEFORE", "STATE"), rows)
+    return render.table(("SOURCE", "WARNS BEFORE", "STATE"), rows)
 
 
 def drill(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Gives programs a notice on purpose, or takes it back."""
+    """Gives programs a notice for practice, or withdraws it."""
     names, values, flags = _parse(arguments)
     if not names:
         raise UsageError("Error: drill requires a process name")
     if "--withdraw" in flags:
         if values or "--possible" in flags:
-            raise UsageError("Error: --withdraw goes with names only")
+            raise UsageError("Error: --withdraw takes no other options")
         return run_bulk(
             terminal, BulkCommand("drill", lambda _: "drill withdrawn"), _members(terminal, names), withdraw=True
         )
     if "--in" not in values:
-        raise UsageError("Error: drill requires --in and a length of time, such as --in 30s")
-    asked: dict[str, object] = {"in_s": _seconds(values["--in"])}
+        raise UsageError("Error: drill requires --in TIME, for example --in 30s")
+    request: dict[str, object] = {"in_s": _seconds(values["--in"])}
     if "--kind" in values:
-        asked["kind"] = values["--kind"]
+        request["kind"] = values["--kind"]
     if "--possible" in flags:
-        asked["certainty"] = "possible"
-    order = BulkCommand("drill", lambda _: f"told that the host goes away in {values['--in']}")
-    return run_bulk(terminal, order, _members(terminal, names), **asked)
+        request["certainty"] = "possible"
+    order = BulkCommand("drill", lambda _: f"notice given: the host goes away in {values['--in']}")
+    return run_bulk(terminal, order, _members(terminal, names), **request)
 
 
 def _members(terminal: Terminal, names: Arguments) -> Arguments:
-    """The names, with those of its programs for a group; `all` is a drill of its own."""
+    """The names, a group replaced by its programs; `all` stays, as a drill of the whole host."""
     return names if ALL in names else expand_names(terminal, names, lambda _: True)
 
 
@@ -101,9 +99,9 @@ def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
 
 def _seconds(text: str) -> float:
     match = _DURATION.fullmatch(text.strip().lower())
-    from supervisor.protocol.launch import UNITS  # with all the worker's words, which few questions need
+    from supervisor.protocol.launch import UNITS  # imports much, and few actions need it
 
     factor = (UNITS.get(match[2]) if match[2] else 1.0) if match else None
     if match is None or factor is None:
-        raise UsageError(f"Error: --in is {text!r:.40}, not a length of time; write for example 30s or 2min")
+        raise UsageError(f"Error: --in is {text!r:.40}, which is not a length of time; write for example 30s or 2min")
     return float(match[1]) * factor

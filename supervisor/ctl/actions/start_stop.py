@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from supervisor.ctl import render
 from supervisor.ctl.actions.base import Arguments, UsageError
-from supervisor.ctl.actions.bulk import BulkCommand, Outcome, collect_outcomes, run_bulk
+from supervisor.ctl.actions.bulk import BulkCommand, collect_outcomes, run_bulk
 from supervisor.ctl.naming import ALL, Program, by_priority, is_group, select_programs
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
@@ -88,27 +87,6 @@ def clear(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     if not arguments:
         raise UsageError("Error: clear requires a process name")
     return run_bulk(terminal, BulkCommand("clear", lambda _: "cleared"), _select(terminal, arguments, None))
-
-
-def checkpoint(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Has each job write a checkpoint now and train on."""
-    if not arguments:
-        raise UsageError("Error: checkpoint requires a process name")
-    names = expand_names(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
-    return run_bulk(terminal, BulkCommand("checkpoint", _saved), names)
-
-
-def export(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Has each job export its model as it is now and train on."""
-    if not arguments:
-        raise UsageError("Error: export requires a process name")
-    names = expand_names(terminal, arguments, lambda each: each["job"] is not None and each["wire_code"] == 20)
-    return run_bulk(terminal, BulkCommand("export", lambda outcome: f"exported to {outcome.result['path']}"), names)
-
-
-def _saved(outcome: Outcome) -> str:
-    done = outcome.result
-    return f"saved {done['checkpoint']} ({render.size(done['size_bytes'])} in {done['save_s']:.1f} s)"
 
 
 def _is_many(names: Arguments) -> bool:

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from supervisor.ctl.actions import (
-    accounts,
+    checkpoints,
+    configuration,
     daemon,
     events,
     foreground,
-    listing,
+    history,
     logs,
     notices,
-    opening,
     start_stop,
-    story,
-    using,
+    status,
 )
 from supervisor.ctl.actions.base import Action, Arguments, UsageError
 from supervisor.ctl.client import LoginNeeded, Refusal, Unreachable
@@ -25,16 +24,16 @@ HELP = ("-h", "-?", "--help")
 
 
 def show_help(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """The list of actions, or how one is used."""
+    """Lists the actions, or shows how one is used."""
     if len(arguments) > 1:
-        raise UsageError("Error: help accepts one action at most")
+        raise UsageError("Error: help accepts at most one action")
     if not arguments:
         terminal.print_line("default commands (type help <topic>):\n=====================================")
         names = sorted(TABLE)
         for row in range(0, len(names), 6):
             terminal.print_line("".join(f"{name:<13}" for name in names[row : row + 6]).rstrip())
         return ExitStatus.OK
-    action = TABLE.get(arguments[0])
+    action = find_action(arguments[0])
     if action is None:
         terminal.print_line(f"*** No help on {arguments[0]}")
         return ExitStatus.ERROR
@@ -44,30 +43,44 @@ def show_help(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 TABLE: Mapping[str, Action] = {
     "add": Action(
-        using.add,
-        (("add NAME ...", "Take programs or groups of the configuration last read into use, and start them."),),
-    ),
-    "avail": Action(listing.avail, (("avail", "List all configured programs: in use or not, automatic or manual."),)),
-    "checkpoint": Action(
-        start_stop.checkpoint,
+        configuration.add,
         (
-            ("checkpoint NAME ...", "Have jobs write a checkpoint now and train on; returns when it is on the disk."),
-            ("checkpoint all", "The same for all jobs that train."),
+            (
+                "add NAME ...",
+                "Add programs or groups of the configuration last read, and start those with autostart.",
+            ),
+        ),
+    ),
+    "avail": Action(
+        configuration.avail,
+        (("avail", "List all configured programs: in use or not, started automatically or manually."),),
+    ),
+    "checkpoint": Action(
+        checkpoints.checkpoint,
+        (
+            ("checkpoint NAME ...", "Make jobs write a checkpoint now and train on; returns when it is on the disk."),
+            ("checkpoint all", "Make all jobs that are training write a checkpoint now."),
         ),
         names=True,
     ),
     "checkpoints": Action(
-        listing.checkpoints,
+        checkpoints.checkpoints,
         (
-            ("checkpoints NAME", "List a job's checkpoints, newest first: step, age, size, whole or why not."),
-            ("checkpoints --no-verify NAME", "The same without reading every byte of them."),
-            ("checkpoints --verify PATH", "Prove the checkpoints in any folder, or one of them; needs no daemon."),
+            (
+                "checkpoints NAME",
+                "List a job's checkpoints, newest first, and verify that they are whole.",
+            ),
+            ("checkpoints --no-verify NAME", "List them without verifying; verifying reads every byte."),
+            ("checkpoints --verify PATH", "Verify one checkpoint, or all in a folder; needs no daemon."),
         ),
         names=True,
     ),
     "clear": Action(
         start_stop.clear,
-        (("clear NAME ...", "Empty the log files of programs."), ("clear all", "Empty the log files of all programs.")),
+        (
+            ("clear NAME ...", "Empty the log files of programs and delete their backups."),
+            ("clear all", "Empty the log files of all programs."),
+        ),
         names=True,
     ),
     "drill": Action(
@@ -75,40 +88,57 @@ TABLE: Mapping[str, Action] = {
         (
             (
                 "drill NAME ... --in TIME",
-                "Tell programs that the host goes away in TIME (30s, 2min), to see them save.",
+                "Practise: tell programs that the host is going away in TIME (30s, 2min).",
             ),
-            ("drill all --in TIME", "Tell all programs so, as a provider would."),
-            ("drill NAME ... --in TIME --kind KIND", "The same; KIND is preemption, maintenance, shutdown, ..."),
-            ("drill NAME ... --in TIME --possible", "The same, as a notice that need not come true."),
-            ("drill NAME ... --withdraw", "Take it back."),
+            ("drill all --in TIME", "Practise with all programs at once."),
+            (
+                "drill NAME ... --in TIME --kind KIND",
+                "Choose the kind of notice: preemption, maintenance, freeze, ...",
+            ),
+            (
+                "drill NAME ... --in TIME --possible",
+                "Give a notice that may not come true: jobs save but do not stop.",
+            ),
+            ("drill NAME ... --withdraw", "Withdraw the notices of earlier drills."),
         ),
         names=True,
     ),
     "events": Action(
         events.events,
         (
-            ("events [NAME ...]", "Show what happens, to programs or groups, as it happens, until Ctrl-C."),
-            ("events --kind KIND[,KIND] [NAME ...]", "Only events of these types, as PROCESS_STATE or CHECKPOINT."),
-            ("events --since CURSOR|start [NAME ...]", "Begin behind an event, or with all that the daemon remembers."),
-            ("events --no-follow [NAME ...]", "Show what the daemon remembers, then end."),
+            ("events [NAME ...]", "Show the events of all or of some programs as they happen, until Ctrl-C."),
+            (
+                "events --kind KIND[,KIND] [NAME ...]",
+                "Show only events of these types, such as PROCESS_STATE.",
+            ),
+            (
+                "events --since CURSOR|start [NAME ...]",
+                "Begin after an event, or with the oldest one remembered.",
+            ),
+            ("events --no-follow [NAME ...]", "Show the events that the daemon remembers, then exit."),
         ),
         names=True,
     ),
     "export": Action(
-        start_stop.export,
+        checkpoints.export,
         (
-            ("export NAME ...", "Have jobs write their models, as they are now, to export_dir as SavedModels."),
-            ("export all", "The same for all jobs that train."),
+            ("export NAME ...", "Make jobs write their models, as they are now, to export_dir as SavedModels."),
+            ("export all", "Make all jobs that are training export their models."),
         ),
         names=True,
     ),
     "fg": Action(
         foreground.fg,
-        (("fg NAME", "Show what a program prints, and send it the lines you type, until Ctrl-C; it runs on."),),
+        (
+            (
+                "fg NAME",
+                "Show a program's output and send it what you type, until Ctrl-C; it keeps running.",
+            ),
+        ),
         names=True,
     ),
     "goodput": Action(
-        accounts.goodput,
+        history.goodput,
         (
             (
                 "goodput NAME",
@@ -118,13 +148,16 @@ TABLE: Mapping[str, Action] = {
         names=True,
     ),
     "help": Action(
-        show_help, (("help", "List the actions."), ("help ACTION", "Say how an action is used and what it does."))
+        show_help, (("help", "List the actions."), ("help ACTION", "Show how an action is used and what it does."))
     ),
     "history": Action(
-        listing.history,
+        history.history,
         (
-            ("history NAME", "List a program's last 20 attempts: when, from which step to which, steps lost, its end."),
-            ("history -COUNT NAME", "List the last COUNT attempts, 10000 at most."),
+            (
+                "history NAME",
+                "List a program's last 20 attempts: when, which steps, steps lost, how they ended.",
+            ),
+            ("history -COUNT NAME", "List the last COUNT attempts, at most 10000."),
         ),
         names=True,
     ),
@@ -132,24 +165,24 @@ TABLE: Mapping[str, Action] = {
         logs.maintail,
         (
             ("maintail", "Show the last 1600 bytes of the daemon's log."),
-            ("maintail -BYTES", "Show the last BYTES bytes of it."),
-            ("maintail -f", "Show it as it grows, until Ctrl-C."),
+            ("maintail -BYTES", "Show the last BYTES bytes."),
+            ("maintail -f", "Show the log as it grows, until Ctrl-C."),
         ),
     ),
     "notices": Action(
         notices.notices,
-        (("notices", "List what says that this host goes away, and how the sources of such notices do."),),
+        (("notices", "List the notices that this host is going away, and whether their sources work."),),
     ),
     "open": Action(
-        opening.open_url,
-        (("open URL", "Talk to another daemon, at unix:///path or http://host:port, and show its status."),),
+        daemon.open_url,
+        (("open URL", "Connect to another daemon, at unix:///path or http://host:port, and show its status."),),
     ),
     "pid": Action(
-        listing.pid,
+        status.pid,
         (
             ("pid", "Show the daemon's process id."),
-            ("pid NAME ...", "Show the process ids of programs, 0 for one that is down."),
-            ("pid all", "Show those of all programs, one a line."),
+            ("pid NAME ...", "Show the process ids of programs; 0 for one that is down."),
+            ("pid all", "Show the process ids of all programs, one on each line."),
         ),
         names=True,
     ),
@@ -158,113 +191,128 @@ TABLE: Mapping[str, Action] = {
         (
             (
                 "reload",
-                "Start the daemon anew with the configuration as it is now; what did not change runs on.",
+                "Restart the daemon and read the configuration; unchanged programs keep running.",
             ),
         ),
         question="Really restart the remote supervisord process y/N? ",
     ),
     "remove": Action(
-        using.remove,
-        (("remove NAME ...", "Take programs or groups that are down out of use, until they are added again."),),
+        configuration.remove,
+        (("remove NAME ...", "Remove programs or groups that are down, until they are added again."),),
         names=True,
     ),
     "reread": Action(
-        daemon.reread, (("reread", "Read the configuration and say what `update` would change; change nothing."),)
+        configuration.reread,
+        (("reread", "Read the configuration and list what `update` would change."),),
     ),
     "restart": Action(
         start_stop.restart,
         (
-            ("restart NAME ...", "Stop programs, then start them; the configuration is not read again (see update)."),
+            ("restart NAME ...", "Stop programs, then start them; does not read the configuration again (see update)."),
             ("restart all", "Stop all programs, then start them all."),
             (
                 "restart --rolling NAME ...",
-                "One after the other; after one that does not come up the rest is left alone.",
+                "Restart one after the other; if one does not start, leave the others as they are.",
             ),
-            ("restart --rolling all", "The same for all programs that are up."),
+            ("restart --rolling all", "Restart all programs that are up, one after the other."),
         ),
         names=True,
     ),
     "shutdown": Action(
         daemon.shutdown,
-        (("shutdown", "Flush and stop everything side by side, and end the daemon."),),
+        (("shutdown", "Save and stop all programs, side by side, and end the daemon."),),
         question="Really shut the remote supervisord process down y/N? ",
     ),
     "signal": Action(
         start_stop.send_signal,
         (
             ("signal SIGNAL NAME ...", "Send a signal, by name or number, to the processes of programs."),
-            ("signal SIGNAL all", "Send it to all processes."),
+            ("signal SIGNAL all", "Send a signal to the processes of all programs."),
         ),
         names=True,
     ),
     "start": Action(
         start_stop.start,
         (
-            ("start NAME ...", "Start programs; returns when they run (jobs: when they train) or says why they don't."),
+            (
+                "start NAME ...",
+                "Start programs; returns when they run (jobs: train), or shows why they do not.",
+            ),
             ("start all", "Start all programs that are down."),
         ),
         names=True,
     ),
     "status": Action(
-        listing.status,
+        status.status,
         (
-            ("status", "Show the standing of all programs."),
-            ("status NAME ...", "Show that of some."),
-            ("status --watch [NAME ...]", "Show it live, a progress bar for each job, until Ctrl-C."),
+            ("status", "Show the status of all programs."),
+            ("status NAME ...", "Show the status of some programs."),
+            ("status --watch [NAME ...]", "Show the status live, with a progress bar for each job, until Ctrl-C."),
         ),
         names=True,
     ),
     "stop": Action(
         start_stop.stop,
         (
-            ("stop NAME ...", "Stop programs, jobs after a flush; returns when their processes are gone."),
+            ("stop NAME ...", "Stop programs; jobs save a checkpoint first. Returns when their processes have exited."),
             ("stop all", "Stop all programs, side by side."),
         ),
         names=True,
     ),
-    "story": Action(
-        story.story,
+    "timeline": Action(
+        history.timeline,
         (
-            ("story NAME", "Show the last 20 events that changed a program's state, and what the daemon did then."),
-            ("story -COUNT NAME", "Show the last COUNT of them, 200 at most."),
+            (
+                "timeline NAME",
+                "Show a program's last 20 events and what the daemon did after each.",
+            ),
+            ("timeline -COUNT NAME", "Show the last COUNT events, at most 200."),
         ),
         names=True,
     ),
     "tail": Action(
         logs.tail,
         (
-            ("tail NAME [stdout|stderr]", "Show the last 1600 bytes of a program's log, standard output if not said."),
-            ("tail -BYTES NAME [stdout|stderr]", "Show the last BYTES bytes of it."),
-            ("tail -f NAME [stdout|stderr]", "Show it as it grows, until Ctrl-C."),
+            ("tail NAME [stdout|stderr]", "Show the last 1600 bytes of a program's log (default: stdout)."),
+            ("tail -BYTES NAME [stdout|stderr]", "Show the last BYTES bytes."),
+            ("tail -f NAME [stdout|stderr]", "Show the log as it grows, until Ctrl-C."),
         ),
         names=True,
     ),
     "top": Action(
-        using.top,
+        status.top,
         (
             ("top", "Show live what programs use: processor, memory, GPU memory, steps per second."),
-            ("top NAME ...", "Show it of some."),
+            ("top NAME ...", "Show what some programs use."),
         ),
         names=True,
     ),
     "update": Action(
-        daemon.update,
+        configuration.update,
         (
-            ("update", "Read the configuration and make the programs what it says; what did not change runs on."),
-            ("update NAME ...", "The same for some programs."),
-            ("update all", "The same as update."),
+            ("update", "Read the configuration and apply it; unchanged programs keep running."),
+            ("update NAME ...", "Read the configuration and apply it to some programs only."),
+            ("update all", "Apply it to all programs, like update."),
         ),
         names=True,
     ),
-    "version": Action(listing.version, (("version", "Show the daemon's version."),)),
+    "version": Action(daemon.version, (("version", "Show the daemon's version."),)),
 }
-"""What there is. Names from outside are looked up here and nowhere else."""
+"""All actions. Names from outside are looked up in `find_action` and nowhere else."""
+
+ALIASES: Mapping[str, str] = {"story": "timeline"}
+"""Earlier names of actions, which go on working."""
+
+
+def find_action(name: str) -> Action | None:
+    """The action of that name or alias."""
+    return TABLE.get(ALIASES.get(name, name))
 
 
 def run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
-    """Runs one action and tells what went wrong with it, if anything did. With --json there is always one object.
+    """Runs one action and prints why it failed, if it does. With --json, it always prints exactly one object.
 
-    Raises LoginNeeded if the terminal can ask for one.
+    Raises LoginNeeded if the terminal can ask the user for a login.
     """
     if not terminal.as_json and JSON not in arguments:
         return _run(terminal, name, arguments)
@@ -277,7 +325,7 @@ def run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
 
 
 def _run(terminal: Terminal, name: str, arguments: Arguments) -> ExitStatus:
-    action = TABLE.get(name)
+    action = find_action(name)
     if action is None:
         terminal.print_line(f"*** Unknown syntax: {' '.join([name, *arguments])}")
         return ExitStatus.ERROR

@@ -1,4 +1,4 @@
-"""goodput and story."""
+"""goodput and timeline."""
 
 GOODPUT = {
     "name": "digits",
@@ -19,8 +19,10 @@ def test_goodput_shows_every_category_its_share_and_what_interrupted(daemon, ctl
 
     assert lines[1].split()[:4] == ["training", "75.0", "75.0", "%"]
     assert any(line.split()[:4] == ["down", "25.0", "25.0", "%"] for line in lines)
-    assert "goodput 75.0 % of 0:01:40 wanted (stopped besides: 1:00:00)" in lines
-    assert "interrupted by: 2 crash; steps lost and done again: 12" in lines
+    assert "goodput: 75.0 % of the 0:01:40 in which the job should have run" in lines
+    assert "stopped on request, not counted: 1:00:00" in lines
+    assert "interrupted by: crash (2)" in lines
+    assert "steps lost and repeated: 12" in lines
 
 
 def test_goodput_of_a_job_that_never_ran_has_no_shares(daemon, ctl):
@@ -30,10 +32,11 @@ def test_goodput_of_a_job_that_never_ran_has_no_shares(daemon, ctl):
     lines = ctl("goodput", "digits").out.splitlines()
 
     assert lines[1].split()[:3] == ["training", "0.0", "-"]
-    assert "interrupted by: nothing; steps lost and done again: 0" in lines
+    assert "interrupted by: nothing" in lines
+    assert "steps lost and repeated: 0" in lines
 
 
-def test_story_tells_events_with_what_followed(daemon, ctl):
+def test_timeline_shows_events_with_what_followed(daemon, ctl):
     scene = {
         "wall_at": 1_000.0,
         "attempt": 2,
@@ -43,14 +46,21 @@ def test_story_tells_events_with_what_followed(daemon, ctl):
         "effects": ["record end (cause crash)"],
         "reason": "terminated by SIGKILL",
     }
-    daemon.answers["story"] = {"scenes": [scene]}
+    daemon.answers["timeline"] = {"scenes": [scene]}
 
-    lines = ctl("story", "-5", "digits").out.splitlines()
+    lines = ctl("timeline", "-5", "digits").out.splitlines()
 
     assert "RUNNING -> BACKOFF" in lines[1]
     assert lines[1].endswith("worker exited (signal 9); record end (cause crash) [terminated by SIGKILL]")
-    assert daemon.asked == [("story", {"name": "digits", "limit": 5})]
+    assert daemon.asked == [("timeline", {"name": "digits", "limit": 5})]
 
 
-def test_a_story_of_more_than_is_remembered_is_refused(daemon, ctl):
-    assert "bad argument -201" in ctl("story", "-201", "digits").out
+def test_a_timeline_of_more_events_than_are_remembered_is_refused(daemon, ctl):
+    assert "bad argument -201" in ctl("timeline", "-201", "digits").out
+
+
+def test_story_is_another_name_of_timeline(daemon, ctl):
+    daemon.answers["timeline"] = {"scenes": []}
+
+    assert ctl("story", "digits").out == "nothing has happened since the daemon started\n"
+    assert daemon.asked == [("timeline", {"name": "digits", "limit": 20})]

@@ -1,0 +1,103 @@
+"""Actions on what the daemon supervises: avail, reread, update, add, remove."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from supervisor.ctl.actions.base import Arguments, UsageError, no_arguments
+from supervisor.ctl.client import Refusal
+from supervisor.ctl.naming import ALL, program_of
+from supervisor.ctl.terminal import ExitStatus, Terminal
+
+_CHANGES = {"added": "available", "changed": "changed", "removed": "disappeared"}
+_DONE = {"removed": "removed", "updated": "updated", "added": "added"}
+
+_NOT_ADDED = {
+    "ALREADY_ADDED": ("ERROR: process group already active", ExitStatus.OK),
+    "BAD_NAME": ("ERROR: no such process/group: {}", ExitStatus.ERROR),
+    "SHUTDOWN_STATE": ("ERROR: shutting down", ExitStatus.ERROR),
+}
+_NOT_REMOVED = {
+    "STILL_RUNNING": ("ERROR: process/group still running: {}", ExitStatus.ERROR),
+    "BAD_NAME": ("ERROR: no such process/group: {}", ExitStatus.ERROR),
+    "SHUTDOWN_STATE": ("ERROR: shutting down", ExitStatus.ERROR),
+}
+"""Supervisor's words for refusals, and the exit status each makes."""
+
+
+def avail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Lists every program of the configuration, in use or not."""
+    no_arguments("avail", arguments)
+    answer = terminal.client.call("avail")
+    lines = []
+    for each in answer["programs"]:
+        used, start = "in use" if each["in_use"] else "avail", "auto" if each["autostart"] else "manual"
+        lines.append(f"{each['name']:<32} {used:<9} {start:<9} {each['group_priority']}:{each['priority']}")
+    terminal.print_result(answer, lines)
+    return ExitStatus.OK
+
+
+def reread(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Lists what `update` would change."""
+    no_arguments("reread", arguments)
+    answer = terminal.client.call("reread")
+    lines = sorted(f"{name}: {word}" for key, word in _CHANGES.items() for name in answer[key])
+    terminal.print_result(answer, lines or ["No config updates to processes"])
+    return ExitStatus.OK
+
+
+def update(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Applies the configuration; programs whose section did not change keep running."""
+    names = {} if not arguments or ALL in arguments else {"names": [program_of(each) for each in arguments]}
+    try:
+        answer = terminal.client.call("update", **names)
+    except Refusal as error:
+        if error.code not in ("BAD_NAME", "SHUTDOWN_STATE"):
+            raise
+        is_leaving = error.code == "SHUTDOWN_STATE"
+        terminal.print_line("ERROR: already shutting down" if is_leaving else f"ERROR: no such group: {error}")
+        return ExitStatus.ERROR
+    lines = [f"{each['name']}: {_action_text(each['name'], each['action'])}" for each in answer["actions"]]
+    terminal.print_result(answer, lines)
+    return ExitStatus.OK
+
+
+def _action_text(name: str, action: str) -> str:
+    if action not in _DONE:
+        return action
+    return f"{_DONE[action]} process" if ":" in name else f"{_DONE[action]} process group"
+
+
+def add(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Begins to supervise programs or groups of the configuration."""
+    return _each(terminal, arguments, "add", "added", _NOT_ADDED)
+
+
+def remove(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Ceases to supervise programs or groups that are down."""
+    return _each(terminal, arguments, "remove", "removed", _NOT_REMOVED)
+
+
+def _each(
+    terminal: Terminal, names: Arguments, command: str, done: str, refusals: Mapping[str, tuple[str, ExitStatus]]
+) -> ExitStatus:
+    """Runs the command for one name after the other, as later ones may need earlier ones; the worst outcome counts."""
+    if not names:
+        raise UsageError(f"Error: {command} requires the name of a program or a group")
+    status, objects = ExitStatus.OK, list[dict[str, Any]]()
+    for name in names:
+        error = None
+        try:
+            terminal.client.call(command, name=program_of(name))
+            line = f"{name}: {done} process group"
+        except Refusal as refusal:
+            if refusal.code not in refusals:
+                raise
+            text, failure = refusals[refusal.code]
+            line, status = text.format(name), max(status, failure)
+            error = {"code": refusal.code, "message": str(refusal)}
+        objects.append({"name": program_of(name), "error": error})
+        if not terminal.as_json:
+            terminal.print_line(line)
+    if terminal.as_json:
+        terminal.print_json({"programs": objects})
+    return status

@@ -1,0 +1,119 @@
+"""Actions about what happened to a program: history, timeline, goodput."""
+
+from typing import Any
+
+from supervisor.ctl import render
+from supervisor.ctl.actions.base import Arguments, UsageError, call_for_program, one_name
+from supervisor.ctl.terminal import ExitStatus, Terminal
+from supervisor.protocol.plurals import counted
+
+DEFAULT_COUNT = 20
+MOST_ATTEMPTS = 10_000
+MOST_EVENTS = 200  # as many as the daemon remembers of a program
+
+CATEGORIES = {
+    "training": "new steps",
+    "saving": "training paused for a checkpoint",
+    "restoring": "loading the checkpoint into memory",
+    "starting": "starting the process, importing, verifying the checkpoint",
+    "tracing": "from the restored state to the end of the first step",
+    "replaying": "steps repeated after a restart",
+    "data": "training waited for input data",
+    "hung": "no progress, until the hang was detected",
+    "down": "no process, though the job should have been running",
+}
+"""What each category of time means. `stopped` is shown separately, as nobody wanted the job to run then."""
+
+
+def history(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Lists a program's last attempts, oldest first."""
+    limit, name = _count_and_name("history", arguments, MOST_ATTEMPTS)
+    answer = call_for_program(terminal, "history", name, limit=limit)
+    if answer is None:
+        return ExitStatus.ERROR
+    rows = [row for each in answer["attempts"] for row in _attempt_rows(each)]
+    head = ("ATTEMPT", "STARTED", "LASTED", "FROM", "TO", "SAVED", "LOST", "ENDED")
+    terminal.print_result(answer, render.table(head, rows) if rows else ["no attempts yet"])
+    return ExitStatus.OK
+
+
+def _attempt_rows(each: dict[str, Any]) -> list[tuple[str, ...]]:
+    """A row for the attempt; above it, one for each checkpoint that was refused at its start and one for each
+    condition that had changed since the checkpoint it began from."""
+    remarks = [f"refused {name}: {reason}" for name, reason in each["refused"]]
+    remarks += [f"conditions changed: {text}" for text in each["changed"]]
+    row = (
+        str(each["attempt"]),
+        render.moment(each["started_wall_at"]),
+        render.span(each["ran_s"] or 0.0) if each["ended_wall_at"] is not None else "running",
+        "-" if each["from_step"] is None else str(each["from_step"]),
+        "-" if each["to_step"] is None else str(each["to_step"]),
+        str(each["checkpoints"]),
+        "-" if each["lost_steps"] is None else str(each["lost_steps"]),
+        each["text"] or each["cause"] or "",
+    )
+    return [*(("",) * 7 + (remark,) for remark in remarks), row]
+
+
+def timeline(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Lists a program's last events with what the daemon did then, oldest first."""
+    limit, name = _count_and_name("timeline", arguments, MOST_EVENTS)
+    answer = call_for_program(terminal, "timeline", name, limit=limit)
+    if answer is None:
+        return ExitStatus.ERROR
+    rows = [_event_row(each) for each in answer["scenes"]]
+    head = ("WHEN", "ATTEMPT", "STATE", "EVENT AND WHAT FOLLOWED")
+    terminal.print_result(
+        answer, render.table(head, rows) if rows else ["nothing has happened since the daemon started"]
+    )
+    return ExitStatus.OK
+
+
+def _event_row(each: dict[str, Any]) -> tuple[str, ...]:
+    change = each["state"] if each["was"] == each["state"] else f"{each['was']} -> {each['state']}"
+    text = "; ".join([each["event"], *each["effects"]])
+    reason = f" [{each['reason']}]" if each["reason"] else ""
+    return render.moment(each["wall_at"]), str(each["attempt"]), change, text + reason
+
+
+def _count_and_name(action: str, arguments: Arguments, most: int) -> tuple[int, str]:
+    """The COUNT of an argument `-COUNT`, and the one program that is named. Raises UsageError."""
+    count = DEFAULT_COUNT
+    for option in (each for each in arguments if each.startswith("-")):
+        digits = option[1:]
+        if not (digits.isascii() and digits.isdecimal() and 1 <= int(digits[:7]) <= most):
+            raise UsageError(f"Error: bad argument {option}")
+        count = int(digits)
+    return count, one_name(action, [each for each in arguments if not each.startswith("-")])
+
+
+def goodput(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Shows where a job's time went."""
+    answer = call_for_program(terminal, "goodput", one_name("goodput", arguments))
+    if answer is None:
+        return ExitStatus.ERROR
+    terminal.print_result(answer, _goodput_lines(answer))
+    return ExitStatus.OK
+
+
+def _goodput_lines(answer: dict[str, Any]) -> list[str]:
+    spent_s, wanted_s = answer["spent_s"], answer["wanted_s"]
+    rows = []
+    for category, meaning in CATEGORIES.items():
+        seconds = spent_s.get(category, 0.0)
+        rows.append((category, f"{seconds:.1f}", _percent(seconds / wanted_s if wanted_s else None), meaning))
+    causes = ", ".join(f"{cause} ({count})" for cause, count in answer["causes"].items())
+    since = f" since {render.moment(answer['since_wall_at'])}" if answer["attempts"] else ""
+    return [
+        *render.table(("CATEGORY", "SECONDS", "SHARE", "MEANING"), rows),
+        "",
+        f"goodput: {_percent(answer['goodput'])} of the {render.span(wanted_s)} in which the job should have run",
+        f"stopped on request, not counted: {render.span(spent_s.get('stopped', 0.0))}",
+        f"{counted(answer['attempts'], 'attempt')}{since}",
+        f"interrupted by: {causes or 'nothing'}",
+        f"steps lost and repeated: {answer['lost_steps']}",
+    ]
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"

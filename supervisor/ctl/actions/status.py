@@ -1,0 +1,63 @@
+"""Actions that show the present state: status, pid, top."""
+
+from supervisor.ctl import naming, render
+from supervisor.ctl.actions.base import Arguments, UsageError, no_options
+from supervisor.ctl.client import LoginNeeded, Unreachable
+from supervisor.ctl.terminal import ExitStatus, Terminal
+
+DOWN_CODES = (0, 100, 200, 1000)  # STOPPED, EXITED, FATAL, UNKNOWN
+
+
+def status(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Shows the status of programs; with `--watch`, until Ctrl-C."""
+    names = [each for each in arguments if each not in ("--watch", "-w")]
+    no_options(names)
+    if len(names) != len(arguments):
+        return _watch(terminal, names)
+    try:
+        answer = terminal.client.call("status")
+    except LoginNeeded:
+        raise
+    except Unreachable as error:
+        terminal.print_line(str(error))
+        return ExitStatus.UNKNOWN
+    found, unknown = naming.select_programs(names, answer["programs"])
+    lines = [*map(naming.unknown_line, unknown), *render.status_lines(found)]
+    terminal.print_result({**answer, "programs": found, "unknown": unknown}, lines)
+    down = any(program["wire_code"] in DOWN_CODES for program in found)
+    return max(ExitStatus.UNKNOWN if unknown else ExitStatus.OK, ExitStatus.DOWN if down else ExitStatus.OK)
+
+
+def _watch(terminal: Terminal, names: Arguments) -> ExitStatus:
+    if terminal.as_json:
+        raise UsageError("Error: --watch and --json exclude each other; use one of them")
+    from supervisor.ctl import watch  # its drawing library takes longer to load than everything else together
+
+    return watch.watch(terminal, names)
+
+
+def pid(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Shows the daemon's process id, or those of programs, 0 for those that are down."""
+    if not arguments:
+        answer = terminal.client.call("pid")
+        terminal.print_result(answer, [str(answer["pid"])])
+        return ExitStatus.OK
+    programs = terminal.client.call("status")["programs"]
+    found, unknown = naming.select_programs(arguments, programs)
+    lines = []
+    for name in [naming.ALL] if naming.ALL in arguments else arguments:
+        pids = [str(each["pid"] or 0) for each in naming.select_programs([name], programs)[0]]
+        lines += [f"No such process {name}"] if name in unknown else pids
+    listed = [{"name": each["name"], "pid": each["pid"]} for each in found]
+    terminal.print_result({"programs": listed, "unknown": unknown}, lines)
+    down = naming.ALL not in arguments and any(not each["pid"] for each in found)
+    return max(ExitStatus.ERROR if unknown else ExitStatus.OK, ExitStatus.NOT_RUNNING if down else ExitStatus.OK)
+
+
+def top(terminal: Terminal, arguments: Arguments) -> ExitStatus:
+    """Shows what programs use, live; where the output is not a terminal, once."""
+    no_options(arguments)
+    from supervisor.ctl import top as screen  # its drawing library takes longer to load than everything else together
+
+    show = screen.show_live if terminal.out.isatty() and not terminal.as_json else screen.print_once
+    return show(terminal, arguments)
