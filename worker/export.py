@@ -1,7 +1,7 @@
-"""A SavedModel of a trained model: written aside, proven by its record, and there at once or not at all.
+"""Exports a trained model as a SavedModel: written under another name, then renamed, with a record of its files.
 
-An export is for serving: the optimizer, the data position and random state are not in it, so training goes on from
-checkpoints only. `DIRECTORY/STEP/` is what TensorFlow Serving watches for; a half-written export has another name.
+An export is for serving. It contains no optimizer, data position or random state, so training continues only from
+checkpoints. TensorFlow Serving watches for `DIRECTORY/STEP/`; an incomplete export has another name.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from supervisor.protocol.wording import counted
 
 from supervisor.protocol import durable
 from supervisor.protocol.layout import PARTIAL
@@ -29,14 +30,14 @@ REPLACED = f".replaced{PARTIAL}"
 
 
 class ExportError(Exception):
-    """An export was not written, or is not whole; the text says why and what to do."""
+    """An export can't be written or is damaged; the text says why and what to do."""
 
 
 def export(model: Any, directory: str | Path, step: int) -> Path:
-    """Writes `model` to DIRECTORY/STEP and gives that path; an earlier export of the same step is replaced.
+    """Writes `model` to DIRECTORY/STEP and returns that path. Replaces an earlier export of the same step.
 
-    `model`: a built Keras model, whose `serve` then takes what the model takes, or a tf.Module with signatures of its
-    own. Call it between steps. Raises ExportError; nothing half-written then stands at that path.
+    `model`: a built Keras model, whose `serve` endpoint takes the model's inputs, or a tf.Module with signatures of its
+    own. Call it between steps. Raises ExportError; then nothing incomplete is at that path.
     """
     final = Path(directory) / str(step)
     partial = final.with_name(final.name + PARTIAL)
@@ -47,36 +48,42 @@ def export(model: Any, directory: str | Path, step: int) -> Path:
         durable.write_file(partial / RECORD, _record(partial, step))
         _sync_folders(partial)
         _put_in_place(partial, final)
-    except Exception as error:  # the model's own code is traced, and may raise anything
+    except Exception as error:  # the model's code is traced and may raise anything
         shutil.rmtree(partial, ignore_errors=True)
         raise ExportError(
-            f"cannot export step {step} to {final}: {describe_error(error)}; checkpoints are untouched"
+            f"cannot export step {step} to {final}: {describe_error(error)}; the checkpoints are not affected"
         ) from error
     return final
 
 
 def export_run(tracked: tf.train.Checkpoint, directory: Path, step: int) -> Path:
-    """Exports the one model that a run trains, as it is now. Raises ExportError, also if there is not exactly one."""
+    """Exports the model that a run trains, as it is now. Raises ExportError, also unless it tracks exactly one."""
     models = outermost(extra_state.tracked_objects(tracked, tf.keras.Model))
     if len(models) != 1:
         raise ExportError(
-            f"cannot export to {directory}: the run tracks {len(models)} models, and export_dir needs one; take the "
-            f"line out and call worker.export.export for each"
+            f"cannot export to {directory}: the run tracks {counted(len(models), 'model')}, but export_dir needs "
+            f"exactly one; remove export_dir and call worker.export.export for each model"
         )
     return export(models[0], directory, step)
 
 
 def verify(folder: Path) -> Mapping[str, Any]:
-    """The record of an export whose every byte is as it was written. Raises ExportError."""
+    """Compares every file of an export with its record and returns the record. Raises ExportError."""
     try:
         record: Mapping[str, Any] = json.loads(durable.read_file(folder / RECORD, 16 << 20))
         for name, (size, digest) in record["files"].items():
             if durable.hash_file(folder / name) != (size, digest):
-                raise ExportError(f"{folder}: {name} is not as it was written; export it again")
+                raise ExportError(
+                    f"cannot use the export {folder}: {name} has changed since it was written; export it again"
+                )
     except OSError as error:
-        raise ExportError(f"{folder}: {error.filename}: {error.strerror}; export it again") from error
+        raise ExportError(
+            f"cannot read the export {folder}: {error.filename}: {error.strerror}; export it again"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(f"{folder}: {RECORD} is not a record of an export; export it again") from error
+        raise ExportError(
+            f"cannot use the export {folder}: {RECORD} is not the record of an export; export it again"
+        ) from error
     return record
 
 
@@ -114,10 +121,10 @@ def _sync_folders(folder: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> None:
-    """Gives each the other's name, in one step. Raises OSError, also where the file system can't (NFS)."""
+    """Exchanges two names atomically. Raises OSError, also if the file system can't do that (NFS)."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError as error:  # a C library without it
+    except AttributeError as error:  # the C library does not have it
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
     if call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(other))
@@ -127,7 +134,7 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
 
 
 def _put_in_place(partial: Path, final: Path, exchange: Callable[[Path, Path], None] = _exchange) -> None:
-    """What was at `final` is there until the new one is, where the file system can exchange two names."""
+    """Moves the export to `final`. An earlier one stays there until then, if the file system can exchange names."""
     old = final.with_name(final.name + REPLACED)
     if not final.exists():
         partial.rename(final)

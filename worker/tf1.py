@@ -1,7 +1,7 @@
-"""A TF1-style loop (graph, session, Saver) as a job: its counter goes on where it stopped.
+"""A TF1-style loop (graph, session, Saver) as a job: its step counter continues where it stopped.
 
-A folder that `tf.compat.v1.train.Saver` wrote is a start, as it is. What a session's random operations hold inside
-their kernels is in no checkpoint: give them seeds made of the step, or draw in NumPy.
+Training can start from a folder that `tf.compat.v1.train.Saver` wrote, without conversion. The state that random
+operations keep inside their kernels is in no checkpoint: seed them from the step, or draw in NumPy.
 """
 
 import contextlib
@@ -29,13 +29,16 @@ _NO_GPU = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
 
 
 def prepare(seed: int = strategies.SEED, directory: str | Path | None = None, *, deterministic: bool = False) -> None:
-    """Seeds Python's, NumPy's and TensorFlow's generators, and the default graph; a graph made later is seeded inside
-    it, by `tf.compat.v1.set_random_seed`. Call it before the graph is built and before there is a session.
+    """Seeds Python's, NumPy's and TensorFlow's generators and the default graph.
 
-    With `deterministic`, or where the job's configuration says so, it also makes operations deterministic and fixes the
-    number of intra-op threads, on which sums depend: to what the script or TF_NUM_INTRAOP_THREADS says, else to what
-    the job (in its folder, or in `directory`) trained with before. That holds for sessions without a `config`; one that
-    needs it sets `intra_op_parallelism_threads` in it to `tf.config.threading.get_intra_op_parallelism_threads()`.
+    Call it before the graph is built and before there is a session. In a graph that is made later, call
+    `tf.compat.v1.set_random_seed`.
+
+    With `deterministic`, or if the job's configuration says so, it also makes operations deterministic and fixes the
+    number of intra-op threads, on which sums depend: to what the script or TF_NUM_INTRAOP_THREADS sets, or else to the
+    number with which the job (whose checkpoints are in its checkpoint_dir or in `directory`) trained before. This
+    applies to sessions without a `config`. In a config of your own, set `intra_op_parallelism_threads` to
+    `tf.config.threading.get_intra_op_parallelism_threads()`.
     """
     told = current_attempt().launch
     if told.deterministic or deterministic:
@@ -48,7 +51,7 @@ def prepare(seed: int = strategies.SEED, directory: str | Path | None = None, *,
 class Run(FilesRun):
     """One training run around a session's loop, as a context manager; see `FilesRun`.
 
-    Enter it after `session.run(global_variables_initializer())`: what is restored replaces the initial values.
+    Enter it after `session.run(global_variables_initializer())`: the restored values replace the initial ones.
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class Run(FilesRun):
         return self
 
     def steps(self) -> Iterator[int]:
-        """The numbers of the steps that are left, from 0 of the first start on: `for step in run.steps()`."""
+        """Yields the numbers of the remaining steps; the first step of the job is 0: `for step in run.steps()`."""
         while not self.reached:
             yield self.step
 
@@ -81,16 +84,16 @@ class Run(FilesRun):
         super().step_done(epoch=0, batch=self.step + 1, examples=None, **metrics)
 
 
-class _SaverFiles:
+class _SaverFiles:  # its name is the `kind` in state.json
     """The files that TF1's Saver writes."""
 
     def __init__(self, session: Any) -> None:
         self._session = session
         with session.graph.as_default():
-            self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: it deletes nothing, which is not its task here
+            self._saver = tf.compat.v1.train.Saver(max_to_keep=0)  # 0: the Saver deletes nothing
             floats = [each for each in tf.compat.v1.global_variables() if each.dtype.base_dtype.is_floating]
             self._finite = {each.op.name: tf.reduce_all(tf.math.is_finite(each)) for each in floats}
-        self._on_purpose: frozenset[str] = frozenset()
+        self._expected_not_finite: frozenset[str] = frozenset()
         self._copier = _SessionCopier(session)
 
     @property
@@ -112,8 +115,8 @@ class _SaverFiles:
             return self._copier.copied()
 
     def record_non_finite(self) -> None:
-        """Notes which variables are not finite on purpose, before the first step."""
-        self._on_purpose = frozenset(self._not_finite())
+        """Records which variables are not finite before the first step, which is then on purpose."""
+        self._expected_not_finite = frozenset(self._not_finite())
 
     def _not_finite(self) -> list[str]:
         if current_attempt().launch.on_nan == "off" or not self._finite:
@@ -122,7 +125,7 @@ class _SaverFiles:
         return sorted(name for name, is_finite in found.items() if not is_finite)
 
     def _check_finite(self) -> None:
-        bad = [each for each in self._not_finite() if each not in self._on_purpose]
+        bad = [each for each in self._not_finite() if each not in self._expected_not_finite]
         if bad:
             raise NotFinite.naming(bad)
 
@@ -134,7 +137,7 @@ class _SaverFiles:
             step, _ = foreign.step_of(verify.look(prefix))
         except BundleError as error:
             if isinstance(error.__cause__, OSError):
-                raise error.__cause__ from None  # it was just proven: this passes, or the next proof says what is wrong
+                raise error.__cause__ from None  # it was just verified: temporary, or found by the next verification
             raise Unfit(str(error)) from error
         self._restore(prefix)
         return step
@@ -148,7 +151,7 @@ class _SaverFiles:
             raise Unfit(f"it does not hold {', '.join(odd)}"[:1000] + f"; it holds {there}"[:800])
         try:
             self._saver.restore(self._session, str(prefix))
-        except ValueError as error:  # it found no file, where one was just read
+        except ValueError as error:  # it found no file, although one was just read
             raise OSError(describe_error(error)) from error
 
     def _saver_variables(self) -> list[Any]:
@@ -157,7 +160,7 @@ class _SaverFiles:
 
 
 def _saved_name_and_shape(variable: Any) -> tuple[str, list[int]]:
-    """Name and shape under which a variable is saved; a partitioned one's parts are together."""
+    """The name and shape under which a variable is saved. The parts of a partitioned variable are saved as one."""
     part = variable._get_save_slice_info()
     if part is not None:
         return part.full_name, list(part.full_shape)
@@ -165,7 +168,7 @@ def _saved_name_and_shape(variable: Any) -> tuple[str, list[int]]:
 
 
 class _SessionCopier:
-    """Writes copies of a session's variables, as its Saver writes the variables, while the session goes on."""
+    """Copies a session's variables and writes the copies like its Saver, while the session continues."""
 
     def __init__(self, session: Any) -> None:
         with session.graph.as_default():
@@ -183,9 +186,9 @@ class _SessionCopier:
             )
 
     def copied(self) -> Callable[[Path], None] | None:
-        """See `Copying`; None for partitioned variables, tables and the like, which their Saver alone can write.
+        """See `Copying`; None if there are partitioned variables, tables and the like, which only the Saver can write.
 
-        Raises what TensorFlow raises.
+        Raises TensorFlow's errors.
         """
         if not self._can:
             return None
@@ -200,14 +203,17 @@ class _SessionCopier:
 
 
 def _owned_array(value: Any) -> Any:
-    """What a session gave, apart from the session's memory: mostly it is, but nothing says that it always is."""
+    """A session's result in memory of its own. Usually it is, but nothing guarantees that."""
     return np.require(value, requirements="O") if isinstance(value, np.ndarray) else value
 
 
 @contextlib.contextmanager
 def _as_python_errors() -> Iterator[None]:
-    """Raises MemoryError and OSError for what TensorFlow says of memory, disks and devices. For a full disk and for a
-    lack of memory it has one class; only the former has a number here, as only there a deleted checkpoint helps."""
+    """Turns TensorFlow's errors about memory, disks and devices into MemoryError and OSError.
+
+    TensorFlow has one class for a full disk and for a lack of memory. Only a full disk becomes an OSError with ENOSPC,
+    for which older checkpoints may be deleted.
+    """
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
@@ -219,5 +225,5 @@ def _as_python_errors() -> Iterator[None]:
 
 
 def _short_message(error: tf.errors.OpError) -> str:
-    """Without where in the script the operation was made, which comes first and takes pages."""
+    """The message without the place in the script where the operation was made, which comes first and fills pages."""
     return " ".join(_WHERE_MADE.sub("", str(error.message)).split())[:300]

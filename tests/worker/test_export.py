@@ -180,7 +180,7 @@ def test_record_says_what_it_is_and_proves_every_file(exported: Path) -> None:
     assert {"saved_model.pb", "variables/variables.index"} <= set(record["files"])
     for name in record["files"]:
         (exported / name).write_bytes(b"other")
-        with pytest.raises(ExportError, match="not as it was written"):
+        with pytest.raises(ExportError, match="has changed since it was written"):
             verify(exported)
         break
 
