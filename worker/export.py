@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from supervisor.protocol.wording import counted
 
 from supervisor.protocol import durable
 from supervisor.protocol.layout import PARTIAL
+from supervisor.protocol.plurals import counted
 from worker.checkpoint.restore import outermost
 from worker.process.reporting import describe_error
 from worker.process.startup import current_attempt
