@@ -160,7 +160,7 @@ def test_hung_worker_leaves_its_stacks_when_it_is_aborted(start: Start, daemon: 
     _, errors = process.communicate(timeout=100)
 
     assert process.returncode == -signal.SIGABRT
-    assert "plain.py" in errors and "in _serve" in errors
+    assert "plain.py" in errors and "in _run_thread" in errors
 
 
 TEE = "class Tee:\n    def write(self, text): print(text, end='')\n    def flush(self): pass\n"
