@@ -93,8 +93,8 @@ class TensorFlowWriter:
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
         `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now.
         `parts`: called between steps, for more files of each checkpoint: their names and contents."""
-        self._shelf = Retention(directory, policy, make_room)
-        self._committing = CheckpointCommitter(directory, origin, self._shelf, check, _cause, _is_full)
+        self._retention = Retention(directory, policy, make_room)
+        self._committer = CheckpointCommitter(directory, origin, self._retention, check, _describe_cause, _is_full)
         self._directory = directory
         self._attempt = origin.attempt
         self._replicas = replicas
@@ -134,7 +134,7 @@ class TensorFlowWriter:
             self._stands_still.explain_once(str(error))
             return CapturedTensors(name, host, None, parts, is_copy=False)
         except (tf.errors.OpError, MemoryError) as error:
-            raise SaveError(save_error_text(name, _cause(error) or describe_error(error))) from error
+            raise SaveError(save_error_text(name, _describe_cause(error) or describe_error(error))) from error
 
     def _snapshots(self, copied: bool) -> tuple[dict[str, Snapshot], bool]:
         """One of each bundle, and whether they are copies, for which there may be no memory."""
@@ -157,7 +157,7 @@ class TensorFlowWriter:
         """
         try:
             self._prove_finite(taken)
-            return self._committing.commit(taken.name, taken.state.metrics, lambda folder: self._fill(folder, taken))
+            return self._committer.commit(taken.name, taken.state.metrics, lambda folder: self._fill(folder, taken))
         finally:
             for bundle in (taken.bundles or {}).values():
                 bundle.release()
@@ -187,7 +187,7 @@ class TensorFlowWriter:
         Each by itself, and retention first: on a full disk the pointer can't be written before something is deleted.
         """
         for what, act in (
-            ("delete old checkpoints", self._shelf.apply_policy),
+            ("delete old checkpoints", self._retention.apply_policy),
             ("write TensorFlow's pointer", self._point_at),
         ):
             try:
@@ -208,7 +208,7 @@ def _is_full(error: BaseException | None) -> bool:
     return is_disk_full(error)
 
 
-def _cause(error: BaseException) -> str | None:
+def _describe_cause(error: BaseException) -> str | None:
     """An error of a save in a few words, None if it is no such: TensorFlow's carry a whole graph location."""
     if isinstance(error, tf.errors.OpError):
         return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]

@@ -94,9 +94,9 @@ class FilesRun(RunBase):
             {**versions, **topology}, opened.directory, opened.restore, self._attempt.reporter.show_message
         )
         told = self._attempt.launch
-        shelf = Retention(opened.directory, told.retention, told.checkpoint_make_room)
+        retention = Retention(opened.directory, told.retention, told.checkpoint_make_room)
         origin = CheckpointOrigin(told.job, self._attempt.number, versions, topology)
-        writer = FilesWriter(self._files, opened.directory, origin, shelf, opened.lock.check_not_superseded)
+        writer = FilesWriter(self._files, opened.directory, origin, retention, opened.lock.check_not_superseded)
         is_own = opened.restore is not None and opened.restore.parent == self._directory and opened.restore.is_dir()
         self._scheduler.begin(opened, writer, self.step, last if is_own else None)
         self._attempt.requests.step = self.step

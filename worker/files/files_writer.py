@@ -99,15 +99,15 @@ class FilesWriter:
         files: Files,
         directory: Path,
         origin: CheckpointOrigin,
-        shelf: Retention,
+        retention: Retention,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         """`check` is called before each commit; what it raises passes through `write`."""
         self._files = files
         self._directory = directory
         self._attempt = origin.attempt
-        self._shelf = shelf
-        self._committing = CheckpointCommitter(directory, origin, shelf, check, _cause)
+        self._retention = retention
+        self._committer = CheckpointCommitter(directory, origin, retention, check, _describe_cause)
         self._stands_still = BlockingSaveNotice()
 
     def capture(self, figures: FilesBoundary, copied: bool) -> CapturedFiles:
@@ -141,7 +141,7 @@ class FilesWriter:
 
     def commit(self, taken: CapturedFiles) -> Manifest:
         """Commits it; on a full disk, deletes older checkpoints if it may. Raises SaveError; AttemptSuperseded."""
-        return self._committing.commit(taken.name, taken.metrics, lambda folder: self._fill(folder, taken))
+        return self._committer.commit(taken.name, taken.metrics, lambda folder: self._fill(folder, taken))
 
     def _fill(self, folder: NewFolder, taken: CapturedFiles) -> None:
         """The program's own files, and ours. Raises OSError, with a number where the disk is full: NumPy's has none."""
@@ -158,12 +158,12 @@ class FilesWriter:
     def tidy_up(self, newest: CheckpointName) -> None:
         """Retention. The checkpoint exists: nothing here may undo that."""
         try:
-            self._shelf.apply_policy(newest)
+            self._retention.apply_policy(newest)
         except OSError as error:
             print_message(f"cannot delete old checkpoints in {self._directory}: {error}")
 
 
-def _cause(error: BaseException) -> str | None:
+def _describe_cause(error: BaseException) -> str | None:
     """An error of a save in a few words; None if it is no such, but a defect of the program's."""
     if isinstance(error, OSError):
         return describe_os_error(error)

@@ -1,4 +1,27 @@
-"""One checkpoint made to exist, whole and on the disk, or nothing left of it: the same for every kind of run."""
+"""How a checkpoint becomes durable: it exists whole, or not at all. One commit for every kind of run.
+
+1. Capture. Between two steps, on the training thread, the writer copies what the next step would change
+   (`tensorflow_writer.py`, `files_writer.py`). This copy is all that training waits for. What can't be copied, or has
+   no memory for a copy, is written while training waits.
+2. Write. A thread beside training (`save.py`) fills `step-N.aM.partial`. Files are hashed while they are written, and
+   the disk begins with their first bytes, so the sync at the end waits for the last ones only.
+3. Manifest, last of the files: sizes and hashes of all the others, and where they came from.
+4. Sync. fsync of every file, then of the `.partial` folder: the names in it are durable too.
+5. Check that no newer attempt has begun in the directory (`directory.py`): a superseded worker commits nothing.
+6. Rename `step-N.aM.partial` to `step-N.aM`. This is the commit. Then fsync of the checkpoint directory, which makes
+   the new name durable.
+7. Report. `Committed` goes to the daemon only now, and answers the flushes that waited for it. Then retention deletes
+   older checkpoints; nothing that fails there undoes the commit.
+
+What a crash leaves: during 1, nothing. During 2 to 5, a `.partial` folder, which the next start sweeps; no reader takes
+it for a checkpoint. Between the rename and the sync of the directory, a power cut leaves one name or the other; both
+are sound, as all files were synced before. During 7, a complete checkpoint that the daemon was not told of; the next
+start finds it in the directory. If only the process is killed, without a power cut, the rename loses nothing.
+
+An error, as opposed to a crash, deletes what the save has written (`Retention.discard`), also a folder whose rename is
+not known to be durable, which would be in the way of the next try. On a full disk, `checkpoint_make_room` lets the
+oldest checkpoints go one by one, and each time the commit is tried again from step 2.
+"""
 
 import contextlib
 import errno
@@ -9,10 +32,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.checkpoints import manifest, retention, selection
+from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.new_folder import NewFolder
-from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, expendable
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import print_message
 
@@ -33,7 +56,7 @@ class NotFinite(SaveError):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointOrigin:
-    """What every manifest of this attempt says alike."""
+    """What all manifests of this attempt have in common."""
 
     job: str
     attempt: int
@@ -42,45 +65,45 @@ class CheckpointOrigin:
 
 
 class Retention:
-    """The checkpoints of one directory, seen by the one who writes there. Not for two threads at once."""
+    """Deletes checkpoints from the directory that this process writes to. Not for two threads at once."""
 
-    def __init__(self, directory: Path, policy: RetentionPolicy, gives_room: bool) -> None:
-        """`gives_room`: whether a full disk may cost checkpoints that retention would keep."""
+    def __init__(self, directory: Path, policy: RetentionPolicy, make_room: bool) -> None:
+        """`make_room`: whether a full disk may cost checkpoints that the policy would keep."""
         self._directory = directory
         self._policy = policy
-        self._gives_room = gives_room
+        self._make_room = make_room
         self._known: dict[CheckpointName, RetainedCheckpoint] = {}
 
     def free_space(self, for_name: CheckpointName) -> bool:
-        """Deletes the oldest one for a save that found the disk full; False if none may go."""
-        if not self._gives_room:
+        """Deletes the oldest checkpoint for a save that found the disk full; False if none may be deleted."""
+        if not self._make_room:
             return False
         try:
-            gone = selection.make_room(self._directory)
+            deleted = selection.make_room(self._directory)
         except OSError:
             return False  # the save's own error says what is wrong with the disk
-        if gone is None:
+        if deleted is None:
             return False
-        self._known.pop(gone, None)
-        print_message(f"deleted {gone} to make room for {for_name}: the disk is full")
+        self._known.pop(deleted, None)
+        print_message(f"deleted {deleted} to make room for {for_name}: the disk is full")
         return True
 
     def discard(self, name: CheckpointName) -> None:
-        """Deletes what a failed save left; that which can't be deleted is swept at the next start."""
+        """Deletes what a failed save has written; the next start sweeps what can't be deleted now."""
         shutil.rmtree(self._directory / name.partial, ignore_errors=True)
-        with contextlib.suppress(OSError):  # renamed, but not known to be on the disk: in the next try's way
+        with contextlib.suppress(OSError):  # renamed, but perhaps not durable: it would be in the way of the next try
             selection.delete(self._directory, name)
 
     def apply_policy(self, newest: CheckpointName) -> None:
-        """Deletes what retention gives up, and never `newest`. Raises OSError."""
+        """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
         kept = [found for name in selection.committed(self._directory) if (found := self._read_entry(name)) is not None]
-        for name in retention.expendable(kept, self._policy):
+        for name in expendable(kept, self._policy):
             if name != newest:
                 selection.delete(self._directory, name)
                 self._known.pop(name, None)
 
     def _read_entry(self, name: CheckpointName) -> RetainedCheckpoint | None:
-        """What retention needs to know; None for a damaged one, which is evidence and not ours to delete."""
+        """What the policy needs to know; None for a damaged checkpoint, which is evidence and is not deleted here."""
         if name not in self._known:
             try:
                 found = manifest.read(self._directory / str(name))
@@ -91,41 +114,41 @@ class Retention:
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Whether an error says that there is no space, or no quota, left."""
+    """Whether an error says that no space, or no quota, is left."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class CheckpointCommitter:
-    """For the checkpoints of one attempt in one directory. Not for two threads at once."""
+    """Commits the checkpoints of one attempt into one directory. Not for two threads at once."""
 
     def __init__(
         self,
         directory: Path,
         origin: CheckpointOrigin,
-        shelf: Retention,
+        retention: Retention,
         check: Callable[[], None],
-        cause: Callable[[BaseException], str | None],
-        says_full: Callable[[BaseException | None], bool] = is_disk_full,
+        describe: Callable[[BaseException], str | None],
+        is_full: Callable[[BaseException | None], bool] = is_disk_full,
     ) -> None:
-        """`check`: called before each commit; what it raises passes through. `cause`: an error in a few words, None if
-        it is none of saving. `says_full`: whether one says that the disk is."""
+        """`check`: called right before the rename; what it raises passes through. `describe`: an error of a save in a
+        few words, None for a defect of the program. `is_full`: whether an error says that the disk is full."""
         self._directory = directory
         self._origin = origin
-        self._shelf = shelf
+        self._retention = retention
         self._check = check
-        self._cause = cause
-        self._says_full = says_full
+        self._describe = describe
+        self._is_full = is_full
 
     def commit(self, name: CheckpointName, metrics: Mapping[str, float], fill: Callable[[NewFolder], None]) -> Manifest:
-        """`fill` adds the files. Where the disk is full, older checkpoints give way if they may, and it is asked again.
+        """Commits what `fill` writes into the folder; calls it again if older checkpoints made room on a full disk.
 
-        Raises SaveError, NotFinite among them; what else `fill` or `check` raise passes through.
+        Raises SaveError, which includes NotFinite; other errors of `fill` and `check` pass through.
         """
         while True:
             try:
                 return self._commit_once(name, metrics, fill)
             except SaveError as error:
-                if not (self._says_full(error.__cause__) and self._shelf.free_space(name)):
+                if not (self._is_full(error.__cause__) and self._retention.free_space(name)):
                     raise
 
     def _commit_once(
@@ -136,15 +159,15 @@ class CheckpointCommitter:
             shutil.rmtree(partial, ignore_errors=True)
             with NewFolder(partial) as folder:
                 fill(folder)
-                proof = self._make_manifest(name, metrics, folder)
-                folder.add(layout.MANIFEST, proof.to_bytes())
+                written = self._make_manifest(name, metrics, folder)
+                folder.add(layout.MANIFEST, written.to_bytes())
                 folder.commit(self._directory / str(name), self._check)
-            return proof
+            return written
         except BaseException as error:
-            self._shelf.discard(name)
+            self._retention.discard(name)
             if isinstance(error, NotFinite):
                 raise NotFinite(save_error_text(name, str(error))) from error
-            if (cause := self._cause(error)) is not None:
+            if (cause := self._describe(error)) is not None:
                 raise SaveError(save_error_text(name, cause)) from error
             raise
 
@@ -162,10 +185,10 @@ class CheckpointCommitter:
 
 
 def save_error_text(name: CheckpointName, cause: str) -> str:
-    """What is said of a save that came to nothing."""
+    """The message for a save that failed."""
     return f"cannot save {name}: {cause}; earlier checkpoints are untouched"
 
 
 def describe_os_error(error: OSError) -> str:
-    """A failed system call in a few words."""
+    """A failed system call in a few words: the file and the reason."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)

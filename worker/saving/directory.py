@@ -1,4 +1,9 @@
-"""A checkpoint directory at the start of a run: made, locked, swept, and what to restore from it."""
+"""A checkpoint directory at the start of a run: created, locked, swept, and which checkpoint to restore.
+
+One live worker holds a directory, by a lock on a file in it, and a worker that a newer attempt has superseded commits
+nothing. The lock alone ensures that on one host, but not where a network file system forgets locks after an outage, or
+where somebody deleted the lock's file; so the attempt's number is compared before each commit too.
+"""
 
 import fcntl
 import os
@@ -19,28 +24,29 @@ class Unfit(Exception):
 
 
 class DirectoryLocked(Exception):
-    """Another live worker holds the directory; the text names it."""
+    """Another live worker holds the directory; the text names that worker."""
 
 
 class AttemptSuperseded(Exception):
-    """A newer attempt has begun in the directory: what this one would commit now is of the past."""
+    """A newer attempt has begun in the directory: what this one would commit is out of date."""
 
 
 class WriterLock(Protocol):
-    """What keeps others from writing into a directory."""
+    """Keeps other workers from writing into a directory."""
 
     def check_not_superseded(self) -> None:
-        """Raises AttemptSuperseded where a newer attempt has begun."""
+        """Raises AttemptSuperseded if a newer attempt has begun."""
 
     def release(self) -> None:
-        """Lets the next one in."""
+        """Lets the next worker have the directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedDirectory:
-    """A directory that is ours, and the checkpoint to restore (None: begin at step 0).
+    """A locked directory, and the checkpoint to restore (None: begin at step 0).
 
-    `restore`: the folder of one of ours, in this directory or another one's; or the prefix of another program's.
+    `restore`: the folder of a stepkeeper checkpoint, in this directory or another job's; or the prefix of a checkpoint
+    that another program wrote.
     """
 
     directory: Path
@@ -49,11 +55,10 @@ class OpenedDirectory:
 
 
 def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirectory:
-    """Waits for the daemon's word where there is a daemon, else chooses the newest checkpoint that is whole; so it does
-    where a script trains a second time.
+    """Opens the directory for this attempt. The daemon says which checkpoint to restore.
 
-    Leaves the process with LOCKED, DIRECTORY_UNUSABLE, or, where it chooses and nothing in the directory is whole,
-    CHECKPOINT_UNFIT.
+    Without a daemon, and for the second run of a script, this selects the newest checkpoint that verifies. Exits with
+    LOCKED, DIRECTORY_UNUSABLE, or, if it selects and no checkpoint verifies, CHECKPOINT_UNFIT.
     """
     go = attempt.channel.wait_for_go() if attempt.channel is not None and not attempt.has_begun_run else None
     attempt.has_begun_run = True
@@ -82,7 +87,7 @@ def _select_checkpoint(attempt: Attempt, directory: Path) -> Path | None:
         attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
     for refused in chosen.refused:
         moved = (directory / layout.QUARANTINE / refused.name).exists()
-        where = f"; it lies in {layout.QUARANTINE}/ now" if moved else ""
+        where = f"; it was moved to {layout.QUARANTINE}/" if moved else ""
         attempt.reporter.show_message(f"refused {refused.name}: {refused.reason}{where}")
     return chosen.path
 
@@ -95,33 +100,29 @@ class DirectoryLock:
         self._directory, self._attempt = directory, attempt
         path = directory / layout.LOCK
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        os.register_at_fork(after_in_child=self.release)  # a forked data loader that outlives us must not hold it
+        os.register_at_fork(after_in_child=self.release)  # a data loader may outlive this process
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             holder = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
             self.release()
             raise DirectoryLocked(
-                f"cannot use {directory}: another live worker holds it ({holder or 'it did not say who'}); "
-                f"wait until it has left, or stop it"
+                f"cannot use checkpoint directory {directory}: another live worker holds it ({holder or 'unknown'}); "
+                f"wait until it exits, or stop it"
             ) from error
         self._file = os.fstat(self._descriptor).st_ino
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"pid {os.getpid()} attempt {attempt} on {socket.gethostname()}\n".encode(), 0)
 
     def check_not_superseded(self) -> None:
-        """Call it before a commit. Raises AttemptSuperseded if a newer attempt has begun, OSError if it can't find out.
-
-        The lock rules that out on one host. It does not where a file system forgets locks (a network file system after
-        an outage) or somebody deleted the lock's file: there the attempt's number decides.
-        """
+        """Raises AttemptSuperseded if a newer attempt has begun, OSError if that can't be found out."""
         newest = selection.highest_attempt(self._directory)
         if newest <= self._attempt and not self._is_ours():
             newest = self._holder()
         if newest > self._attempt:
             raise AttemptSuperseded(
                 f"cannot commit to {self._directory}: attempt {newest} has begun there, and this is attempt "
-                f"{self._attempt}; its checkpoints are the valid ones, so this worker ends"
+                f"{self._attempt}; the newer attempt trains on, so this worker exits"
             )
 
     def _is_ours(self) -> bool:
@@ -131,7 +132,7 @@ class DirectoryLock:
             return False
 
     def _holder(self) -> int:
-        """The attempt that the lock's file, made anew by somebody else, names; 0 if it names none."""
+        """The attempt named in the lock's file, which another worker has created anew; 0 if it names none."""
         try:
             words = (self._directory / layout.LOCK).read_bytes()[:200].decode(errors="replace").split()
         except FileNotFoundError:
@@ -140,7 +141,7 @@ class DirectoryLock:
         return int(number) if number.isascii() and number.isdecimal() else 0
 
     def release(self) -> None:
-        """Lets the next one in."""
+        """Lets the next worker have the directory."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

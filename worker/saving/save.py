@@ -1,4 +1,4 @@
-"""One save, from its decision to its answer, on the thread that trains or beside it."""
+"""One save, from the captured state to the report of its outcome, on the training thread or beside it."""
 
 import threading
 import time
@@ -26,37 +26,37 @@ class CapturedState(Protocol):
 
 
 T = TypeVar("T", bound=CapturedState)
-Known_contra = TypeVar("Known_contra", contravariant=True)
+Boundary_contra = TypeVar("Boundary_contra", contravariant=True)
 
 
-class CheckpointWriter(Protocol[Known_contra, T]):
-    """Makes checkpoints of what it was given to keep."""
+class CheckpointWriter(Protocol[Boundary_contra, T]):
+    """Turns the state of a program into checkpoints."""
 
-    def capture(self, figures: Known_contra, copied: bool) -> T:
-        """The present state; `copied`: training is to go on while it is written. Raises SaveError."""
+    def capture(self, boundary: Boundary_contra, copied: bool) -> T:
+        """The present state; `copied`: as a copy, so that training can go on meanwhile. Raises SaveError."""
 
-    def commit(self, taken: T) -> Manifest:
-        """Commits it, on any thread. Raises SaveError; AttemptSuperseded."""
+    def commit(self, captured: T) -> Manifest:
+        """Writes and commits it, on any thread. Raises SaveError; AttemptSuperseded."""
 
     def tidy_up(self, newest: CheckpointName) -> None:
-        """Deletes what retention gives up; `newest` exists, whatever becomes of that."""
+        """Applies retention after `newest` was committed. Reports errors and raises none."""
 
 
 class BlockingSaveNotice:
-    """Says why training waits while checkpoints are written: once, as it does not change often."""
+    """Explains, once, why training waits while checkpoints are written."""
 
     def __init__(self) -> None:
-        self._is_said = False
+        self._was_shown = False
 
     def explain_once(self, why: str) -> None:
-        """On stderr, which the daemon keeps in the job's log."""
-        if not self._is_said:
-            self._is_said = True
-            print_message(f"training stands still while checkpoints are written: {why}")
+        """Prints the reason, unless one was printed before."""
+        if not self._was_shown:
+            self._was_shown = True
+            print_message(f"training waits while checkpoints are written: {why}")
 
     def explain_memory(self, error: MemoryError) -> None:
-        """There was none for a copy."""
-        self.explain_once(f"as long as there is no memory for a copy: {describe_error(error)}")
+        """Explains that there was no memory for a copy."""
+        self.explain_once(f"there is no memory for a copy of the state: {describe_error(error)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,46 +69,46 @@ class LastCheckpoint:
 
 
 class CheckpointSave(Generic[T]):
-    """`run` writes what was taken at one step boundary, and tells the daemon at once how that ended."""
+    """The save of one captured state: `write_and_report` commits it and reports the outcome to the daemon at once."""
 
     def __init__(
         self,
         writer: CheckpointWriter[Any, T],
-        taken: T,
+        captured: T,
         reporter: Reporter,
         flushes: tuple[int, ...],
         decided_at: float,
         stall_s: float,
-        waits_from: float | None,
+        blocked_since: float | None,
         left_out: tuple[str, ...] = (),
     ) -> None:
-        """`decided_at`: monotonic. `stall_s`: how long training stood still so far; `waits_from`: since when it does
-        now, if it does.
-
-        `left_out`: what the daemon is to know is not in this checkpoint.
+        """`decided_at`: monotonic. `stall_s`: how long training has waited so far; `blocked_since`: since when it
+        waits now, None if it goes on. `left_out`: state that this checkpoint does not hold, for the daemon's report.
         """
-        self.step = taken.name.step
-        self._attempt = taken.name.attempt
+        self.step = captured.name.step
+        self._attempt = captured.name.attempt
         self._writer = writer
-        self._taken = [taken]  # emptied by `run`, so that nothing holds the copy longer than it must
+        self._captured = [captured]  # emptied when it is written, so that nothing holds the copy longer than needed
         self._reporter = reporter
         self._flushes = flushes
         self.began_at = self._decided_at = decided_at
         self.stall_s = stall_s
-        """For how long training stood still for it; final once `run` has returned."""
+        """How long training waited for it; final once `write_and_report` has returned."""
         self.save_s = 0.0
-        """From the decision to the last sync, once `run` has returned."""
+        """From the decision to the last sync, once `write_and_report` has returned."""
         self._left_out = left_out
-        self._waiting_since = waits_from
-        self._answered = False
-        self._lock = threading.Lock()  # of what both threads touch: flushes, waiting, answered
+        self._blocked_since = blocked_since
+        self._reported = False
+        self._lock = threading.Lock()  # of what both threads touch: flushes, blocked since, reported
 
     def write_and_report(self) -> LastCheckpoint | SaveError:
-        """Writes, answers, tidies up. An error that is no SaveError, a defect of the program's, is answered and passes
-        through; so does AttemptSuperseded, which ends all of this."""
-        taken = self._taken.pop()
+        """Commits, reports, applies retention. Returns a SaveError.
+
+        Another exception, a defect of the program, is reported and passes through; so does AttemptSuperseded, which is
+        reported when the process exits."""
+        captured = self._captured.pop()
         try:
-            committed = self._writer.commit(taken)
+            committed = self._writer.commit(captured)
         except SaveError as error:
             self._report_outcome(error)
             return error
@@ -116,32 +116,32 @@ class CheckpointSave(Generic[T]):
             raise
         except Exception as error:
             self._report_outcome(
-                SaveError(f"cannot save {taken.name}: {describe_error(error)}; earlier checkpoints are untouched")
+                SaveError(f"cannot save {captured.name}: {describe_error(error)}; earlier checkpoints are untouched")
             )
             raise
-        del taken  # the copy of the state: retention may take long
+        del captured  # frees the copy of the state: retention may take long
         last = LastCheckpoint(committed.step, str(committed.name), committed.size_bytes)
         self._report_outcome(last)
         self._writer.tidy_up(committed.name)
         return last
 
     def add_flushes(self, flushes: tuple[int, ...]) -> bool:
-        """Has this save answer these flushes too; False if it has answered already."""
+        """Has this save answer these flushes too; False if it has reported already."""
         with self._lock:
-            if not self._answered:
+            if not self._reported:
                 self._flushes += flushes
-            return not self._answered
+            return not self._reported
 
     def mark_training_blocked(self, now: float) -> None:
-        """Training stands still for this save from now on."""
+        """Training waits for this save from now on."""
         with self._lock:
-            self._waiting_since = now
+            self._blocked_since = now
 
     def _report_outcome(self, outcome: LastCheckpoint | SaveError) -> None:
         now = time.monotonic()
         with self._lock:
-            self._answered = True
-            self.stall_s += 0.0 if self._waiting_since is None else now - self._waiting_since
+            self._reported = True
+            self.stall_s += 0.0 if self._blocked_since is None else now - self._blocked_since
         self.save_s = now - self._decided_at
         if isinstance(outcome, SaveError):
             self._reporter.send_message(SaveFailed(self._attempt, self.step, str(outcome), self._flushes))

@@ -1,4 +1,7 @@
-"""The saves of one run: when one is due or asked for, one at a time, beside training or while that waits."""
+"""The saves of one run: when one is due or requested, one at a time, beside training or while training waits.
+
+`commit.py` describes the steps of a save; this module decides about them at each step boundary.
+"""
 
 import time
 from collections.abc import Callable
@@ -12,7 +15,12 @@ from worker.saving.commit import SaveError
 from worker.saving.directory import AttemptSuperseded, OpenedDirectory
 from worker.saving.save import CheckpointSave, CheckpointWriter, LastCheckpoint, T
 
-LAST_SAVE_PAUSES_S = (1.0, 2.0, 4.0, 8.0)  # a full disk may be freed by somebody's clean-up; a broken one won't mend
+LAST_SAVE_PAUSES_S = (
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+)  # a clean-up may free a full disk in this time
 
 
 class AtStepBoundary(Protocol):
@@ -20,85 +28,85 @@ class AtStepBoundary(Protocol):
 
     @property
     def step(self) -> int:
-        """How many are done."""
+        """How many steps are done."""
 
 
 F = TypeVar("F", bound=AtStepBoundary)
 
 
 class SaveScheduler(Generic[F, T]):
-    """Everything here happens on the thread that trains.
+    """Starts the saves of a run and takes care of their outcomes. All of it runs on the thread that trains.
 
-    A save that is due or asked for is copied there and written beside it, one at a time: a flush waits for the one in
-    flight, or uses it if it holds the same step. What ends with the process is written while training waits; so is
-    what can't be copied.
+    The state for a save is copied on this thread and written on another one. One save is in flight at a time: a flush
+    waits for it, or joins it if it holds the same step. The save before an exit, and a state that can't be copied, are
+    written while training waits.
     """
 
     def __init__(self, attempt: Attempt, cadence: Cadence) -> None:
         self.stalled_s = 0.0
-        """For how long training stood still for saves."""
+        """How long training has waited for saves, in total."""
         self._attempt = attempt
         self._cadence = cadence
         self._opened: OpenedDirectory | None = None
         self._writer: CheckpointWriter[F, T] | None = None  # None: this run has no checkpoints
         self._pace = StepPace()
-        self._left_out: tuple[str, ...] = ()  # said with the first checkpoint
+        self._left_out: tuple[str, ...] = ()  # state that no checkpoint holds; reported with the first one
         self._last: LastCheckpoint | None = None
         self._save_thread = ThreadPoolExecutor(1, "stepkeeper-save")
         self._in_flight: tuple[CheckpointSave[T], Future[LastCheckpoint | SaveError]] | None = None
 
     @property
     def interval_s(self) -> float | None:
-        """Seconds between periodic saves, where they are chosen here."""
+        """Seconds between periodic saves, if the interval is chosen here."""
         return self._cadence.chosen_interval_s if self._writer is not None else None
 
     def record_step(self) -> None:
-        """A step was done: keeps count of how long steps take with a save beside them, and without."""
+        """Records a step, to know how long steps take with a save beside them and without."""
         self._pace.record_step(time.monotonic() - self.stalled_s, beside=self._in_flight is not None)
 
     @property
     def saving_s(self) -> float | None:
-        """For how long a save has been written beside training; None if none is."""
+        """How long the save beside training has taken so far; None if there is none."""
         if self._in_flight is None or self._in_flight[1].done():
             return None
         return time.monotonic() - self._in_flight[0].began_at
 
     def has_work(self, step: int) -> bool:
-        """Whether `serve` has anything to do now that may take long."""
-        settled = self._in_flight is not None and self._in_flight[1].done()
-        asked = self._attempt.requests.has_save_request
-        return settled or asked or (self._writer is not None and self._cadence.is_due(step, time.monotonic()))
+        """Whether `on_step_boundary` may take long now."""
+        finished = self._in_flight is not None and self._in_flight[1].done()
+        requested = self._attempt.requests.has_save_request
+        return finished or requested or (self._writer is not None and self._cadence.is_due(step, time.monotonic()))
 
-    def on_step_boundary(self, step: int, figures: Callable[[], F]) -> None:
-        """At a step boundary: saves if it was asked for or is due. Leaves the process if that was asked for too."""
+    def on_step_boundary(self, step: int, boundary: Callable[[], F]) -> None:
+        """Saves if a save was requested or is due, and exits after it if a stop was requested."""
         if self._in_flight is not None and self._in_flight[1].done():
             self._wait_for_save()
-        asked = self._attempt.requests.pop_save_request()
-        if asked is None:
+        request = self._attempt.requests.pop_save_request()
+        if request is None:
             if self._writer is not None and self._is_save_due(step):
-                self._save_step(figures(), (), beside=True)
+                self._save_step(boundary(), (), beside=True)
             return
-        error = self._save_step(figures(), asked.flushes, beside=not asked.stop)
-        if not asked.stop:
+        error = self._save_step(boundary(), request.flushes, beside=not request.stop)
+        if not request.stop:
             return
         if error is not None and self._writer is not None:
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"told to stop, but {error}", step)
         raise DeliberateExit(int(WorkerExit.STOPPED))
 
-    def save_final(self, figures: F) -> None:
-        """Commits the end of training, trying again for a while; leaves with SAVE_FAILED if it can't."""
-        asked = self._attempt.requests.pop_save_request()
-        flushes = asked.flushes if asked is not None else ()
+    def save_final(self, boundary: F) -> None:
+        """Saves the end of training, with several tries; exits with SAVE_FAILED if none succeeds."""
+        request = self._attempt.requests.pop_save_request()
+        flushes = request.flushes if request is not None else ()
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
-            error = self._save_step(figures, flushes, beside=False)
+            error = self._save_step(boundary, flushes, beside=False)
             if error is None or self._writer is None:
                 return
             if pause_s is not None:
                 time.sleep(pause_s)
-        self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", figures.step)
+        self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", boundary.step)
 
     def close(self) -> None:
-        """Waits for the save in flight, then lets another run use the directory."""
+        """Waits for the save in flight, then releases the directory."""
         try:
             self._wait_for_save()
         finally:
@@ -107,7 +115,10 @@ class SaveScheduler(Generic[F, T]):
                 self._opened.lock.release()
 
     def _is_save_due(self, step: int) -> bool:
-        """Whether to save now. An interval in steps is kept, if need be by waiting; one in seconds is put off."""
+        """Whether a periodic save has to begin now.
+
+        While another save is in flight, an interval in steps waits for it, and one in seconds is put off.
+        """
         if not self._cadence.is_due(step, time.monotonic()):
             return False
         if self._in_flight is not None:
@@ -116,57 +127,57 @@ class SaveScheduler(Generic[F, T]):
             self._wait_for_save()
         return self._cadence.is_due(step, time.monotonic())
 
-    def _save_step(self, figures: F, flushes: tuple[int, ...], beside: bool) -> str | None:
-        """Saves this step, unless a checkpoint holds it already, and has it answered; the error if there is one yet.
+    def _save_step(self, boundary: F, flushes: tuple[int, ...], beside: bool) -> str | None:
+        """Saves this step, unless a checkpoint holds it already. Returns the error, if there is one by now.
 
-        `beside`: training goes on meanwhile, and an error comes later.
+        `beside`: training goes on meanwhile, so an error comes later.
         """
         decided_at = started = time.monotonic()
         if self._in_flight is not None:
-            if beside and self._in_flight[0].step == figures.step and self._in_flight[0].add_flushes(flushes):
+            if beside and self._in_flight[0].step == boundary.step and self._in_flight[0].add_flushes(flushes):
                 return None
             self._wait_for_save()
             started = time.monotonic()  # the wait for another save is that one's stall
         if self._writer is None:
-            return self._report_cannot_save(figures.step, flushes, "cannot save: this run has no checkpoint directory")
-        if self._last is not None and self._last.step == figures.step:
+            return self._report_cannot_save(boundary.step, flushes, "cannot save: this run has no checkpoint directory")
+        if self._last is not None and self._last.step == boundary.step:
             self._report_already_saved(self._last, flushes, started)
             return None
         try:
-            taken = self._writer.capture(figures, copied=beside)
-        except SaveError as refused:
+            captured = self._writer.capture(boundary, copied=beside)
+        except SaveError as error:
             self._cadence.record_failure(time.monotonic())
-            said = self._report_cannot_save(figures.step, flushes, str(refused))
-            self._on_save_failed(figures.step, refused)
-            return said
-        goes_on = beside and taken.is_copy
-        taken_at = time.monotonic()
+            reported = self._report_cannot_save(boundary.step, flushes, str(error))
+            self._on_save_failed(boundary.step, error)
+            return reported
+        goes_on = beside and captured.is_copy
+        captured_at = time.monotonic()
         save = CheckpointSave(
             self._writer,
-            taken,
+            captured,
             self._attempt.reporter,
             flushes,
             decided_at,
-            taken_at - started,
-            waits_from=None if goes_on else taken_at,
+            captured_at - started,
+            blocked_since=None if goes_on else captured_at,
             left_out=self._left_out,
         )
-        del taken  # the save alone holds the copy, and lets it go when it is written
+        del captured  # only the save holds the copy, and frees it when it is written
         if goes_on:
             try:
                 self._in_flight = save, self._save_thread.submit(save.write_and_report)
             except RuntimeError:  # no thread can be started: a limit was reached, or the main one is over
                 goes_on = False
-                save.mark_training_blocked(taken_at)
-        error = (
-            None if goes_on else self._record_outcome(save, self._outcome_or_exit(save.write_and_report, figures.step))
-        )
-        self._cadence.restart_interval(figures.step, time.monotonic())
+                save.mark_training_blocked(captured_at)
+        failure = None
+        if not goes_on:
+            failure = self._record_outcome(save, self._outcome_or_exit(save.write_and_report, boundary.step))
+        self._cadence.restart_interval(boundary.step, time.monotonic())
         self.stalled_s += time.monotonic() - started
-        return error
+        return failure
 
     def _wait_for_save(self) -> None:
-        """Waits for the save in flight, if there is one, and takes note of how it ended."""
+        """Waits for the save in flight, if there is one, and records its outcome."""
         if self._in_flight is None:
             return
         (save, future), self._in_flight = self._in_flight, None
@@ -176,10 +187,10 @@ class SaveScheduler(Generic[F, T]):
         self.stalled_s += time.monotonic() - started
         self._record_outcome(save, outcome)
 
-    def _outcome_or_exit(self, ask: Callable[[], LastCheckpoint | SaveError], step: int) -> LastCheckpoint | SaveError:
-        """How a save ended. Leaves the process where a newer attempt writes into the directory."""
+    def _outcome_or_exit(self, wait: Callable[[], LastCheckpoint | SaveError], step: int) -> LastCheckpoint | SaveError:
+        """How a save ended. Exits if a newer attempt writes into the directory."""
         try:
-            return ask()
+            return wait()
         except AttemptSuperseded as error:
             self._attempt.exit_with_error(WorkerExit.LOCKED, str(error), step)
 
@@ -194,10 +205,10 @@ class SaveScheduler(Generic[F, T]):
         return None
 
     def _on_save_failed(self, step: int, error: SaveError) -> None:
-        """A save of `step` came to nothing, which the daemon knows already."""
+        """Called after a save of `step` failed, which the daemon was told already."""
 
     def _report_cannot_save(self, step: int, flushes: tuple[int, ...], error: str) -> str | None:
-        """Answers what can't be saved; silent where there is no directory and nobody asked."""
+        """Reports a save that can't begin, but without a directory only if a flush waits. Returns what it reported."""
         if flushes or self._writer is not None:
             self._attempt.reporter.send_message(SaveFailed(self._attempt.number, step, error, flushes))
             return error

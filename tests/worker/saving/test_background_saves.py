@@ -152,7 +152,7 @@ def test_what_cannot_be_copied_is_saved_while_training_waits(
 
     assert [saved_count(directory, step) for step in (1, 2, 3)] == [1, 2, 3]
     assert all(said.save_s == pytest.approx(said.stall_s, abs=1e-3) for said in daemon.all_of(Committed))
-    (remark,) = [line for line in capsys.readouterr().err.splitlines() if "stands still" in line]
+    (remark,) = [line for line in capsys.readouterr().err.splitlines() if "training waits while" in line]
     assert "iterator/.ATTRIBUTES/ITERATOR_STATE is of type variant" in remark
 
 
@@ -178,8 +178,8 @@ def test_where_there_is_no_memory_for_a_copy_training_waits_while_there_is_none(
     assert [saved_count(directory, step) for step in (1, 2, 3)] == [1, 2, 3]
     first, second = daemon.all_of(Committed)[:2]
     assert (first.save_s, second.save_s) == pytest.approx((first.stall_s, second.stall_s), abs=1e-3)
-    (remark,) = [line for line in capsys.readouterr().err.splitlines() if "stands still" in line]
-    assert "as long as there is no memory for a copy" in remark
+    (remark,) = [line for line in capsys.readouterr().err.splitlines() if "training waits while" in line]
+    assert "there is no memory for a copy of the state" in remark
 
 
 def test_a_lack_of_memory_while_it_is_written_costs_that_save_only(
