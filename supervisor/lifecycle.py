@@ -16,7 +16,7 @@ from supervisor.config import Config, ConfigError, SupervisordConfig
 from supervisor.control.base.context import CommandContext
 from supervisor.control.endpoints import open_endpoints
 from supervisor.control.server import serve
-from supervisor.core.fleet.finishing import ExitOn, Finish, finish
+from supervisor.core.fleet.exit_conditions import DaemonExit, ExitOn, daemon_exit
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.daemon_log.daemon_log import DaemonLog
@@ -193,9 +193,9 @@ class DaemonLifecycle:
     def _leave_if_finished(self, programs: Programs) -> None:
         """Leaves by itself if `exit_on` says that there is nothing left to live for."""
         exit_on = [ExitOn(each) for each in self._config.supervisord.exit_on]
-        if not exit_on or self._leave.is_set() or (how := finish(exit_on, programs.exit_conditions())) is None:
+        if not exit_on or self._leave.is_set() or (how := daemon_exit(exit_on, programs.exit_conditions())) is None:
             return
-        self._status = 0 if how is Finish.DONE else EXIT_FATAL
+        self._status = 0 if how is DaemonExit.DONE else EXIT_FATAL
         log.warning("daemon.finished", how=how.value, exit_status=self._status)
         self._leave.set()
 

@@ -238,12 +238,12 @@ def _check_dependencies(
     wrong = sections - {*groups, *groups.values()}
     for name, program in programs.items():
         for needed in program.depends_on:
-            if not dependencies.meant(needed, groups) and needed.partition(":")[0] not in wrong:
+            if not dependencies.resolve_name(needed, groups) and needed.partition(":")[0] not in wrong:
                 near = nearest_word(needed, {*groups, *groups.values()})
                 hint = f"did you mean {near!r}?" if near else f"add a section [program:{needed:.80}]"
                 text = f"depends_on names {needed!r:.80}, which is no program and no group; {hint}"
                 written[name].add_problem(text, "depends_on")
-    ring = dependencies.cycle(dependency_graph(programs))
+    ring = dependencies.find_cycle(dependency_graph(programs))
     if ring is not None:
         text = f"depends_on leads back to where it begins: {' needs '.join(ring)}; take one of them out"
         written[ring[0]].add_problem(text, "depends_on")
@@ -253,7 +253,7 @@ def dependency_graph(programs: Mapping[str, ProgramConfig]) -> dict[str, frozens
     """By program: the programs that its depends_on means."""
     groups = {name: program.group for name, program in programs.items()}
     return {
-        name: frozenset[str]().union(*(dependencies.meant(each, groups) for each in program.depends_on))
+        name: frozenset[str]().union(*(dependencies.resolve_name(each, groups) for each in program.depends_on))
         for name, program in programs.items()
     }
 

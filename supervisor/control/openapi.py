@@ -14,7 +14,7 @@ from supervisor.control.base.json_types import TEXT, Schema, object_, request_sc
 from supervisor.control.commands import bulk
 from supervisor.control.commands.table import ALIASES, COMMANDS, Command
 from supervisor.control.streams import events, tail
-from supervisor.core.listeners.occurrences import OURS
+from supervisor.core.listeners.event_types import OURS
 
 API_VERSION = "1"  # the one in /api/v1; new keys and commands do not raise it
 

@@ -1,14 +1,14 @@
 """What follows an error of our own in the table: the facts are as before the event, and this is done instead."""
 
 from supervisor.core.actions.base import Effects
-from supervisor.core.actions.moves import enter
+from supervisor.core.actions.transitions import enter
 from supervisor.core.failures.restart import BACKOFF_LIMIT_S, Cause
-from supervisor.core.program.effects import RecordEnd, RememberWanted, Terminate
+from supervisor.core.program.effects import RecordEnd, RecordWanted, Terminate
 from supervisor.core.program.events import (
     AttemptLost,
-    Closed,
     DeadlinePassed,
     Event,
+    ProgramClosed,
     SpawnFailed,
     StopRequested,
     WorkerExited,
@@ -33,18 +33,18 @@ def recover(facts: ProgramFacts, event: Event, error: str, now: float) -> Effect
             facts.reason = error
             enter(facts, State.BACKOFF, now + BACKOFF_LIMIT_S)
             return [record]
-        case StopRequested() | Closed():
+        case StopRequested() | ProgramClosed():
             return _stop(facts, event, now)
         case DeadlinePassed():
             facts.deadline_at = now + AGAIN_S
     return []
 
 
-def _stop(facts: ProgramFacts, event: StopRequested | Closed, now: float) -> Effects:
+def _stop(facts: ProgramFacts, event: StopRequested | ProgramClosed, now: float) -> Effects:
     remember: Effects = []
     if isinstance(event, StopRequested):
         facts.wanted = False
-        remember.append(RememberWanted(False))
+        remember.append(RecordWanted(False))
     else:
         facts.closing = True
     if facts.state in ALIVE:

@@ -1,88 +1,127 @@
 """The state machine of one program: `handle(event, now)` gives effects, `deadline()` says when to call `expire(now)`.
 
-TABLE has a cell for every state and event; a test says so. Nothing changes a program's state but this table.
+How it works
+------------
+A program is in exactly one state (`facts.State`). Something happens to it: an operator asks for a stop, the process
+exits, the worker reports a step, a notice says that the host goes away. The runner turns each of these into an event
+(`events.py`) and hands it to `Job.handle`. The state and the event together select one action from TABLE, a plain
+function of `(facts, event, now)`. The action changes the facts, in most cases by `enter(facts, state, deadline_at)`,
+and returns effects (`effects.py`): what the runner is to do, in this order. Nothing else changes a program's state.
+
+What is wanted is kept apart from what is. `facts.wanted` is the operator's will, and is stored in the ledger;
+`facts.state` is where the process stands. A start request while the program stops only sets `wanted`, and the action
+for WorkerExited sees it. So there is no state for each combination of the two.
+
+Time is a number that comes in. The core reads no clock and sets no timer: every state has at most one deadline
+(`facts.deadline_at`), always set together with the state. The runner sleeps until `deadline()` and calls `expire(now)`,
+which makes the deadline a DeadlinePassed event. Where a state waits for two things at once (RUNNING: a hang, and the
+next flush for a notice), the deadline is the earlier one, and the action looks which of the two has come.
+
+The path of an attempt: a start spawns the process and selects a checkpoint at the same time (STARTING). Once the
+checkpoint is verified, the worker is told to go; its first step makes it RUNNING. A stop first asks for a checkpoint
+(FLUSHING), then sends the stop signal (STOPPING), then SIGKILL (KILLING). Whatever state the process leaves from,
+WorkerExited decides what follows: another attempt now, one later (BACKOFF), or none (STOPPED, SUCCEEDED, EXITED,
+FAILED). ADOPTING is the state of a worker that an earlier daemon started, until it has said where it stands.
+
+An event that belongs to an attempt carries its number, and one of another attempt than the current one is dropped: a
+worker that was killed may still have messages under way. A cell that is not in the table means that the event
+changes nothing in that state; a test lists all of these, so that none is left out by oversight.
+
+`handle` is transactional: if an action raises, the facts are as before, and `recover` gives the simplest safe effects.
 """
 
 from collections.abc import Mapping
 
 from supervisor.core import error_recovery
 from supervisor.core.actions.adopting import (
-    close_unidentified,
-    committed_unseen,
-    found,
-    hurry_unidentified,
-    identified,
-    lost,
-    silent_too_long,
-    stirred,
-    stop_unidentified,
-    unfit_unidentified,
-    want_unidentified,
+    attempt_found,
+    attempt_lost,
+    close_adopting,
+    commit_while_adopting,
+    hurry_adopting,
+    identity_timeout,
+    restart_adopting,
+    start_adopting,
+    step_while_adopting,
+    stop_adopting,
+    worker_identified,
 )
-from supervisor.core.actions.base import Action, ignore
-from supervisor.core.actions.beginning import (
-    delayed,
+from supervisor.core.actions.base import Action
+from supervisor.core.actions.crash_loops import stacks_collected
+from supervisor.core.actions.exits import worker_exited
+from supervisor.core.actions.intents import (
+    backoff_over,
+    close,
+    close_waiting,
+    record_start_request,
+    record_stop,
+    restart_when_stopped,
+    start,
+    stop_waiting,
+)
+from supervisor.core.actions.launching import (
+    checkpoint_selected,
     first_step,
-    ready,
-    restored,
-    selected,
+    ready_reported,
     selection_failed,
     selection_failed_late,
+    spawn_delayed,
     spawn_failed,
     spawned,
     starting_too_long,
+    training_restored,
 )
-from supervisor.core.actions.ending import exited
-from supervisor.core.actions.frozen import (
-    stood_adopting,
-    stood_flushing,
-    stood_running,
-    stood_starting,
-    stood_stopping,
-)
-from supervisor.core.actions.looping import stacks_kept
-from supervisor.core.actions.moves import kill
-from supervisor.core.actions.noticed import (
-    changed_running,
-    ended,
-    ended_flushing,
-    ended_running,
-    ended_starting,
-    ended_waiting,
+from supervisor.core.actions.notices import (
     flushing_expired,
-    measured,
-    measured_flushing,
-    measured_running,
-    note,
-    noticed_flushing,
-    noticed_starting,
-    noticed_waiting,
-    received_running,
+    notice_changed_running,
+    notice_ended,
+    notice_ended_flushing,
+    notice_ended_running,
+    notice_ended_starting,
+    notice_ended_waiting,
+    notice_flushing,
+    notice_running,
+    notice_starting,
+    notice_waiting,
+    record_notice,
     running_expired,
+    saves_measured,
+    saves_measured_flushing,
+    saves_measured_running,
 )
 from supervisor.core.actions.stopping import (
     close_flushing,
     close_running,
     close_starting,
-    flush,
+    flush_running,
     hurry_flushing,
+    restart_flushing,
+    restart_running,
+    restart_starting,
     stop_flushing,
     stop_running,
     stop_starting,
+)
+from supervisor.core.actions.suspend import (
+    host_suspended_adopting,
+    host_suspended_flushing,
+    host_suspended_running,
+    host_suspended_starting,
+    host_suspended_stopping,
+    suspended_for_s,
 )
 from supervisor.core.actions.training import (
     committed,
     committed_in_flush,
     committed_in_training,
-    done_said,
-    failure_said,
-    note_step,
+    done_reported,
+    failure_reported,
+    record_step,
     save_failed_in_flush,
     save_failed_in_training,
     step_done,
 )
-from supervisor.core.actions.unfit import unfit_flushing, unfit_running, unfit_starting
-from supervisor.core.actions.wishes import close, close_waiting, relaunch, rest, start, unwant, want, want_again
+from supervisor.core.actions.transitions import kill
 from supervisor.core.program import events
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
@@ -92,178 +131,129 @@ from supervisor.core.program.facts import (
     ProgramFacts,
     State,
 )
-from supervisor.core.program.memory import Memory, recall
-from supervisor.core.program.stillness import stood_s
+from supervisor.core.program.persisted_facts import PersistedFacts, restore_facts
 
-_ = ignore
+STOPPED, STARTING, RUNNING, FLUSHING = State.STOPPED, State.STARTING, State.RUNNING, State.FLUSHING
+STOPPING, KILLING, BACKOFF, ADOPTING = State.STOPPING, State.KILLING, State.BACKOFF, State.ADOPTING
+SUCCEEDED, EXITED, FAILED = State.SUCCEEDED, State.EXITED, State.FAILED
+
+OVER = (STOPPED, SUCCEEDED, EXITED, FAILED)
+LAUNCHED = (STARTING, RUNNING, FLUSHING, STOPPING, KILLING)  # by this daemon
 
 # fmt: off
-COLUMNS = (
-    State.STOPPED, State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING,
-    State.KILLING, State.BACKOFF, State.SUCCEEDED, State.EXITED, State.FAILED,
-    State.ADOPTING,
-)
+ROWS: tuple[tuple[type[Event], tuple[State, ...], Action], ...] = (
+    # event                      in these states                          does
+    # --- what people want ---
+    (events.StartRequested,      (*OVER, BACKOFF),                        start),
+    (events.StartRequested,      (STARTING, RUNNING),                     record_start_request),
+    (events.StartRequested,      (FLUSHING, STOPPING, KILLING),           restart_when_stopped),
+    (events.StartRequested,      (ADOPTING,),                             start_adopting),
 
-_ROWS: Mapping[type[Event], tuple[Action, ...]] = {
-    # what people want
-    events.StartRequested: (
-        start,               want,                want,                want_again,          want_again,
-        want_again,          start,               start,               start,               start,
-        want_unidentified,
-    ),
-    events.StopRequested: (
-        unwant,              stop_starting,       stop_running,        stop_flushing,       unwant,
-        unwant,              rest,                unwant,              unwant,              unwant,
-        stop_unidentified,
-    ),
-    events.Closed: (
-        close,               close_starting,      close_running,       close_flushing,      close,
-        close,               close_waiting,       close,               close,               close,
-        close_unidentified,
-    ),
-    events.Hurried: (
-        _,                   _,                   _,                   hurry_flushing,      kill,
-        kill,                _,                   _,                   _,                   _,
-        hurry_unidentified,
-    ),
-    events.FlushRequested: (
-        _,                   _,                   flush,               _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    # the way up
-    events.SpawnDelayed: (
-        _,                   delayed,             _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    events.SpawnSucceeded: (
-        _,                   spawned,             _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    events.SpawnFailed: (
-        _,                   spawn_failed,        _,                   _,                   spawn_failed,
-        spawn_failed,        _,                   _,                   _,                   _,
-        _,
-    ),
-    events.ReadySaid: (
-        _,                   ready,               _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    events.CheckpointSelected: (
-        _,                   selected,            _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    events.SelectionFailed: (
-        _,                   selection_failed,    _,                   _,                   _,
-        _,                   selection_failed_late,    _,                   _,                   _,
-        _,
-    ),
-    events.TrainingRestored: (
-        _,                   restored,            restored,            restored,            _,
-        _,                   _,                   _,                   _,                   _,
-        restored,
-    ),
-    # training
-    events.StepsDone: (
-        _,                   first_step,          step_done,           note_step,           note_step,
-        note_step,           _,                   _,                   _,                   _,
-        stirred,
-    ),
-    events.CheckpointCommitted: (
-        _,                   committed,           committed_in_training, committed_in_flush,    committed,
-        committed,           committed,           committed,           committed,           committed,
-        committed_unseen,
-    ),
-    events.SaveFailed: (
-        _,                   _,                   save_failed_in_training, save_failed_in_flush,    _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    events.DoneSaid: (
-        _,                   done_said,           done_said,           done_said,           done_said,
-        done_said,           _,                   _,                   _,                   _,
-        done_said,
-    ),
-    events.FailureSaid: (
-        _,                   failure_said,        failure_said,        failure_said,        failure_said,
-        failure_said,        _,                   _,                   _,                   _,
-        failure_said,
-    ),
-    events.StacksKept: (
-        _,                   stacks_kept,         stacks_kept,         stacks_kept,         stacks_kept,
-        stacks_kept,         _,                   _,                   _,                   _,
-        stacks_kept,
-    ),
-    # what is seen of it from outside
-    events.WorkerUnfit: (
-        _,                   unfit_starting,      unfit_running,       unfit_flushing,      _,
-        _,                   _,                   _,                   _,                   _,
-        unfit_unidentified,
-    ),
-    # the host's fate
-    events.NoticeReceived: (
-        note,                noticed_starting,    received_running,    noticed_flushing,    note,
-        note,                noticed_waiting,     note,                note,                note,
-        note,
-    ),
-    events.NoticeChanged: (
-        note,                noticed_starting,    changed_running,     noticed_flushing,    note,
-        note,                noticed_waiting,     note,                note,                note,
-        note,
-    ),
-    events.NoticeEnded: (
-        ended,               ended_starting,      ended_running,       ended_flushing,      ended,
-        ended,               ended_waiting,       ended,               ended,               ended,
-        ended,
-    ),
-    events.SavesMeasured: (
-        measured,            measured,            measured_running,    measured_flushing,   measured,
-        measured,            measured,            measured,            measured,            measured,
-        measured,
-    ),
-    # the end
-    events.WorkerExited: (
-        _,                   exited,              exited,              exited,              exited,
-        exited,              _,                   _,                   _,                   _,
-        exited,
-    ),
-    # an attempt that an earlier daemon began
-    events.AttemptFound: (
-        found,               _,                   _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    events.WorkerIdentified: (
-        _,                   _,                   _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        identified,
-    ),
-    events.AttemptLost: (
-        lost,                _,                   _,                   _,                   _,
-        _,                   _,                   _,                   _,                   _,
-        _,
-    ),
-    # time
-    events.HostStood: (
-        _,                   stood_starting,      stood_running,       stood_flushing,      stood_stopping,
-        _,                   _,                   _,                   _,                   _,
-        stood_adopting,
-    ),
-    events.DeadlinePassed: (
-        _,                   starting_too_long,    running_expired,     flushing_expired,    kill,
-        kill,                relaunch,            _,                   _,                   _,
-        silent_too_long,
-    ),
-}
+    (events.StopRequested,       (*OVER, STOPPING, KILLING),              record_stop),
+    (events.StopRequested,       (STARTING,),                             stop_starting),
+    (events.StopRequested,       (RUNNING,),                              stop_running),
+    (events.StopRequested,       (FLUSHING,),                             stop_flushing),
+    (events.StopRequested,       (BACKOFF,),                              stop_waiting),
+    (events.StopRequested,       (ADOPTING,),                             stop_adopting),
+
+    (events.ProgramClosed,       (*OVER, STOPPING, KILLING),              close),
+    (events.ProgramClosed,       (STARTING,),                             close_starting),
+    (events.ProgramClosed,       (RUNNING,),                              close_running),
+    (events.ProgramClosed,       (FLUSHING,),                             close_flushing),
+    (events.ProgramClosed,       (BACKOFF,),                              close_waiting),
+    (events.ProgramClosed,       (ADOPTING,),                             close_adopting),
+
+    (events.ShutdownHurried,     (FLUSHING,),                             hurry_flushing),
+    (events.ShutdownHurried,     (STOPPING, KILLING),                     kill),
+    (events.ShutdownHurried,     (ADOPTING,),                             hurry_adopting),
+
+    (events.FlushRequested,      (RUNNING,),                              flush_running),
+
+    # --- from the spawn to the first step ---
+    (events.SpawnDelayed,        (STARTING,),                             spawn_delayed),
+    (events.SpawnSucceeded,      (STARTING,),                             spawned),
+    (events.SpawnFailed,         (STARTING, STOPPING, KILLING),           spawn_failed),
+    (events.ReadyReported,       (STARTING,),                             ready_reported),
+    (events.CheckpointSelected,  (STARTING,),                             checkpoint_selected),
+    (events.SelectionFailed,     (STARTING,),                             selection_failed),
+    (events.SelectionFailed,     (BACKOFF,),                              selection_failed_late),
+    (events.TrainingRestored,    (STARTING, RUNNING, FLUSHING, ADOPTING), training_restored),
+
+    # --- training ---
+    (events.StepsDone,           (STARTING,),                             first_step),
+    (events.StepsDone,           (RUNNING,),                              step_done),
+    (events.StepsDone,           (FLUSHING, STOPPING, KILLING),           record_step),
+    (events.StepsDone,           (ADOPTING,),                             step_while_adopting),
+
+    (events.CheckpointCommitted, (RUNNING,),                              committed_in_training),
+    (events.CheckpointCommitted, (FLUSHING,),                             committed_in_flush),
+    (events.CheckpointCommitted, (ADOPTING,),                             commit_while_adopting),
+    (events.CheckpointCommitted, (STARTING, STOPPING, KILLING, BACKOFF, SUCCEEDED, EXITED, FAILED), committed),
+
+    (events.CheckpointSaveFailed, (RUNNING,),                             save_failed_in_training),
+    (events.CheckpointSaveFailed, (FLUSHING,),                            save_failed_in_flush),
+
+    (events.DoneReported,        (*LAUNCHED, ADOPTING),                   done_reported),
+    (events.FailureReported,     (*LAUNCHED, ADOPTING),                   failure_reported),
+    (events.StacksCollected,     (*LAUNCHED, ADOPTING),                   stacks_collected),
+
+    # --- over its memory limit, or unhealthy ---
+    (events.RestartRequired,     (STARTING,),                             restart_starting),
+    (events.RestartRequired,     (RUNNING,),                              restart_running),
+    (events.RestartRequired,     (FLUSHING,),                             restart_flushing),
+    (events.RestartRequired,     (ADOPTING,),                             restart_adopting),
+
+    # --- the host goes away, or stays ---
+    (events.NoticeReceived,      (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),
+    (events.NoticeReceived,      (STARTING,),                             notice_starting),
+    (events.NoticeReceived,      (RUNNING,),                              notice_running),
+    (events.NoticeReceived,      (FLUSHING,),                             notice_flushing),
+    (events.NoticeReceived,      (BACKOFF,),                              notice_waiting),
+
+    (events.NoticeChanged,       (*OVER, STOPPING, KILLING, ADOPTING),    record_notice),
+    (events.NoticeChanged,       (STARTING,),                             notice_starting),
+    (events.NoticeChanged,       (RUNNING,),                              notice_changed_running),
+    (events.NoticeChanged,       (FLUSHING,),                             notice_flushing),
+    (events.NoticeChanged,       (BACKOFF,),                              notice_waiting),
+
+    (events.NoticeEnded,         (*OVER, STOPPING, KILLING, ADOPTING),    notice_ended),
+    (events.NoticeEnded,         (STARTING,),                             notice_ended_starting),
+    (events.NoticeEnded,         (RUNNING,),                              notice_ended_running),
+    (events.NoticeEnded,         (FLUSHING,),                             notice_ended_flushing),
+    (events.NoticeEnded,         (BACKOFF,),                              notice_ended_waiting),
+
+    (events.SavesMeasured,       (RUNNING,),                              saves_measured_running),
+    (events.SavesMeasured,       (FLUSHING,),                             saves_measured_flushing),
+    (events.SavesMeasured,       (*OVER, BACKOFF, STARTING, STOPPING, KILLING, ADOPTING), saves_measured),
+
+    # --- the process is gone ---
+    (events.WorkerExited,        (*LAUNCHED, ADOPTING),                   worker_exited),
+
+    # --- an attempt that an earlier daemon started ---
+    (events.AttemptFound,        (STOPPED,),                              attempt_found),
+    (events.WorkerIdentified,    (ADOPTING,),                             worker_identified),
+    (events.AttemptLost,         (STOPPED,),                              attempt_lost),
+
+    # --- time ---
+    (events.HostSuspended,       (STARTING,),                             host_suspended_starting),
+    (events.HostSuspended,       (RUNNING,),                              host_suspended_running),
+    (events.HostSuspended,       (FLUSHING,),                             host_suspended_flushing),
+    (events.HostSuspended,       (STOPPING,),                             host_suspended_stopping),
+    (events.HostSuspended,       (ADOPTING,),                             host_suspended_adopting),
+
+    (events.DeadlinePassed,      (STARTING,),                             starting_too_long),
+    (events.DeadlinePassed,      (RUNNING,),                              running_expired),
+    (events.DeadlinePassed,      (FLUSHING,),                             flushing_expired),
+    (events.DeadlinePassed,      (STOPPING, KILLING),                     kill),
+    (events.DeadlinePassed,      (BACKOFF,),                              backoff_over),
+    (events.DeadlinePassed,      (ADOPTING,),                             identity_timeout),
+)
 # fmt: on
 
 TABLE: Mapping[tuple[State, type[Event]], Action] = {
-    (state, event): action for event, row in _ROWS.items() for state, action in zip(COLUMNS, row, strict=True)
+    (state, event): action for event, states, action in ROWS for state in states
 }
+"""The action for a state and an event. What is not in it changes nothing."""
 
 
 class Job:
@@ -279,9 +269,9 @@ class Job:
         if self.facts.state not in ALIVE:
             self.facts.attempt = max(self.facts.attempt, highest)
 
-    def recall(self, memory: Memory, now: float, ago_s: float) -> None:
+    def recall_persisted(self, memory: PersistedFacts, now: float, ago_s: float) -> None:
         """What an earlier daemon knew `ago_s` ago; before any event, and after `skip_attempts`."""
-        recall(self.facts, memory, now, ago_s)
+        restore_facts(self.facts, memory, now, ago_s)
 
     def hold_back(self, is_held: bool) -> None:
         """Whether what it depends on is not ready: meanwhile nothing is launched, whatever ends or passes."""
@@ -296,9 +286,12 @@ class Job:
         """What to do about `event`, which happened at `now` (monotonic seconds). If it raises, nothing has changed."""
         if getattr(event, "attempt", self.facts.attempt) != self.facts.attempt:
             return []
+        action = TABLE.get((self.facts.state, type(event)))
+        if action is None:
+            return []
         before = self.facts.snapshot()
         try:
-            return TABLE[self.facts.state, type(event)](self.facts, event, now)
+            return action(self.facts, event, now)
         except Exception:
             self.facts = before
             raise
@@ -316,8 +309,8 @@ class Job:
 
         `due_at`: when this was to be called; much earlier than `now`, and nothing ran here in between.
         """
-        still_s = None if due_at is None else stood_s(due_at, now)
-        effects = [] if still_s is None else self.handle(events.HostStood(still_s), now)
+        still_s = None if due_at is None else suspended_for_s(due_at, now)
+        effects = [] if still_s is None else self.handle(events.HostSuspended(still_s), now)
         if self.facts.deadline_at is None or now < self.facts.deadline_at:
             return effects
         return effects + self.handle(events.DeadlinePassed(), now)

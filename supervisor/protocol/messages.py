@@ -126,8 +126,9 @@ class Progress:
     """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
 
     `interval_s`: seconds between periodic saves, if the worker chooses them itself. `data_s`: how long the loop waited
-    for its input since the last progress. `section`: what the loop is at from now on (`core/failures/silences.py`);
-    None: its steps. `saving_s`: for how long a save has been written beside training.
+    for its input since the last progress. `section`: what the loop is at from now on
+    (`core/failures/hang_detection.py`); None: its steps. `saving_s`: for how long a save has been written beside
+    training.
     """
 
     attempt: int

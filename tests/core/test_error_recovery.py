@@ -9,7 +9,7 @@ from supervisor.core.error_recovery import AGAIN_S
 from supervisor.core.failures.restart import BACKOFF_LIMIT_S
 from supervisor.core.job import Job
 from supervisor.core.program import events as fact
-from supervisor.core.program.effects import RecordEnd, RememberWanted, Terminate
+from supervisor.core.program.effects import RecordEnd, RecordWanted, Terminate
 from supervisor.core.program.facts import Policy, State
 
 NONSENSE: Any = []  # what no cell can understand
@@ -79,14 +79,14 @@ def test_who_asks_to_stop_gets_the_signal_sent():
 
     effects = job.recover(fact.StopRequested(), ERROR, 2.0)
 
-    assert effects == [RememberWanted(False), Terminate(1)]
+    assert effects == [RecordWanted(False), Terminate(1)]
     assert (job.state, job.deadline()) == (State.STOPPING, 9.0)
 
 
 def test_a_daemon_that_leaves_keeps_what_is_wanted():
     job = running()
 
-    assert job.recover(fact.Closed("shutdown"), ERROR, 2.0) == [Terminate(1)]
+    assert job.recover(fact.ProgramClosed("shutdown"), ERROR, 2.0) == [Terminate(1)]
     assert job.facts.wanted
 
 

@@ -6,12 +6,13 @@ import pytest
 
 from supervisor.core.actions.base import TARGETS
 from supervisor.core.failures.restart import Cause
-from supervisor.core.job import TABLE, Job
+from supervisor.core.job import ROWS, TABLE, Job
+from supervisor.core.program import events
 from supervisor.core.program.effects import (
     Abort,
     Kill,
     RecordEnd,
-    RememberWanted,
+    RecordWanted,
     RequestFlush,
     SelectCheckpoint,
     SendGo,
@@ -20,15 +21,16 @@ from supervisor.core.program.effects import (
 )
 from supervisor.core.program.events import (
     CheckpointCommitted,
+    CheckpointSaveFailed,
     CheckpointSelected,
-    Closed,
-    DoneSaid,
+    DoneReported,
     Event,
-    FailureSaid,
+    FailureReported,
     FlushRequested,
-    Hurried,
-    SaveFailed,
+    ProgramClosed,
+    RestartRequired,
     SelectionFailed,
+    ShutdownHurried,
     SpawnDelayed,
     SpawnFailed,
     SpawnSucceeded,
@@ -37,9 +39,8 @@ from supervisor.core.program.events import (
     StopRequested,
     TrainingRestored,
     WorkerExited,
-    WorkerUnfit,
 )
-from supervisor.core.program.facts import AutoRestart, Policy, State
+from supervisor.core.program.facts import ALIVE, AutoRestart, Policy, State
 from supervisor.protocol.messages import Then, WorkerExit
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
@@ -69,8 +70,62 @@ def die(job: Job, now: float, **how: int) -> list[object]:
     return list(job.handle(WorkerExited(job.facts.attempt, **(how or {"signal": 9})), now))
 
 
-def test_table_has_a_cell_for_every_state_and_event():
-    assert set(TABLE) == {(state, event) for state in State for event in Event.__args__}
+ALL = frozenset(State)
+WITHOUT_PROCESS = ALL - ALIVE
+IGNORED: dict[type[Event], frozenset[State]] = {
+    events.StartRequested: frozenset(),
+    events.StopRequested: frozenset(),
+    events.ProgramClosed: frozenset(),
+    events.ShutdownHurried: ALL - {State.FLUSHING, State.STOPPING, State.KILLING, State.ADOPTING},
+    events.FlushRequested: ALL - {State.RUNNING},
+    events.SpawnDelayed: ALL - {State.STARTING},
+    events.SpawnSucceeded: ALL - {State.STARTING},
+    events.SpawnFailed: ALL - {State.STARTING, State.STOPPING, State.KILLING},
+    events.ReadyReported: ALL - {State.STARTING},
+    events.CheckpointSelected: ALL - {State.STARTING},
+    events.SelectionFailed: ALL - {State.STARTING, State.BACKOFF},
+    events.TrainingRestored: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
+    events.StepsDone: WITHOUT_PROCESS,
+    events.CheckpointCommitted: frozenset({State.STOPPED}),
+    events.CheckpointSaveFailed: ALL - {State.RUNNING, State.FLUSHING},
+    events.DoneReported: WITHOUT_PROCESS,
+    events.FailureReported: WITHOUT_PROCESS,
+    events.StacksCollected: WITHOUT_PROCESS,
+    events.RestartRequired: WITHOUT_PROCESS | {State.STOPPING, State.KILLING},
+    events.NoticeReceived: frozenset(),
+    events.NoticeChanged: frozenset(),
+    events.NoticeEnded: frozenset(),
+    events.SavesMeasured: frozenset(),
+    events.WorkerExited: WITHOUT_PROCESS,
+    events.AttemptFound: ALL - {State.STOPPED},
+    events.WorkerIdentified: ALL - {State.ADOPTING},
+    events.AttemptLost: ALL - {State.STOPPED},
+    events.HostSuspended: WITHOUT_PROCESS | {State.KILLING},
+    events.DeadlinePassed: WITHOUT_PROCESS - {State.BACKOFF},
+}
+"""By event, the states in which it changes nothing."""
+
+
+def test_every_state_and_event_has_an_action_or_is_listed_as_ignored():
+    ignored = {(state, event) for event, states in IGNORED.items() for state in states}
+
+    assert set(IGNORED) == set(Event.__args__)
+    assert set(TABLE) | ignored == {(state, event) for state in State for event in Event.__args__}
+    assert not set(TABLE) & ignored
+
+
+def test_no_cell_of_the_table_is_written_twice():
+    cells = [(state, event) for event, states, _ in ROWS for state in states]
+
+    assert len(cells) == len(set(cells))
+
+
+def test_ignored_event_changes_nothing_and_gives_no_effect():
+    job = running()
+    before = job.facts.snapshot()
+
+    assert job.handle(events.SpawnSucceeded(1), 50.0) == []
+    assert job.facts == before
 
 
 def test_every_declared_target_belongs_to_an_action_in_the_table():
@@ -80,7 +135,7 @@ def test_every_declared_target_belongs_to_an_action_in_the_table():
 def test_start_spawns_and_verifies_at_the_same_time():
     effects = Job(JOB).handle(StartRequested(), 0.0)
 
-    assert effects == [RememberWanted(True), Spawn(1), SelectCheckpoint(1)]
+    assert effects == [RecordWanted(True), Spawn(1), SelectCheckpoint(1)]
 
 
 def test_worker_is_told_to_go_only_once_its_checkpoint_is_proven():
@@ -123,7 +178,7 @@ def test_nor_of_a_learned_limit():
         (SelectionFailed(1, "all are damaged", permanent=True), Cause.SETUP, State.FAILED),
         (SelectionFailed(1, "the disk", permanent=False), Cause.CRASH, State.BACKOFF),
         (StopRequested(), Cause.STOPPED, State.STOPPED),
-        (Closed("shutdown"), Cause.STOPPED, State.STOPPED),
+        (ProgramClosed("shutdown"), Cause.STOPPED, State.STOPPED),
     ],
 )
 def test_what_ends_a_start_that_waits_for_its_gpus_is_why_it_ended(end: Event, cause: Cause, state: State):
@@ -284,17 +339,17 @@ def test_an_end_without_a_word_before_training_says_where_to_look(code: int, how
 
 def test_done_and_exit_0_is_success_and_not_wanted_after_a_reboot():
     job = running()
-    job.handle(DoneSaid(1), 20.0)
+    job.handle(DoneReported(1), 20.0)
 
     effects = die(job, 21.0, code=0)
 
-    assert effects == [RecordEnd(1, "done", "done"), RememberWanted(False)]
+    assert effects == [RecordEnd(1, "done", "done"), RecordWanted(False)]
     assert job.state is State.SUCCEEDED
 
 
 def test_done_then_killed_is_not_success():
     job = running()
-    job.handle(DoneSaid(1), 20.0)
+    job.handle(DoneReported(1), 20.0)
 
     die(job, 21.0, signal=9)
 
@@ -306,7 +361,7 @@ def test_stop_flushes_then_leaves_the_worker_time_to_go_by_itself():
 
     effects = job.handle(StopRequested(), 20.0)
 
-    assert effects == [RememberWanted(False), RequestFlush(1, 1, "stop", Then.STOP, 20)]
+    assert effects == [RecordWanted(False), RequestFlush(1, 1, "stop", Then.STOP, 20)]
     job.handle(CheckpointCommitted(1, 50, flushes=(1,)), 22.0)
     assert job.state is State.FLUSHING
     assert job.deadline() == 32.0
@@ -327,7 +382,7 @@ def test_stop_of_a_worker_that_does_not_flush_ends_in_sigterm_then_sigkill():
 def test_worker_that_leaves_without_the_checkpoint_it_was_asked_for_is_booked_so():
     job = running()
     job.handle(StopRequested(), 20.0)
-    job.handle(FailureSaid(1, "told to stop, but the disk is full"), 21.0)
+    job.handle(FailureReported(1, "told to stop, but the disk is full"), 21.0)
 
     effects = die(job, 21.0, code=WorkerExit.SAVE_FAILED)
 
@@ -356,8 +411,8 @@ def test_flush_on_request_lets_training_go_on():
     assert job.state is State.RUNNING
 
 
-@pytest.mark.parametrize("answer", [SaveFailed(1, "disk full", (1,)), None])
-def test_flush_that_fails_or_takes_too_long_does_not_stop_training(answer: SaveFailed | None):
+@pytest.mark.parametrize("answer", [CheckpointSaveFailed(1, "disk full", (1,)), None])
+def test_flush_that_fails_or_takes_too_long_does_not_stop_training(answer: CheckpointSaveFailed | None):
     job = running()
     job.handle(FlushRequested("operator"), 20.0)
 
@@ -373,13 +428,13 @@ def test_stop_during_a_flush_on_request_asks_the_worker_to_stop_too():
 
     effects = job.handle(StopRequested(), 21.0)
 
-    assert effects == [RememberWanted(False), RequestFlush(1, 2, "stop", Then.STOP, 20)]
+    assert effects == [RecordWanted(False), RequestFlush(1, 2, "stop", Then.STOP, 20)]
 
 
 def test_daemon_shutdown_flushes_but_forgets_nothing():
     job = running()
 
-    effects = job.handle(Closed("shutdown"), 20.0)
+    effects = job.handle(ProgramClosed("shutdown"), 20.0)
 
     assert effects == [RequestFlush(1, 1, "shutdown", Then.STOP, 20)]
     die(job, 21.0, code=WorkerExit.STOPPED)
@@ -389,7 +444,7 @@ def test_daemon_shutdown_flushes_but_forgets_nothing():
 
 def test_nothing_is_started_once_the_daemon_is_leaving():
     job = running()
-    job.handle(Closed("shutdown"), 20.0)
+    job.handle(ProgramClosed("shutdown"), 20.0)
     die(job, 21.0)
 
     assert job.handle(StartRequested(), 22.0) == []
@@ -398,21 +453,21 @@ def test_nothing_is_started_once_the_daemon_is_leaving():
 
 def test_hurrying_takes_the_next_harder_way():
     job = running()
-    job.handle(Closed("shutdown"), 20.0)
+    job.handle(ProgramClosed("shutdown"), 20.0)
 
-    assert job.handle(Hurried(), 21.0) == [Terminate(1)]
-    assert job.handle(Hurried(), 22.0) == [Kill(1)]
+    assert job.handle(ShutdownHurried(), 21.0) == [Terminate(1)]
+    assert job.handle(ShutdownHurried(), 22.0) == [Kill(1)]
 
 
 def test_hurry_before_it_is_told_to_stop_leaves_the_flush_that_goes_on_to_the_stop_that_follows():
     job = running()
     job.handle(FlushRequested("operator"), 20.0)
 
-    assert job.handle(Hurried(), 21.0) == []
+    assert job.handle(ShutdownHurried(), 21.0) == []
 
-    (asked,) = job.handle(Closed("shutdown"), 21.0)
+    (asked,) = job.handle(ProgramClosed("shutdown"), 21.0)
     assert isinstance(asked, RequestFlush) and asked.then is Then.STOP
-    assert job.handle(Hurried(), 22.0) == [Terminate(1)]
+    assert job.handle(ShutdownHurried(), 22.0) == [Terminate(1)]
     assert die(job, 23.0, code=WorkerExit.STOPPED)[0].cause is Cause.STOPPED
 
 
@@ -420,7 +475,7 @@ def test_start_while_stopping_starts_again_when_it_is_gone():
     job = running()
     job.handle(StopRequested(), 20.0)
 
-    assert job.handle(StartRequested(), 21.0) == [RememberWanted(True)]
+    assert job.handle(StartRequested(), 21.0) == [RecordWanted(True)]
     assert die(job, 22.0, code=WorkerExit.STOPPED)[1:] == [Spawn(2), SelectCheckpoint(2)]
 
 
@@ -440,7 +495,7 @@ def test_start_of_what_stops_as_it_hung_begins_anew_with_all_budgets():
 @pytest.mark.parametrize("stops", [True, False])
 def test_start_of_what_flushes_begins_anew_only_where_it_stops(stops: bool):
     job = running(Policy(name="x", is_job=True, autorestart=AutoRestart.NEVER))
-    job.handle(WorkerUnfit(1, Cause.UNHEALTHY, "status 1") if stops else FlushRequested("operator"), 20.0)
+    job.handle(RestartRequired(1, Cause.UNHEALTHY, "status 1") if stops else FlushRequested("operator"), 20.0)
     assert job.state is State.FLUSHING
 
     job.handle(StartRequested(), 21.0)
@@ -455,8 +510,8 @@ def test_stop_after_a_start_of_what_stops_leaves_it_stopped_and_a_new_daemon_sta
         assert job.expire(40.0) == [Abort(1)]
 
     stopped.handle(StartRequested(), 41.0)
-    assert stopped.handle(StopRequested(), 42.0) == [RememberWanted(False)]
-    goes_on.handle(StartRequested(goes_on=True), 41.0)
+    assert stopped.handle(StopRequested(), 42.0) == [RecordWanted(False)]
+    goes_on.handle(StartRequested(resumes=True), 41.0)
 
     assert [die(job, 43.0, signal=6)[1:] for job in (stopped, goes_on)] == [[], []]
     assert (stopped.state, goes_on.state) == (State.STOPPED, State.FAILED)
@@ -550,7 +605,7 @@ def test_no_whole_checkpoint_found_out_after_the_worker_died_fails_the_job_too()
 @pytest.mark.parametrize("code", [WorkerExit.CHECKPOINT_UNFIT, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH])
 def test_exit_codes_that_a_retry_cannot_cure_fail_at_once(code: WorkerExit):
     job = starting()
-    job.handle(FailureSaid(1, "no module named trian"), 1.0)
+    job.handle(FailureReported(1, "no module named trian"), 1.0)
 
     die(job, 1.0, code=code)
 
@@ -561,7 +616,7 @@ def test_exit_codes_that_a_retry_cannot_cure_fail_at_once(code: WorkerExit):
 def test_error_in_a_new_script_is_not_retried():
     job = starting()
     job.handle(CheckpointSelected(1, None, None), 1.0)
-    job.handle(FailureSaid(1, "NameError: x"), 1.0)
+    job.handle(FailureReported(1, "NameError: x"), 1.0)
 
     die(job, 1.0, code=1)
 
@@ -572,7 +627,7 @@ def test_error_in_a_new_script_is_not_retried():
 def test_error_before_the_first_step_is_retried_where_there_is_a_checkpoint_to_lose():
     job = starting()
     job.handle(CheckpointSelected(1, "/c/step-0000000100.a1", 100), 1.0)
-    job.handle(FailureSaid(1, "OSError: /data is not mounted"), 1.0)
+    job.handle(FailureReported(1, "OSError: /data is not mounted"), 1.0)
 
     die(job, 1.0, code=1)
 
@@ -583,7 +638,7 @@ def test_words_of_a_former_attempt_are_dropped():
     job = running()
     die(job, 20.0)
 
-    assert job.handle(DoneSaid(1), 20.1) == []
+    assert job.handle(DoneReported(1), 20.1) == []
     assert job.handle(WorkerExited(1, code=0), 20.1) == []
     assert job.state is State.STARTING
     assert not job.facts.current.done_reported
@@ -613,7 +668,7 @@ def test_a_plain_program_that_the_kernel_killed_for_memory_says_so():
 def test_plain_program_runs_after_startsecs_and_is_stopped_by_its_signal():
     job = running(PLAIN)
 
-    assert job.handle(StopRequested(), 20.0) == [RememberWanted(False), Terminate(1)]
+    assert job.handle(StopRequested(), 20.0) == [RecordWanted(False), Terminate(1)]
 
 
 def test_plain_program_that_exits_before_startsecs_backs_off_whatever_its_code():

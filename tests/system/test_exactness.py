@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from supervisor.core.failures.cadence import PRIOR_S
+from supervisor.core.failures.reliability import PRIOR_S
 from tests.system.harness import Daemon, job
 
 

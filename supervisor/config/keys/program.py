@@ -32,7 +32,7 @@ from supervisor.config.schema.section import (
     required,
     section_model,
 )
-from supervisor.core.listeners.occurrences import TYPES
+from supervisor.core.listeners.event_types import TYPES
 from supervisor.ini.problems import nearest_word
 
 JOB_STARTRETRIES = 10

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from supervisor.control.commands.notices import notice_description
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program.facts import State
-from supervisor.core.program.standby import Stage
+from supervisor.core.standby import StandbyStage
 from supervisor.runner.program.runner import Runner
 
 
@@ -110,7 +110,7 @@ def _standby(runner: Runner) -> list[str]:
     if runner.executor.standby is None:
         return []
     standby = runner.executor.standby.status()
-    if standby["stage"] in (Stage.READY, Stage.LOADING):
+    if standby["stage"] in (StandbyStage.READY, StandbyStage.LOADING):
         size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
         return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]
     return [f"no standby: {standby['reason']}"] if standby["reason"] else []

@@ -10,8 +10,8 @@ from supervisor.control.base.context import CommandContext, ProgramName, find_jo
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.base.json_types import fields_of
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.accounting import Spent
-from supervisor.core.program.accounting import goodput as goodput_of
+from supervisor.core.goodput import TimeSpent
+from supervisor.core.goodput import goodput as goodput_of
 from supervisor.host.ledger.ledger import AttemptRecord, Ledger, LedgerError
 from supervisor.runner.records.timeline import KEPT, TimelineEntry
 
@@ -71,13 +71,13 @@ async def history(context: CommandContext, request: HistoryRequest) -> History:
     return History(tuple(_attempt(record, spent_s.get(record.attempt, {})) for record in records))
 
 
-def _attempt(record: AttemptRecord, spent_s: Mapping[Spent, float]) -> Attempt:
+def _attempt(record: AttemptRecord, spent_s: Mapping[TimeSpent, float]) -> Attempt:
     known = fields_of(record)
     started_at, ended_at = known.pop("started_at"), known.pop("ended_at")
     return Attempt(started_wall_at=started_at, ended_wall_at=ended_at, spent_s=_by_name(spent_s), **known)
 
 
-def _by_name(spent_s: Mapping[Spent, float]) -> dict[str, float]:
+def _by_name(spent_s: Mapping[TimeSpent, float]) -> dict[str, float]:
     return {str(category): seconds for category, seconds in spent_s.items()}
 
 
@@ -126,7 +126,7 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
         spent_s, records = await asyncio.to_thread(_read, context.ledger, runner.name)
     except LedgerError as error:
         raise CommandError(Code.FAILED, str(error)) from error
-    sums = {spent: sum(each.get(spent, 0.0) for each in spent_s.values()) for spent in Spent}
+    sums = {spent: sum(each.get(spent, 0.0) for each in spent_s.values()) for spent in TimeSpent}
     if current is not None:
         sums[current[0]] += current[1]
     causes = Counter(each.cause for each in records if each.cause is not None and each.cause not in UNINTERRUPTED)
@@ -135,12 +135,12 @@ async def goodput(context: CommandContext, request: ProgramName) -> Goodput:
         since_wall_at=records[0].started_at if records else None,
         attempts=len(records),
         spent_s={category: round(seconds, 3) for category, seconds in _by_name(sums).items()},
-        wanted_s=round(sum(seconds for spent, seconds in sums.items() if spent is not Spent.STOPPED), 3),
+        wanted_s=round(sum(seconds for spent, seconds in sums.items() if spent is not TimeSpent.STOPPED), 3),
         goodput=goodput_of(sums),
         lost_steps=sum(each.lost_steps or 0 for each in records),
         causes=dict(causes.most_common()),
     )
 
 
-def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[Spent, float]], list[AttemptRecord]]:
+def _read(ledger: Ledger, name: str) -> tuple[dict[int, dict[TimeSpent, float]], list[AttemptRecord]]:
     return ledger.accounts.time_spent(name), ledger.history(name, ALL)

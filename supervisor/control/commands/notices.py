@@ -13,7 +13,7 @@ from supervisor.control.base.context import CommandContext, find_program
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.core.notices.active import ActiveNotice
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
-from supervisor.core.program import outlook
+from supervisor.core.program import notice_plan
 from supervisor.core.program.facts import OnNotice, State
 from supervisor.runner.fleet.notice_dispatcher import deadline_wall_at
 from supervisor.runner.program.runner import Runner
@@ -159,7 +159,7 @@ def notice_status(runner: Runner, now: float) -> NoticeStatus | None:
     notice = runner.facts.notice
     if notice is None:
         return None
-    last_at = outlook.last_flush_at(runner.facts)
+    last_at = notice_plan.last_flush_at(runner.facts)
     return NoticeStatus(
         source=notice.source,
         kind=notice.kind,
@@ -191,7 +191,7 @@ def _expected_end(notice: Notice, now: float) -> str:
 
 
 def _activity(runner: Runner, now: float) -> str:
-    facts, last_at = runner.facts, outlook.last_flush_at(runner.facts)
+    facts, last_at = runner.facts, notice_plan.last_flush_at(runner.facts)
     if runner.is_stopping:
         committed = runner.flush is not None and runner.flush.committed
         return "everything is saved, the worker is exiting" if committed else "last flush under way, then it exits"

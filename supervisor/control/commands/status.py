@@ -13,7 +13,7 @@ from supervisor.control.commands import groups
 from supervisor.control.commands.descriptions import full_description, wire_state
 from supervisor.control.commands.notices import NoticeStatus, notice_status, slow_flush_warning
 from supervisor.core.program.facts import State
-from supervisor.core.program.standby import Kind, Stage
+from supervisor.core.standby import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.program.runner import Runner
@@ -25,9 +25,9 @@ class StandbyStatus:
     """A job's standby process. `wanted`, `kind`: how much of a start it is to do beforehand, and does;
     `reason`: why there is none."""
 
-    wanted: Kind
-    stage: Stage
-    kind: Kind | None
+    wanted: StandbyKind
+    stage: StandbyStage
+    kind: StandbyKind | None
     pid: int | None
     memory_bytes: int | None
     reason: str | None

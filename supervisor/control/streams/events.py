@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from supervisor.control.base.context import CommandContext
 from supervisor.control.base.errors import Code, CommandError
 from supervisor.control.http import web
-from supervisor.core.listeners.occurrences import (
+from supervisor.core.listeners.event_types import (
     OURS,
     TYPES,
-    Fact,
-    is_one_of,
+    EventValue,
+    is_kind_of,
 )
 from supervisor.ini.problems import nearest_word
 from supervisor.runner.listeners.event_log import EventLog, LoggedEvent
@@ -40,7 +40,7 @@ class EventFilter:
     def passes(self, entry: LoggedEvent) -> bool:
         """Whether it wants this one."""
         told = entry.occurrence
-        if self.kinds and not is_one_of(told.name, self.kinds):
+        if self.kinds and not is_kind_of(told.name, self.kinds):
             return False
         group = told.group or ""
         return not self.programs or any(
@@ -79,7 +79,7 @@ async def _lines(stream: EventLog, begin: int, wanted: EventFilter, *, follow: b
         yield b"".join(_line(event_json(stream, each)) for each in entries if wanted.passes(each))
 
 
-def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, Fact]:
+def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, EventValue]:
     """One event as JSON has it; keys beyond these four depend on its type."""
     return {
         "cursor": f"{stream.id}-{entry.serial + 1}",
@@ -90,12 +90,12 @@ def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, Fact]:
     }
 
 
-def missed_json(stream: EventLog, place: int, count: int | None) -> Mapping[str, Fact]:
+def missed_json(stream: EventLog, place: int, count: int | None) -> Mapping[str, EventValue]:
     """Says that there is a gap. `count`: None where nobody knows."""
     return {"cursor": f"{stream.id}-{place}", "serial": None, "wall_at": None, "event": MISSED, "count": count}
 
 
-def _line(content: Mapping[str, Fact]) -> bytes:
+def _line(content: Mapping[str, EventValue]) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 

@@ -20,7 +20,7 @@ from supervisor.control.supervisor_api.faults import (
     run_side_by_side,
     with_faults,
 )
-from supervisor.core.listeners import occurrences
+from supervisor.core.listeners import event_types
 from supervisor.host.logs import file as log_file
 from supervisor.runner.fleet.ordering import in_start_order
 from supervisor.runner.program.runner import Runner
@@ -91,7 +91,7 @@ async def send_stdin(context: CommandContext, name: str, chars: str | bytes) -> 
 
 async def send_event(context: CommandContext, type: str, data: str) -> bool:
     """Tells every event listener that subscribes to REMOTE_COMMUNICATION."""
-    context.listening.publish([occurrences.remote(type, data)])
+    context.listening.publish([event_types.remote_communication(type, data)])
     return True
 
 

@@ -1,58 +1,57 @@
 """An attempt that an earlier daemon began: taken over where it stands, or booked where it ended unseen."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.ending import follow, verdict
-from supervisor.core.actions.looping import note_failed_step
-from supervisor.core.actions.moves import (
+from supervisor.core.actions.crash_loops import record_failed_step
+from supervisor.core.actions.exits import classify_exit, follow_exit
+from supervisor.core.actions.intents import close, record_start_request, record_stop
+from supervisor.core.actions.notices import flush_for_notice
+from supervisor.core.actions.stopping import restart_flushing, stop_now
+from supervisor.core.actions.training import committed, record_step
+from supervisor.core.actions.transitions import (
     abort,
     enter,
+    enter_running,
     flushing_deadline,
     launch,
-    run,
-    select,
+    select_checkpoint,
     starting_deadline,
     terminate,
 )
-from supervisor.core.actions.noticed import flush_for_notice
-from supervisor.core.actions.stopping import stop_now
-from supervisor.core.actions.training import committed, note_step
-from supervisor.core.actions.unfit import unfit_flushing
-from supervisor.core.actions.wishes import close, unwant, want
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.effects import Identify, RecordEnd
+from supervisor.core.program.effects import RecordEnd, RequestIdentity
 from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
     CheckpointCommitted,
-    Closed,
     Event,
+    ProgramClosed,
+    RestartRequired,
     StepsDone,
     WorkerExited,
     WorkerIdentified,
-    WorkerUnfit,
 )
 from supervisor.core.program.facts import PendingFlush, ProgramFacts, State
-from supervisor.core.program.outlook import cause_of_stop, is_going
+from supervisor.core.program.notice_plan import is_host_going, stop_cause
 from supervisor.protocol.messages import Phase, Then
 
 ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at once; one without a thread, between two
 
 
 @leads_to(State.ADOPTING, State.STARTING, State.RUNNING, State.STOPPING)
-def found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effects:
+def attempt_found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effects:
     """A job's worker is asked where it stands; a plain program's age says it, or what it said.
 
     The worker may still be importing what its control thread needs, so it has what is left of its start-up.
     """
     facts.current.started_at, facts.current.progressed_at = now - event.age_s, now
-    facts.hang_detector.begin(now)
+    facts.hang_detector.start_attempt(now)
     facts.current.outdated = event.outdated
     if facts.policy.is_job:
         facts.current.startup_deadline_at = facts.current.started_at + (
             facts.current.start_limit_s or facts.policy.startup_timeout
         )
         enter(facts, State.ADOPTING, _answer_due(facts, now))
-        return [Identify(facts.attempt)]
+        return [RequestIdentity(facts.attempt)]
     young_until = facts.current.started_at + facts.policy.startsecs
     if facts.policy.notify_timeout is not None and not event.ready:
         facts.current.readiness_unknown = True
@@ -60,12 +59,12 @@ def found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effects:
     elif facts.policy.notify_timeout is None and now < young_until:
         enter(facts, State.STARTING, young_until)
     else:
-        run(facts, now)
+        enter_running(facts, now)
     return stop_now(facts, _why_not(facts), now) if _is_unneeded(facts) else []
 
 
 @leads_to(State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING)
-def identified(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
+def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
     """It goes on where it stands; one that nobody needs (so) any more flushes and stops."""
     facts.flushes_requested = max(facts.flushes_requested, event.last_flush)
     facts.current.from_checkpoint = event.restored
@@ -78,7 +77,7 @@ def identified(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effe
         return _go_on_starting(facts, event, now)
     if event.then is Then.STOP:
         return _let_it_leave(facts, event, now)
-    run(facts, now)
+    enter_running(facts, now)
     if event.flush is not None:
         facts.current.flush = PendingFlush(event.flush, Then.GO_ON, requested_at=now)
         enter(facts, State.FLUSHING, flushing_deadline(facts, now))
@@ -86,10 +85,10 @@ def identified(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effe
 
 
 @leads_to(State.RUNNING, State.FLUSHING, State.STOPPING)
-def silent_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def identity_timeout(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No answer: one that does steps is supervised like any other, one that does nothing is ended."""
     if facts.current.made_progress or facts.current.done_reported:
-        run(facts, now)
+        enter_running(facts, now)
         return _go_on_training(facts, now)
     if _is_unneeded(facts):
         facts.current.decided_end = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
@@ -102,40 +101,40 @@ def silent_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     return abort(facts, now)
 
 
-def stirred(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
+def step_while_adopting(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """It trains, so its answer can't be far."""
-    note_step(facts, event, now)
+    record_step(facts, event, now)
     _answer_by(facts, now + ANSWER_S)
     return []
 
 
-def committed_unseen(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
+def commit_while_adopting(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
     """A checkpoint is proof of steps, whether or not anybody heard of them."""
     facts.current.made_progress = facts.ever_trained = True
     return committed(facts, event, now)
 
 
-def stop_unidentified(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def stop_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Whether there is something to flush is known once it answers; it has as long as a flush."""
     _answer_by(facts, now + facts.policy.flush_timeout)
-    return unwant(facts, event, now)
+    return record_stop(facts, event, now)
 
 
-def want_unidentified(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def start_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The stop that waits for its answer is taken back: it trains on, and has as long to answer as one just found."""
     if not facts.wanted and not facts.closing:
         facts.deadline_at = _answer_due(facts, now)
-    return want(facts, event, now)
+    return record_start_request(facts, event, now)
 
 
-def close_unidentified(facts: ProgramFacts, event: Closed, now: float) -> Effects:
+def close_adopting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
     """As above, and it stays wanted."""
     close(facts, event, now)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 
 
-def unfit_unidentified(facts: ProgramFacts, event: WorkerUnfit, now: float) -> Effects:
+def restart_adopting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
     """It makes room once it has answered, as there may be something to flush; it has as long for that as a flush."""
     facts.current.decided_end = (event.cause, event.text)
     _answer_by(facts, now + facts.policy.flush_timeout)
@@ -143,15 +142,15 @@ def unfit_unidentified(facts: ProgramFacts, event: WorkerUnfit, now: float) -> E
 
 
 @leads_to(State.STOPPING)
-def hurry_unidentified(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def hurry_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No time to ask it for a flush."""
     if facts.current.decided_end is None or _is_unneeded(facts):
-        facts.current.decided_end = (cause_of_stop(facts), "stopped in a hurry, before it said where it stands")
+        facts.current.decided_end = (stop_cause(facts), "stopped in a hurry, before it said where it stands")
     return terminate(facts, event, now)
 
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
-def lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
+def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
     """Books the end that nobody saw, from what it left behind, and goes on as if it had been seen.
 
     What is held back goes on so with its next start, and a pause before that holds all the same.
@@ -168,28 +167,31 @@ def lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
 def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
     if event.done:
         enter(facts, State.SUCCEEDED)
-        return [RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"), *unwant(facts, event, now)]
+        return [
+            RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"),
+            *record_stop(facts, event, now),
+        ]
     told_nothing = event.error is None and event.oom is None
-    if told_nothing and (event.host_left or not facts.policy.is_job):
+    if told_nothing and (event.host_rebooted or not facts.policy.is_job):
         cause, text = (
             (Cause.PREEMPTION, "the host went away")
-            if event.host_left
+            if event.host_rebooted
             else (Cause.LOST, "ended while no daemon was there, exit status not known")
         )
         record = RecordEnd(facts.attempt, cause, text)
         return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
     _learn_from_what_it_left(facts, event)
     exit_ = WorkerExited(facts.attempt, event.code, None, event.oom)
-    cause, text = verdict(facts, exit_)
-    return follow(facts, exit_, cause, f"{text}, while no daemon was there", now)
+    cause, text = classify_exit(facts, exit_)
+    return follow_exit(facts, exit_, cause, f"{text}, while no daemon was there", now)
 
 
 def _learn_from_what_it_left(facts: ProgramFacts, event: AttemptLost) -> None:
     """What would have been heard of it: its last words, its last checkpoint."""
-    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.go_back
+    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
     if event.error is not None:
         facts.current.reported_error, facts.current.failed_step = event.error, event.step
-        note_failed_step(facts, event.step)
+        record_failed_step(facts, event.step)
     began_at = facts.current.start_step if facts.current.start_step is not None else 0
     facts.current.made_progress = event.committed_step is not None or (event.step or 0) > began_at
     facts.ever_trained = facts.ever_trained or facts.current.made_progress
@@ -198,8 +200,8 @@ def _learn_from_what_it_left(facts: ProgramFacts, event: AttemptLost) -> None:
     facts.current.saved_step = event.committed_step
     if facts.best_step is None or event.committed_step > facts.best_step:
         facts.best_step = event.committed_step
-        facts.failures.forgive()
-        facts.suspects.forgive()
+        facts.failures.refill_budgets()
+        facts.suspects.checkpoint_committed()
 
 
 def _go_on_training(facts: ProgramFacts, now: float) -> Effects:
@@ -207,7 +209,7 @@ def _go_on_training(facts: ProgramFacts, now: float) -> Effects:
     if _is_unneeded(facts):
         return stop_now(facts, _why_not(facts), now)
     if facts.current.decided_end is not None:
-        return unfit_flushing(facts, WorkerUnfit(facts.attempt, *facts.current.decided_end), now)
+        return restart_flushing(facts, RestartRequired(facts.attempt, *facts.current.decided_end), now)
     return flush_for_notice(facts, now) if facts.state is State.RUNNING else []
 
 
@@ -221,14 +223,14 @@ def _go_on_starting(facts: ProgramFacts, event: WorkerIdentified, now: float) ->
         return terminate(facts, event, now)
     if event.phase is Phase.WAITING:
         facts.current.startup_deadline_at = now + facts.policy.startup_timeout
-    facts.hang_detector.begin(now)
+    facts.hang_detector.start_attempt(now)
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [select(facts)] if event.phase is Phase.WAITING else []
+    return [select_checkpoint(facts)] if event.phase is Phase.WAITING else []
 
 
 def _let_it_leave(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
     """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
-    cause = Cause.PREEMPTION if is_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
+    cause = Cause.PREEMPTION if is_host_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
     facts.current.decided_end = (cause, "stopped (told so before this daemon came)")
     if event.flush is None:
         enter(facts, State.STOPPING, now + facts.policy.flush_timeout)

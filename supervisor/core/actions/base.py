@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from supervisor.core.program.effects import Effect
-from supervisor.core.program.events import Event
 from supervisor.core.program.facts import ProgramFacts, State
 
 Effects = list[Effect]
@@ -25,8 +24,3 @@ def leads_to(*states: State) -> Callable[[Action], Action]:
         return action
 
     return declare
-
-
-def ignore(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Nothing to do: the cell is written so that nobody has to guess."""
-    return []

@@ -1,29 +1,29 @@
 """PendingFlush, and stop."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import ask, run, terminate, try_flush_again
-from supervisor.core.actions.wishes import close, unwant
+from supervisor.core.actions.intents import close, record_stop
+from supervisor.core.actions.transitions import enter_running, request_flush, schedule_flush_retry, terminate
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.events import Closed, Event, FlushRequested
+from supervisor.core.program.events import Event, FlushRequested, ProgramClosed, RestartRequired
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.core.program.outlook import cause_of_stop
+from supervisor.core.program.notice_plan import stop_cause
 from supervisor.protocol.messages import Then
 
 
 @leads_to(State.FLUSHING)
-def flush(facts: ProgramFacts, event: FlushRequested, now: float) -> Effects:
+def flush_running(facts: ProgramFacts, event: FlushRequested, now: float) -> Effects:
     """A checkpoint now, and training goes on."""
-    return ask(facts, event.reason, Then.GO_ON, now) if facts.policy.is_job else []
+    return request_flush(facts, event.reason, Then.GO_ON, now) if facts.policy.is_job else []
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
 def stop_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """An operator's stop: a job flushes first."""
-    return unwant(facts, event, now) + _stop(facts, "stop", now)
+    return record_stop(facts, event, now) + _stop(facts, "stop", now)
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
-def close_running(facts: ProgramFacts, event: Closed, now: float) -> Effects:
+def close_running(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
     """Closed: the same, but the program stays wanted."""
     close(facts, event, now)
     return _stop(facts, event.reason, now)
@@ -31,10 +31,10 @@ def close_running(facts: ProgramFacts, event: Closed, now: float) -> Effects:
 
 def stop_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Stop while a checkpoint is being written for somebody who wants training to go on: it has to stop, too."""
-    return unwant(facts, event, now) + _stop_after_flush(facts, "stop", now)
+    return record_stop(facts, event, now) + _stop_after_flush(facts, "stop", now)
 
 
-def close_flushing(facts: ProgramFacts, event: Closed, now: float) -> Effects:
+def close_flushing(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
     """Closed during a flush."""
     close(facts, event, now)
     return _stop_after_flush(facts, event.reason, now)
@@ -44,15 +44,15 @@ def close_flushing(facts: ProgramFacts, event: Closed, now: float) -> Effects:
 def stop_starting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """It has not trained yet: nothing to flush."""
     facts.current.decided_end = facts.current.decided_end or (Cause.STOPPED, "stopped while starting")
-    return unwant(facts, event, now) + terminate(facts, event, now)
+    return record_stop(facts, event, now) + terminate(facts, event, now)
 
 
 @leads_to(State.STOPPING)
-def close_starting(facts: ProgramFacts, event: Closed, now: float) -> Effects:
+def close_starting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
     """Closed before the program trains."""
     close(facts, event, now)
     facts.current.decided_end = facts.current.decided_end or (
-        cause_of_stop(facts),
+        stop_cause(facts),
         f"stopped while starting ({event.reason})",
     )
     return terminate(facts, event, now)
@@ -69,8 +69,8 @@ def hurry_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
 def flush_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of FLUSHING: training goes on where it was to go on, else the stop signal."""
     if facts.current.flush is not None and facts.current.flush.then is Then.GO_ON:
-        try_flush_again(facts, now)
-        run(facts, now)
+        schedule_flush_retry(facts, now)
+        enter_running(facts, now)
         return []
     if facts.current.flush is not None and not facts.current.flush.committed:
         cause = facts.current.decided_end[0] if facts.current.decided_end else Cause.STOPPED
@@ -86,13 +86,39 @@ def stop_now(facts: ProgramFacts, reason: str, now: float) -> Effects:
 
 
 def _stop(facts: ProgramFacts, reason: str, now: float) -> Effects:
-    facts.current.decided_end = (cause_of_stop(facts), f"stopped ({reason})")
+    facts.current.decided_end = (stop_cause(facts), f"stopped ({reason})")
     if not facts.policy.is_job or facts.current.done_reported:
         return terminate(facts, None, now)
-    return ask(facts, reason, Then.STOP, now)
+    return request_flush(facts, reason, Then.STOP, now)
 
 
 def _stop_after_flush(facts: ProgramFacts, reason: str, now: float) -> Effects:
     if facts.current.flush is not None and facts.current.flush.then is Then.STOP:
         return []
     return _stop(facts, reason, now)
+
+
+# --- a worker that is over its memory limit, or unhealthy, makes room for another attempt ---
+
+
+@leads_to(State.STOPPING)
+def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
+    """Nothing to flush yet."""
+    facts.current.decided_end = (event.cause, event.text)
+    return terminate(facts, event, now)
+
+
+@leads_to(State.FLUSHING, State.STOPPING)
+def restart_running(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
+    """A job flushes first, so that nothing is lost."""
+    facts.current.decided_end = (event.cause, event.text)
+    if not facts.policy.is_job or facts.current.done_reported:
+        return terminate(facts, event, now)
+    return request_flush(facts, str(event.cause), Then.STOP, now)
+
+
+def restart_flushing(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
+    """Only news while training was to go on."""
+    if facts.current.flush is not None and facts.current.flush.then is Then.STOP:
+        return []
+    return restart_running(facts, event, now)

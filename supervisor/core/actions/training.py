@@ -3,23 +3,23 @@
 from dataclasses import replace
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.looping import note_failed_step, remember
-from supervisor.core.actions.moves import (
+from supervisor.core.actions.crash_loops import persist_hang_history, record_failed_step
+from supervisor.core.actions.transitions import (
     abort,
+    enter_running,
     fixed_save_limit,
-    hang_due,
-    run,
+    hang_due_in_section,
     running_deadline,
-    try_flush_again,
+    schedule_flush_retry,
 )
+from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.silences import SAFETY, Section
 from supervisor.core.notices.flush import RECENT_COUNT, Pause, remember_pause
 from supervisor.core.program.events import (
     CheckpointCommitted,
+    CheckpointSaveFailed,
     Event,
-    FailureSaid,
-    SaveFailed,
+    FailureReported,
     StepsDone,
 )
 from supervisor.core.program.facts import ProgramFacts, State
@@ -28,20 +28,20 @@ from supervisor.protocol.messages import Then
 
 def step_done(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """Training moves: the hang deadline moves with it."""
-    note_step(facts, event, now)
+    record_step(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def note_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
+def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """A step counts, whatever is going on besides."""
     before = facts.current.step
     facts.current.step = event.step
     facts.current.progressed_at = now
     facts.current.made_progress = facts.ever_trained = True
-    facts.hang_detector.heard(event.section, now)
-    facts.hang_detector.saving(event.saving_s, now)
-    facts.hang_detector.passed(event.step)
+    facts.hang_detector.progress_reported(event.section, now)
+    facts.hang_detector.save_reported(event.saving_s, now)
+    facts.hang_detector.step_passed(event.step)
     if event.step_s is not None and event.step_s >= 0:
         facts.steps_s = (*facts.steps_s, event.step_s)[-RECENT_COUNT:]
     _note_pause(facts, before, now)
@@ -62,14 +62,14 @@ def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Ef
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
         facts.best_step = event.step
-        facts.failures.forgive()
-        facts.suspects.forgive()
+        facts.failures.refill_budgets()
+        facts.suspects.checkpoint_committed()
     flush = facts.current.flush
     if flush is not None and flush.id in event.flushes:
         facts.current.flush = replace(flush, committed=True)
         facts.flush_s = max(0.0, now - flush.requested_at)
         facts.current.flush_retry_at = None
-    return remember(facts)
+    return persist_hang_history(facts)
 
 
 def committed_in_training(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
@@ -89,13 +89,13 @@ def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: flo
     if flush is None or not flush.committed:
         return effects
     if flush.then is Then.GO_ON:
-        run(facts, now)
+        enter_running(facts, now)
     else:
         facts.deadline_at = now + facts.policy.stopwaitsecs
     return effects
 
 
-def save_failed_in_training(facts: ProgramFacts, event: SaveFailed, now: float) -> Effects:
+def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
     """Bad news, but from a loop that lives."""
     facts.current.progressed_at = now
     facts.hang_detector.save_ended(now)
@@ -104,42 +104,42 @@ def save_failed_in_training(facts: ProgramFacts, event: SaveFailed, now: float) 
 
 
 @leads_to(State.RUNNING)
-def save_failed_in_flush(facts: ProgramFacts, event: SaveFailed, now: float) -> Effects:
+def save_failed_in_flush(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
     """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
     flush = facts.current.flush
     facts.hang_detector.save_ended(now)
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
         facts.current.progressed_at = now
-        try_flush_again(facts, now)
-        run(facts, now)
+        schedule_flush_retry(facts, now)
+        enter_running(facts, now)
     return []
 
 
-def done_said(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def done_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Remembered until the exit status confirms it."""
     facts.current.done_reported = True
     return []
 
 
-def failure_said(facts: ProgramFacts, event: FailureSaid, now: float) -> Effects:
+def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) -> Effects:
     """Remembered: it says more than an exit status."""
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
-    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.go_back
-    note_failed_step(facts, event.step)
+    facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
+    record_failed_step(facts, event.step)
     return []
 
 
-def hung(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def end_hung_worker(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No step for hang_timeout: stacks first, then the kill."""
     policy, detector = facts.policy, facts.hang_detector
-    due = hang_due(facts)
+    due = hang_due_in_section(facts)
     section = due[1] if due is not None else detector.section
     silent = f"no step for {policy.hang_timeout or 0:g} s (hang_timeout)"
     if policy.hang_timeout_min is not None:
         limit_s = detector.limit(section, policy.hang_timeout_min)
         silent = f"no step for {limit_s:g} s in section {section} (hang_timeout = auto)"
-        detector.hung(facts.current.step, section)
-    elif section is Section.SAVE and detector.saving_since is not None:
+        detector.record_hang(facts.current.step, section)
+    elif section is LoopSection.SAVE and detector.saving_since is not None:
         limit = f"{fixed_save_limit(policy):g} s ({SAFETY:g} times the longer of hang_timeout and flush_timeout)"
         silent = f"a checkpoint is not on the disk within {limit}"
     facts.current.decided_end = (Cause.HANG, f"{silent} after step {facts.current.step}")

@@ -48,45 +48,45 @@ MAX_MICROBATCHES = 1024  # parts of a batch; a batch that does not fit in so man
 _NONE: Mapping[Cause, int] = MappingProxyType({})
 
 
-def retries(cause: Cause, startretries: int) -> int:
+def allowed_retries(cause: Cause, startretries: int) -> int:
     """How many failures of a cause, without progress between them, are followed by another attempt."""
     return min(startretries, LIMITS.get(cause, startretries))
 
 
 @dataclass(slots=True)
-class Failures:
+class FailureCounts:
     """Failures since the last progress, by cause; and deaths in a row that brought none at all."""
 
     by_cause: Mapping[Cause, int] = field(default_factory=lambda: _NONE)
-    idle_deaths: int = 0
+    deaths_without_progress: int = 0
     short_lives: int = 0
     """Of a plain program: crashes in a row after its start-up, each within CALM_S of its start."""
 
-    def add(self, cause: Cause, moved: bool) -> None:
+    def count_failure(self, cause: Cause, moved: bool) -> None:
         """Books a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
         self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
-        self.idle_deaths = 0 if moved else self.idle_deaths + 1
+        self.deaths_without_progress = 0 if moved else self.deaths_without_progress + 1
 
-    def crashed(self, lived_s: float) -> None:
+    def count_short_life(self, lived_s: float) -> None:
         """Books that a plain program, which had started, ended as it should not after `lived_s`."""
         self.short_lives = self.short_lives + 1 if lived_s < CALM_S else 0
 
-    def forget(self) -> None:
+    def reset_all(self) -> None:
         """An operator starts it: all begins anew."""
-        self.forgive()
+        self.refill_budgets()
         self.short_lives = 0
 
-    def forgive(self) -> None:
+    def refill_budgets(self) -> None:
         """There is a new best checkpoint (of a plain program: it is up): all budgets are full again."""
         self.by_cause = _NONE
-        self.idle_deaths = 0
+        self.deaths_without_progress = 0
 
-    def exhausted(self, cause: Cause, limit: int) -> bool:
+    def is_exhausted(self, cause: Cause, limit: int) -> bool:
         """Whether the budget of `cause` is spent: `limit` retries were granted and used."""
         return self.by_cause.get(cause, 0) > limit
 
 
-def delay(idle_deaths: int, key: str) -> float:
+def backoff_s(idle_deaths: int, key: str) -> float:
     """Seconds to wait before the next attempt: none after progress, then 1, 2, 4 … 60 with jitter.
 
     `key` names the program and attempt; it seeds the jitter, so that decisions stay repeatable.

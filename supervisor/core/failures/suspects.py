@@ -5,7 +5,7 @@ from dataclasses import dataclass
 NEAR_STEPS = 10  # death within so many steps of a restore is "right after it"; progress is told every 0.1 s at best
 DEATHS = 3  # from one checkpoint, right after it, until it is suspected; two are a coincidence on a busy host
 SECOND_DEATHS = 2  # from older ones, until the suspicion is dropped: every further one is a loss of trained steps
-REMEMBERED = 50  # deaths; budgets end a loop long before
+MAX_DEATHS = 50  # deaths; budgets end a loop long before
 KILLS = 2  # deaths at one step, from different checkpoints, until the step is blamed
 
 _NONE: frozenset[str] = frozenset()  # one for all: each call makes another, of 200 bytes
@@ -42,19 +42,19 @@ class Suspects:
     cleared: frozenset[str] = _NONE
     unfit: tuple[tuple[str, str], ...] = ()
 
-    def forgive(self) -> None:
+    def checkpoint_committed(self) -> None:
         """There is a new best checkpoint."""
         self.avoid = self.cleared = _NONE
         self.deaths = ()
 
-    def forget(self) -> None:
+    def reset_all(self) -> None:
         """An operator starts it: the program may be another one."""
-        self.forgive()
+        self.checkpoint_committed()
         self.unfit = ()
 
-    def died(self, death: Death) -> str | None:
+    def record_death(self, death: Death) -> str | None:
         """Books a death; in words what follows from it, None if nothing new does."""
-        self.deaths = (*self.deaths, death)[-REMEMBERED:]
+        self.deaths = (*self.deaths, death)[-MAX_DEATHS:]
         if (killer := self._killer()) is not None:
             self._clear()
             return killer

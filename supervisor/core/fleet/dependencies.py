@@ -12,7 +12,7 @@ _READY = frozenset({State.RUNNING, State.FLUSHING, State.SUCCEEDED})
 _OVER = frozenset({State.STOPPED, State.EXITED, State.FAILED})
 
 
-def meant(name: str, groups: Mapping[str, str]) -> frozenset[str]:
+def resolve_name(name: str, groups: Mapping[str, str]) -> frozenset[str]:
     """The programs that a name stands for: one of that name, or all of a group. `groups`: by program, its group."""
     if name in groups:
         return frozenset({name})
@@ -20,7 +20,7 @@ def meant(name: str, groups: Mapping[str, str]) -> frozenset[str]:
     return frozenset(each for each, its_group in groups.items() if its_group == group)
 
 
-def cycle(graph: Graph) -> tuple[str, ...] | None:
+def find_cycle(graph: Graph) -> tuple[str, ...] | None:
     """Programs that wait for each other in a ring, the first one repeated at its end; None if there is no ring."""
     try:
         TopologicalSorter(graph).prepare()
@@ -63,7 +63,7 @@ def is_hopeless(state: State, will_start: bool) -> bool:
     return state in _OVER and not (will_start and state is State.STOPPED)
 
 
-def words(unready: Iterable[tuple[str, State | None]]) -> str:
+def describe_unready(unready: Iterable[tuple[str, State | None]]) -> str:
     """What is waited for, with the state each is in; None: it is not in use."""
     said = (f"{name} ({'not in use' if state is None else state})" for name, state in sorted(unready))
     return f"waits for {', '.join(said)}"

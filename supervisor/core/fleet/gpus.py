@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-SICK_WAIT_S = 60.0  # until it is looked at again; a GPU comes back by a reset or a reboot, which take about as long
+RECHECK_S = 60.0  # until it is looked at again; a GPU comes back by a reset or a reboot, which take about as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +20,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GpuVerdict:
     """`sick`: why no start makes sense; `waits`: what a start has to wait for. Both None: go."""
 
-    sick: str | None = None
-    waits: str | None = None
+    unusable_because: str | None = None
+    waits_because: str | None = None
 
 
-def judge(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: Iterable[int]) -> Verdict:
+def judge_gpus(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: Iterable[int]) -> GpuVerdict:
     """What the GPUs of a job allow. `known`: the ids of all that were ever seen here; `visible`: the job's
     CUDA_VISIBLE_DEVICES; `mine`: processes of its earlier attempts, dead or dying.
     """
@@ -41,12 +41,12 @@ def judge(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: 
     ill += [f"GPU {each} is gone" for each in sorted(missing)]
     if ill:
         remedy = "reset it (nvidia-smi --gpu-reset) or restart the host; if it comes back, have it replaced"
-        return Verdict(sick=f"{'; '.join(ill)}; {remedy}, or leave it out with CUDA_VISIBLE_DEVICES")
+        return GpuVerdict(unusable_because=f"{'; '.join(ill)}; {remedy}, or leave it out with CUDA_VISIBLE_DEVICES")
     held = {each.index: sorted(each.pids & frozenset(mine)) for each in found if each.pids & frozenset(mine)}
     if held:
         words = ", ".join(f"GPU {index} by pid {', '.join(map(str, pids))}" for index, pids in held.items())
-        return Verdict(waits=f"memory of the last attempt is still held: {words}")
-    return Verdict()
+        return GpuVerdict(waits_because=f"memory of the last attempt is still held: {words}")
+    return GpuVerdict()
 
 
 def _chosen(visible: str | None) -> list[str] | None:

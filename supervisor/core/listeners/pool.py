@@ -20,7 +20,7 @@ REFUSED_AGAIN_S = 1.0  # an event that was refused twice is not sent again at on
 SHOWN = 40  # characters of what a listener said that it should not have
 
 
-class Standing(StrEnum):
+class ListenerState(StrEnum):
     """Where a listener stands in the protocol: Supervisor's words."""
 
     ACKNOWLEDGED = "ACKNOWLEDGED"  # it started, or answered, and has not said READY
@@ -30,7 +30,7 @@ class Standing(StrEnum):
 
 
 @dataclass(slots=True)
-class Event:
+class PoolEvent:
     """An event that waits, or that a listener has. `refusals`: how often it was refused; `not_before`: monotonic."""
 
     serial: int
@@ -42,7 +42,7 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendEvent:
     """Write this to a listener's standard input."""
 
     listener: str
@@ -50,7 +50,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Distrusted:
+class ListenerDistrusted:
     """A listener is UNKNOWN from now on; `why` in words."""
 
     listener: str
@@ -58,7 +58,7 @@ class Distrusted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class EventRejected:
     """A listener answered that it can't handle an event, which is sent again."""
 
     listener: str
@@ -67,14 +67,14 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class EventDropped:
     """The buffer is full: the oldest event is gone. `total`: how many are, since the daemon's start."""
 
     event: str
     total: int
 
 
-Effect = Send | Distrusted | Refused | Dropped
+PoolEffect = SendEvent | ListenerDistrusted | EventRejected | EventDropped
 
 
 @dataclass(slots=True)
@@ -82,14 +82,14 @@ class Listener:
     """One process of the pool. `is_up`: it has outlived startsecs, so it gets events; `why`: it is UNKNOWN."""
 
     name: str
-    standing: Standing = Standing.ACKNOWLEDGED
+    state: ListenerState = ListenerState.ACKNOWLEDGED
     is_up: bool = False
-    event: Event | None = None
+    event: PoolEvent | None = None
     why: str | None = None
-    said: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
 
 
-class Pool:
+class ListenerPool:
     """Events in the order they happened, and the listeners that take them. Times are monotonic seconds.
 
     `server`: the daemon's identifier. `capacity`: how many events may wait.
@@ -100,7 +100,7 @@ class Pool:
         self.capacity = capacity
         self.accepted = self.refused = self.dropped = 0
         self._server = server
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[PoolEvent] = deque()
         self._bytes = 0
         self._serials = 0
         self._listeners: dict[str, Listener] = {}
@@ -126,51 +126,51 @@ class Pool:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def offer(self, serial: int, name: str, payload: bytes, now: float) -> list[Effect]:
+    def add_event(self, serial: int, name: str, payload: bytes, now: float) -> list[PoolEffect]:
         """An event happened. Where there is no room for it the oldest one goes."""
-        self._waiting.append(Event(serial, self._serials, name, payload))
+        self._waiting.append(PoolEvent(serial, self._serials, name, payload))
         self._serials += 1
         self._bytes += len(payload)
-        effects: list[Effect] = []
+        effects: list[PoolEffect] = []
         while len(self._waiting) > self.capacity or (self._bytes > MAX_BYTES and len(self._waiting) > 1):
             lost = self._next()
             self.dropped += 1
-            effects.append(Dropped(lost.name, self.dropped))
+            effects.append(EventDropped(lost.name, self.dropped))
         return effects + self._dispatch(now)
 
-    def opened(self, name: str) -> None:
+    def listener_started(self, name: str) -> None:
         """A listener's process was started."""
         self._listeners[name] = Listener(name)
 
-    def stood(self, name: str, is_up: bool, now: float) -> list[Effect]:
+    def set_listener_up(self, name: str, is_up: bool, now: float) -> list[PoolEffect]:
         """A listener is RUNNING now, or is not."""
         listener = self._listeners.get(name)
         if listener is not None:
             listener.is_up = is_up
         return self._dispatch(now)
 
-    def closed(self, name: str, now: float) -> list[Effect]:
+    def listener_exited(self, name: str, now: float) -> list[PoolEffect]:
         """A listener's process is gone; what it had not answered goes to another, or to its successor."""
         listener = self._listeners.pop(name, None)
         if listener is not None:
-            self._take_back(listener)
+            self._requeue_event_of(listener)
         return self._dispatch(now)
 
-    def deaf(self, name: str, now: float) -> list[Effect]:
+    def listener_stdin_closed(self, name: str, now: float) -> list[PoolEffect]:
         """A listener has closed its standard input, or can't be written to."""
         listener = self._listeners.get(name)
-        if listener is None or listener.standing is Standing.UNKNOWN:
+        if listener is None or listener.state is ListenerState.UNKNOWN:
             return []
         return [self._distrust(listener, "has closed its standard input"), *self._dispatch(now)]
 
-    def heard(self, name: str, data: bytes, now: float) -> list[Effect]:
+    def listener_wrote(self, name: str, data: bytes, now: float) -> list[PoolEffect]:
         """A listener wrote something."""
         listener = self._listeners.get(name)
-        if listener is None or listener.standing is Standing.UNKNOWN:
+        if listener is None or listener.state is ListenerState.UNKNOWN:
             return []
-        listener.said += data
-        effects: list[Effect] = []
-        while (heeded := self._heed(listener, now)) is not None:
+        listener.received += data
+        effects: list[PoolEffect] = []
+        while (heeded := self._parse_reply(listener, now)) is not None:
             effects += heeded
         return effects + self._dispatch(now)
 
@@ -180,43 +180,45 @@ class Pool:
             return None
         return self._waiting[0].not_before
 
-    def expire(self, now: float) -> list[Effect]:
+    def expire(self, now: float) -> list[PoolEffect]:
         """What is to be done if the deadline has passed."""
         return self._dispatch(now)
 
     # --- what is made of it -------------------------------------------------------------------------------------------
 
-    def _heed(self, listener: Listener, now: float) -> list[Effect] | None:
+    def _parse_reply(self, listener: Listener, now: float) -> list[PoolEffect] | None:
         """One word of a listener's; None if there is no whole one."""
-        said = bytes(listener.said[: len(READY)])
+        said = bytes(listener.received[: len(READY)])
         if not said:
             return None
-        match listener.standing:
-            case Standing.ACKNOWLEDGED if said == READY:
-                del listener.said[: len(READY)]
-                listener.standing = Standing.READY
+        match listener.state:
+            case ListenerState.ACKNOWLEDGED if said == READY:
+                del listener.received[: len(READY)]
+                listener.state = ListenerState.READY
                 return []
-            case Standing.ACKNOWLEDGED if READY.startswith(said):
+            case ListenerState.ACKNOWLEDGED if READY.startswith(said):
                 return None
-            case Standing.BUSY:
-                return self._answer(listener, now)
-            case Standing.UNKNOWN:
+            case ListenerState.BUSY:
+                return self._parse_result(listener, now)
+            case ListenerState.UNKNOWN:
                 return None
-        expected = "READY" if listener.standing is Standing.ACKNOWLEDGED else "nothing before the next event"
-        return [self._distrust(listener, f"wrote {_shown(listener.said)}, where the protocol has {expected}")]
+        expected = "READY" if listener.state is ListenerState.ACKNOWLEDGED else "nothing before the next event"
+        return [self._distrust(listener, f"wrote {_shown(listener.received)}, where the protocol has {expected}")]
 
-    def _answer(self, listener: Listener, now: float) -> list[Effect] | None:
+    def _parse_result(self, listener: Listener, now: float) -> list[PoolEffect] | None:
         event = listener.event
         assert event is not None  # it is BUSY
-        line, end, rest = bytes(listener.said).partition(b"\n")
+        line, end, rest = bytes(listener.received).partition(b"\n")
         length = _length(line)
         if (length is None) if end else not _may_become_result(line):
-            return [self._distrust(listener, f"wrote {_shown(listener.said)}, where the protocol has RESULT LENGTH")]
+            return [
+                self._distrust(listener, f"wrote {_shown(listener.received)}, where the protocol has RESULT LENGTH")
+            ]
         if not end or length is None or len(rest) < length:
             return None
         answer = rest[:length]
-        del listener.said[: len(line) + 1 + length]
-        listener.standing = Standing.ACKNOWLEDGED
+        del listener.received[: len(line) + 1 + length]
+        listener.state = ListenerState.ACKNOWLEDGED
         if answer == ACCEPTED:
             listener.event = None
             self.accepted += 1
@@ -224,16 +226,16 @@ class Pool:
         event.refusals += 1
         event.not_before = now + (REFUSED_AGAIN_S if event.refusals > 1 else 0.0)
         self.refused += 1
-        self._take_back(listener)
-        return [Refused(listener.name, event.name, answer)]
+        self._requeue_event_of(listener)
+        return [EventRejected(listener.name, event.name, answer)]
 
-    def _distrust(self, listener: Listener, why: str) -> Distrusted:
-        listener.standing, listener.why = Standing.UNKNOWN, why
-        listener.said.clear()
-        self._take_back(listener)
-        return Distrusted(listener.name, why)
+    def _distrust(self, listener: Listener, why: str) -> ListenerDistrusted:
+        listener.state, listener.why = ListenerState.UNKNOWN, why
+        listener.received.clear()
+        self._requeue_event_of(listener)
+        return ListenerDistrusted(listener.name, why)
 
-    def _take_back(self, listener: Listener) -> None:
+    def _requeue_event_of(self, listener: Listener) -> None:
         """Its event waits again, before all that came later; there is always room for that."""
         event, listener.event = listener.event, None
         if event is None:
@@ -242,24 +244,24 @@ class Pool:
         self._waiting.insert(place, event)
         self._bytes += len(event.payload)
 
-    def _dispatch(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+    def _dispatch(self, now: float) -> list[PoolEffect]:
+        effects: list[PoolEffect] = []
         while self._waiting and self._waiting[0].not_before <= now and (listener := self._free()) is not None:
             event = self._next()
-            listener.event, listener.standing = event, Standing.BUSY
-            effects.append(Send(listener.name, self._envelope(event)))
+            listener.event, listener.state = event, ListenerState.BUSY
+            effects.append(SendEvent(listener.name, self._envelope(event)))
         return effects
 
     def _free(self) -> Listener | None:
-        ready = (each for each in self._listeners.values() if each.standing is Standing.READY and each.is_up)
+        ready = (each for each in self._listeners.values() if each.state is ListenerState.READY and each.is_up)
         return next(ready, None)
 
-    def _next(self) -> Event:
+    def _next(self) -> PoolEvent:
         event = self._waiting.popleft()
         self._bytes -= len(event.payload)
         return event
 
-    def _envelope(self, event: Event) -> bytes:
+    def _envelope(self, event: PoolEvent) -> bytes:
         """Header and payload; `len` counts bytes, as Supervisor's documentation says."""
         header = (
             f"ver:{PROTOCOL} server:{self._server} serial:{event.serial} pool:{self.name} "

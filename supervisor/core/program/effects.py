@@ -27,12 +27,12 @@ class SelectCheckpoint:
 
     attempt: int
     avoid: frozenset[str] = frozenset()
-    before: int | None = None
+    below_step: int | None = None
     unfit: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside:
+class QuarantineCheckpoints:
     """Put these checkpoints, with why, where nothing will choose them: an older one was restored."""
 
     attempt: int
@@ -48,7 +48,7 @@ class SendGo:
 
 
 @dataclass(frozen=True, slots=True)
-class Identify:
+class RequestIdentity:
     """Ask a worker of an earlier daemon where it stands; answer with WorkerIdentified."""
 
     attempt: int
@@ -77,7 +77,7 @@ class Abort:
     """Keep the stacks of all threads, within half of `patience_s`, then send SIGABRT; answer with StacksKept."""
 
     attempt: int
-    patience_s: float = 10.0
+    timeout_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class RememberWanted:
+class RecordWanted:
     """Write down, durably, whether the program is wanted after a restart of daemon or host."""
 
     wanted: bool
@@ -104,7 +104,7 @@ class RecordEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class RememberSilences:
+class PersistHangHistory:
     """Write down the longest silences (s) that the job came back from, by section; only those that changed."""
 
     longest: tuple[tuple[str, float], ...]
@@ -113,14 +113,14 @@ class RememberSilences:
 Effect = (
     Spawn
     | SelectCheckpoint
-    | SetAside
+    | QuarantineCheckpoints
     | SendGo
-    | Identify
+    | RequestIdentity
     | RequestFlush
     | Terminate
     | Abort
     | Kill
-    | RememberWanted
+    | RecordWanted
     | RecordEnd
-    | RememberSilences
+    | PersistHangHistory
 )

@@ -6,8 +6,8 @@ attempt than the present one are dropped at the door (`job.Job.handle`).
 
 from dataclasses import dataclass
 
+from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.silences import Section
 from supervisor.core.notices.notice import Notice
 from supervisor.protocol.messages import Phase, Then
 
@@ -19,7 +19,7 @@ class StartRequested:
     `goes_on`: a new daemon goes on where the one before it stopped; otherwise earlier failures count no more.
     """
 
-    goes_on: bool = False
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class StopRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class ProgramClosed:
     """Nobody here will run the program any more: the daemon leaves, or the program's configuration is another one.
 
     It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in a word or two.
@@ -40,7 +40,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Hurried:
+class ShutdownHurried:
     """Somebody asked a second time: give up the gentle way that is being tried and take the next harder one."""
 
 
@@ -76,7 +76,7 @@ class SpawnFailed:
     attempt: int
     error: str
     permanent: bool
-    waits_s: float | None = None
+    retry_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class StepsDone:
     attempt: int
     step: int
     step_s: float | None = None
-    section: Section = Section.STEP
+    section: LoopSection = LoopSection.STEP
     saving_s: float | None = None
 
 
@@ -133,7 +133,7 @@ class CheckpointCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveFailed:
+class CheckpointSaveFailed:
     """A checkpoint did not reach the disk; these flush requests got no checkpoint."""
 
     attempt: int
@@ -142,14 +142,14 @@ class SaveFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class DoneSaid:
+class DoneReported:
     """The worker says that training is complete; only its exit status 0 makes it so."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class FailureSaid:
+class FailureReported:
     """The worker's last words. `step`: where it failed, if it knows; `out_of_memory`: for lack of memory.
 
     `go_back`: training diverged at `step`, and the next attempt is to begin from before that.
@@ -159,18 +159,18 @@ class FailureSaid:
     error: str
     step: int | None = None
     out_of_memory: bool = False
-    go_back: bool = False
+    rolls_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ReadySaid:
+class ReadyReported:
     """A plain program says that it does its work now."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class StacksKept:
+class StacksCollected:
     """What the worker's threads were at is in the file `path`."""
 
     attempt: int
@@ -235,10 +235,10 @@ class AttemptLost:
     done: bool = False
     error: str | None = None
     committed_step: int | None = None
-    host_left: bool = False
+    host_rebooted: bool = False
     step: int | None = None
     out_of_memory: bool = False
-    go_back: bool = False
+    rolls_back: bool = False
     code: int | None = None
     oom: str | None = None
     held_back: bool = False
@@ -252,7 +252,7 @@ class NoticeReceived:
     """
 
     notice: Notice
-    again: bool = False
+    recalled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +275,7 @@ class SavesMeasured:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerUnfit:
+class RestartRequired:
     """It runs and must not go on as it is: over a limit, or not healthy. `text`: which and how."""
 
     attempt: int
@@ -284,10 +284,10 @@ class WorkerUnfit:
 
 
 @dataclass(frozen=True, slots=True)
-class HostStood:
-    """Nothing ran here for `still_s` seconds, until now: the host was frozen, or the daemon was."""
+class HostSuspended:
+    """Nothing ran here for `suspended_for_s` seconds, until now: the host was frozen, or the daemon was."""
 
-    still_s: float
+    suspended_for_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +298,8 @@ class DeadlinePassed:
 Event = (
     StartRequested
     | StopRequested
-    | Closed
-    | Hurried
+    | ProgramClosed
+    | ShutdownHurried
     | FlushRequested
     | SpawnDelayed
     | SpawnSucceeded
@@ -309,11 +309,11 @@ Event = (
     | TrainingRestored
     | StepsDone
     | CheckpointCommitted
-    | SaveFailed
-    | DoneSaid
-    | FailureSaid
-    | ReadySaid
-    | StacksKept
+    | CheckpointSaveFailed
+    | DoneReported
+    | FailureReported
+    | ReadyReported
+    | StacksCollected
     | WorkerExited
     | AttemptFound
     | WorkerIdentified
@@ -322,7 +322,7 @@ Event = (
     | NoticeChanged
     | NoticeEnded
     | SavesMeasured
-    | WorkerUnfit
-    | HostStood
+    | RestartRequired
+    | HostSuspended
     | DeadlinePassed
 )

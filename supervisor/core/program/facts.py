@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from supervisor.core.failures.restart import Cause, Failures
-from supervisor.core.failures.silences import HangDetector
+from supervisor.core.failures.hang_detection import HangDetector
+from supervisor.core.failures.restart import Cause, FailureCounts
 from supervisor.core.failures.suspects import Suspects
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Notice
@@ -143,7 +143,7 @@ class ProgramFacts:
     flushes_requested: int = 0  # by all attempts; the id of the last flush
 
     # what failures taught
-    failures: Failures = field(default_factory=Failures)
+    failures: FailureCounts = field(default_factory=FailureCounts)
     hang_detector: HangDetector = field(default_factory=HangDetector)
     suspects: Suspects = field(default_factory=Suspects)
     best_step: int | None = None  # the highest step that was committed or restored

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from supervisor.core.program.accounting import Spent, Standing
+from supervisor.core.goodput import AccountStatus, TimeSpent
 from supervisor.host.ledger.writer import LedgerWriter, Value
 
 Select = Callable[..., list[sqlite3.Row]]
@@ -16,7 +16,7 @@ Select = Callable[..., list[sqlite3.Row]]
 class StoredAccount:
     """The books of a program's last attempt, and how many seconds ago they were kept."""
 
-    standing: Standing
+    standing: AccountStatus
     ago_s: float
 
 
@@ -30,7 +30,7 @@ class Accounts:
         self._select = select
         self._boot_id = boot_id
 
-    def store(self, program: str, standing: Standing, ago_s: float) -> None:
+    def store(self, program: str, standing: AccountStatus, ago_s: float) -> None:
         """The books of an attempt as they stood `ago_s` seconds ago. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -61,19 +61,19 @@ class Accounts:
         row = rows[0]
         same_boot = self._boot_id is not None and row["boot_id"] == self._boot_id
         ago_s = _awake_s() - row["until_awake_s"] if same_boot else time.time() - row["until_wall_at"]
-        open_as = Spent(row["open_as"]) if row["open_as"] in list(Spent) else Spent.DOWN
+        open_as = TimeSpent(row["open_as"]) if row["open_as"] in list(TimeSpent) else TimeSpent.DOWN
         furthest = max(row["furthest"], row["reached"] or 0)
         spent_s = _spent(row["spent_s"])
-        standing = Standing(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
+        standing = AccountStatus(row["attempt"], spent_s, open_as, row["step"], furthest, row["owed_s"])
         return StoredAccount(standing, max(0.0, ago_s))
 
-    def time_spent(self, program: str) -> dict[int, dict[Spent, float]]:
+    def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:
         """Seconds by what they went into, for each attempt that is kept. Raises LedgerError."""
         rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", (program,))
         return {row["attempt"]: _spent(row["spent_s"]) for row in rows}
 
 
-def _spent(text: str) -> dict[Spent, float]:
+def _spent(text: str) -> dict[TimeSpent, float]:
     """What a newer or damaged ledger says besides is left out."""
     try:
         found = json.loads(text)
@@ -81,7 +81,7 @@ def _spent(text: str) -> dict[Spent, float]:
         return {}
     if not isinstance(found, Mapping):
         return {}
-    return {spent: float(found[spent]) for spent in Spent if isinstance(found.get(spent), int | float)}
+    return {spent: float(found[spent]) for spent in TimeSpent if isinstance(found.get(spent), int | float)}
 
 
 def _awake_s() -> float:

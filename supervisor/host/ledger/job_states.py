@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.silences import section_of
-from supervisor.core.failures.suspects import REMEMBERED, Death
-from supervisor.core.program.memory import Memory
+from supervisor.core.failures.suspects import MAX_DEATHS, Death
+from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger.writer import LedgerWriter, Value
 from supervisor.host.resources.oom_kills import OomKillCounter
 
@@ -25,7 +25,7 @@ class StoredJobState:
     `counters`: of kills for lack of memory, as they stood when its last attempt was seen to live.
     """
 
-    memory: Memory
+    memory: PersistedFacts
     ago_s: float
     digest: str
     counters: tuple[OomKillCounter, ...] = ()
@@ -41,7 +41,9 @@ class JobStates:
         self._select = select
         self._boot_id = boot_id
 
-    def store(self, program: str, memory: Memory, digest: str, counters: tuple[OomKillCounter, ...] = ()) -> None:
+    def store(
+        self, program: str, memory: PersistedFacts, digest: str, counters: tuple[OomKillCounter, ...] = ()
+    ) -> None:
         """As it stands now. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO memories VALUES (?, ?, ?, ?, ?)",
@@ -68,7 +70,7 @@ class JobStates:
         return StoredJobState(memory, max(0.0, ago_s), row["digest"], counters)
 
 
-def to_json(memory: Memory, counters: tuple[OomKillCounter, ...] = ()) -> str:
+def to_json(memory: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) -> str:
     """One line, for `from_json`."""
     content = {name: getattr(memory, name) for name in memory.__dataclass_fields__}
     content["by_cause"] = {str(cause): count for cause, count in memory.by_cause.items()}
@@ -78,7 +80,7 @@ def to_json(memory: Memory, counters: tuple[OomKillCounter, ...] = ()) -> str:
     return json.dumps(content)
 
 
-def from_json(text: str) -> tuple[Memory, tuple[OomKillCounter, ...]] | None:
+def from_json(text: str) -> tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None:
     """What was written; None for what nobody wrote. What a later version wrote besides is left out."""
     try:
         found = json.loads(text)
@@ -87,18 +89,18 @@ def from_json(text: str) -> tuple[Memory, tuple[OomKillCounter, ...]] | None:
         return None
 
 
-def _memory(found: Mapping[str, Any]) -> Memory:
+def _memory(found: Mapping[str, Any]) -> PersistedFacts:
     origin = found["origin"]
-    return Memory(
+    return PersistedFacts(
         attempt=_number(found["attempt"]),
         by_cause={Cause(each): _number(n) for each, n in found["by_cause"].items() if each in tuple(Cause)},
         idle_deaths=_number(found["idle_deaths"]),
         avoid=_names(found["avoid"]),
         cleared=_names(found["cleared"]),
         unfit=tuple((str(name), str(why)) for name, why in found.get("unfit", ())[:MOST_NAMES]),
-        deaths=tuple(_death(*each) for each in found["deaths"][-REMEMBERED:]),
+        deaths=tuple(_death(*each) for each in found["deaths"][-MAX_DEATHS:]),
         hung_step=_maybe(found["hung_step"]),
-        hung_in=None if found.get("hung_in") is None else section_of(str(found["hung_in"])),
+        hung_in=None if found.get("hung_in") is None else parse_section(str(found["hung_in"])),
         hangs=_number(found["hangs"], 64),
         best_step=_maybe(found["best_step"]),
         ever_moved=found["ever_moved"] is True,

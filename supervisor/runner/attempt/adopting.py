@@ -132,7 +132,7 @@ async def reconstruct_end(
             error=failed.error,
             step=failed.step,
             out_of_memory=failed.out_of_memory,
-            go_back=failed.go_back,
+            rolls_back=failed.go_back,
             code=failed.code,
         )
     return lost, words, lived_s_ago

@@ -13,7 +13,7 @@ from supervisor.core.program.facts import (
     OnOom,
     Policy,
 )
-from supervisor.core.program.standby import Kind
+from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthCheck
 from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import cached_credentials
@@ -50,17 +50,17 @@ def policy_of(config: ProgramConfig, notice_grace: float) -> Policy:
     )
 
 
-def standby_kind_of(config: ProgramConfig) -> Kind:
+def standby_kind_of(config: ProgramConfig) -> StandbyKind:
     """The kind of standby that is kept for a program.
 
     A script of one's own has one only if it is asked for: what it does before it waits, nobody here knows.
     """
     job = config.job
     if job is None or job.strategy in ("multiworker", "tpu"):  # those start others, or open a device, as they load
-        return Kind.OFF
+        return StandbyKind.OFF
     if job.standby is None:
-        return Kind.WARM if job.entrypoint is not None else Kind.OFF
-    return Kind(job.standby)
+        return StandbyKind.WARM if job.entrypoint is not None else StandbyKind.OFF
+    return StandbyKind(job.standby)
 
 
 def spawn_request(
@@ -156,7 +156,7 @@ def launch_of(
         control=control,
         between_failures_s=between_failures_s,
         microbatches=microbatches,
-        standby="hot" if standby is Kind.HOT else "warm" if waits_for is not None else None,
+        standby="hot" if standby is StandbyKind.HOT else "warm" if waits_for is not None else None,
         waits_for=waits_for,
     )
 

@@ -1,4 +1,4 @@
-"""The standby of one job: its process and pipes, until it becomes an attempt; `core/program/standby.py` decides."""
+"""The standby of one job: its process and pipes, until it becomes an attempt; `core/standby.py` decides."""
 
 import asyncio
 import contextlib
@@ -14,12 +14,12 @@ import psutil
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
+from supervisor.core import standby as core
 from supervisor.core.failures.restart import describe_exit
-from supervisor.core.program import standby as core
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.core.program.standby import Kind
+from supervisor.core.standby import StandbyKind
 from supervisor.host.pipes.control_pipes import ControlPipes
 from supervisor.host.processes import marks, priority, tree
 from supervisor.host.processes.process import Process
@@ -89,7 +89,7 @@ class StandbyHolder(ProgramObserver):
 
     def status(self) -> dict[str, Any]:
         """What `status` says of it."""
-        now_is, pid = self._machine.now_is, self.pid
+        now_is, pid = self._machine.status, self.pid
         return {
             "wanted": str(self._machine.wanted),
             "stage": str(now_is.stage),
@@ -101,13 +101,13 @@ class StandbyHolder(ProgramObserver):
 
     def on_decision(self, event: Event | str | None, before: State, decided: list[Effect], facts: ProgramFacts) -> None:
         """A standby that the job no longer needs is killed when this returns."""
-        self._handle_event(core.Stood(core.need_of(facts)))
+        self._handle_event(core.JobChanged(core.need_of(facts)))
 
     def promote(self, attempt: int, microbatches: int) -> StandbyProcess | None:
         """The standby as the process of this attempt: promoted, and nobody's here any more. None: there is none."""
         spare = self._process
-        effects = self._decide(core.AttemptBegins(self._why_unusable(), microbatches))
-        if spare is None or not any(isinstance(each, core.Promote) for each in effects):
+        effects = self._decide(core.AttemptStarting(self._why_unusable(), microbatches))
+        if spare is None or not any(isinstance(each, core.PromoteStandby) for each in effects):
             self._execute(effects)
             return None
         self._process = None
@@ -146,10 +146,10 @@ class StandbyHolder(ProgramObserver):
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
-    def _handle_event(self, event: core.Event) -> None:
+    def _handle_event(self, event: core.StandbyEvent) -> None:
         self._execute(self._decide(event))
 
-    def _decide(self, event: core.Event) -> list[core.Effect]:
+    def _decide(self, event: core.StandbyEvent) -> list[core.StandbyEffect]:
         effects = self._machine.handle(event, self._loop.time())
         look_at = self._machine.deadline()
         if look_at != self._measure_at or (look_at is not None and self._timer is None):
@@ -163,36 +163,36 @@ class StandbyHolder(ProgramObserver):
         self._timer = None
         available, total = usage.available_memory()
         turn = self._services.standby_loading.holder in (None, self._config.name)
-        self._handle_event(core.Looked(core.Memory(available, total), self._expected_bytes(), turn))
+        self._handle_event(core.MemoryMeasured(core.MemoryHeadroom(available, total), self._expected_bytes(), turn))
 
     def _expected_bytes(self) -> int:
         live = self._live_pid()
-        if self._machine.wanted is Kind.HOT:
+        if self._machine.wanted is StandbyKind.HOT:
             return max(self._measured_bytes, (live and _resident(live)) or core.HOT_BYTES)
         return self._measured_bytes
 
-    def _execute(self, effects: list[core.Effect]) -> None:
+    def _execute(self, effects: list[core.StandbyEffect]) -> None:
         for effect in effects:
             match effect:
-                case core.Prepare():
+                case core.PrepareStandby():
                     self._prepare(effect)
-                case core.Drop():
+                case core.DropStandby():
                     self._drop(effect)
 
     # --- its process --------------------------------------------------------------------------------------------------
 
-    def _prepare(self, effect: core.Prepare) -> None:
+    def _prepare(self, effect: core.PrepareStandby) -> None:
         self._services.standby_loading.holder = self._config.name
         try:
             self._process = self._start(effect)
         except (SpawnError, OSError) as error:
             self._log.warning("standby.not_spawned", error=str(error))
             self._release_loading_slot()
-            self._handle_event(core.Ended(f"it could not be started: {error}"))
+            self._handle_event(core.StandbyExited(f"it could not be started: {error}"))
             return
         self._log.info("standby.spawned", pid=self._process.process.pid, kind=str(effect.kind))
 
-    def _start(self, effect: core.Prepare) -> StandbyProcess:
+    def _start(self, effect: core.PrepareStandby) -> StandbyProcess:
         config, services, token = self._config, self._services, secrets.token_hex(8)
         folder = layout.standby_folder(services.runtime_dir, config.name, token)
         told = launch_of(
@@ -213,7 +213,7 @@ class StandbyHolder(ProgramObserver):
         priority.lower_priority(process.pid)
         return StandbyProcess(process, channel, mark, place)
 
-    def _drop(self, effect: core.Drop) -> None:
+    def _drop(self, effect: core.DropStandby) -> None:
         self._release_loading_slot()
         if self._process is not None:
             self._log.info("standby.dropped", pid=self._process.process.pid, why=effect.reason)
@@ -242,7 +242,7 @@ class StandbyHolder(ProgramObserver):
 
     def _on_message(self, message: messages.FromWorker) -> None:
         match message:
-            case messages.Ready() if self._process is not None and message.kind in tuple(Kind):
+            case messages.Ready() if self._process is not None and message.kind in tuple(StandbyKind):
                 _restore_priority(self._process.process)  # it waits, and has to be quick when it is needed
                 self._measured_bytes = _resident(self._process.process.pid) or self._measured_bytes
                 self._release_loading_slot()
@@ -253,7 +253,7 @@ class StandbyHolder(ProgramObserver):
                     load_s=round(message.load_s, 3),
                     memory_bytes=self._measured_bytes,
                 )
-                self._handle_event(core.Loaded(Kind(message.kind)))
+                self._handle_event(core.StandbyLoaded(StandbyKind(message.kind)))
             case messages.Failed():
                 if self._process is not None:
                     self._process.error = message.error
@@ -272,7 +272,7 @@ class StandbyHolder(ProgramObserver):
         text = f"{spare.error} ({how})" if spare.error else how
         self._log.info("standby.exited", pid=spare.process.pid, how=how)
         self._kill_leftovers(spare)
-        self._handle_event(core.Ended(text))
+        self._handle_event(core.StandbyExited(text))
         self.on_change()
 
     def _release_loading_slot(self) -> None:

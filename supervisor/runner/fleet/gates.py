@@ -91,13 +91,12 @@ class DependencyGates:
 
     def _group(self, name: str) -> list[Runner]:
         runners = self._runners()
-        return [
-            runners[each] for each in dependencies.meant(name, {key: it.config.group for key, it in runners.items()})
-        ]
+        groups = {key: runner.config.group for key, runner in runners.items()}
+        return [runners[each] for each in dependencies.resolve_name(name, groups)]
 
     def describe_wait(self, runner: Runner) -> str:
         """What it waits for now."""
-        return dependencies.words(self._unready(runner))
+        return dependencies.describe_unready(self._unready(runner))
 
     @staticmethod
     def _is_ready(runner: Runner) -> bool:

@@ -22,7 +22,7 @@ from supervisor.core.notices.active import (
     is_more_severe,
 )
 from supervisor.core.notices.notice import Certainty, ClockReading, Notice, NoticeReport
-from supervisor.core.program import events, outlook
+from supervisor.core.program import events, notice_plan
 from supervisor.host.notices.source import NoticeSource
 from supervisor.host.notices.store import NoticeStore, NoticeStoreError
 from supervisor.runner.program.runner import Runner
@@ -88,9 +88,10 @@ class NoticeDispatcher:
     def flush_times_s(self) -> dict[str, float]:
         """How long each job's flush takes (s) with one step and the margin, all jobs flushing; measured jobs only."""
         runners = self._runners()
-        saves = self._saves.expected_s([name for name, runner in runners.items() if outlook.can_flush(runner.facts)])
+        flushing = [name for name, runner in runners.items() if notice_plan.can_flush(runner.facts)]
+        saves = self._saves.expected_s(flushing)
         return {
-            name: outlook.step_s(runners[name].facts) + save_s + runners[name].facts.policy.notice_margin
+            name: notice_plan.slowest_step_s(runners[name].facts) + save_s + runners[name].facts.policy.notice_margin
             for name, save_s in saves.items()
             if name in runners
         }
@@ -199,7 +200,7 @@ class NoticeDispatcher:
         finishing = [
             name
             for name, runner in runners.items()
-            if self._notices.most_severe(name) is not None and outlook.can_flush(runner.facts)
+            if self._notices.most_severe(name) is not None and notice_plan.can_flush(runner.facts)
         ]
         for name, save_s in self._saves.expected_s(finishing).items():
             runner = runners.get(name)
@@ -299,4 +300,4 @@ def _event_for(before: Notice | None, after: Notice | None) -> events.Event | No
 
 
 def _has_nothing_to_lose(runner: Runner) -> bool | None:
-    return outlook.has_nothing_to_lose(runner.facts) or None
+    return notice_plan.has_nothing_to_lose(runner.facts) or None

@@ -13,8 +13,8 @@ import structlog
 from supervisor.config import Config, ProgramConfig
 from supervisor.core.failures.restart import Cause
 from supervisor.core.fleet import dependencies
-from supervisor.core.fleet.finishing import Ending
-from supervisor.core.listeners import occurrences
+from supervisor.core.fleet.exit_conditions import ProgramOutcome
+from supervisor.core.listeners import event_types
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
@@ -86,10 +86,10 @@ class Programs:
         self.gates.recheck_soon()
         self.on_change()
 
-    def exit_conditions(self) -> list[Ending]:
+    def exit_conditions(self) -> list[ProgramOutcome]:
         """What decides whether the daemon has something left to do."""
         return [
-            Ending(
+            ProgramOutcome(
                 State.STARTING if each.waits_for is not None else each.state,
                 each.executor.started_wall_at is not None,
                 each.was_done,
@@ -120,7 +120,7 @@ class Programs:
         """
         self._begun = True
         groups = dict.fromkeys(each.config.group for each in self.runners.values())  # in the order of their start
-        begun = [*(occurrences.group_added(group) for group in groups), occurrences.daemon_running()]
+        begun = [*(event_types.group_added(group) for group in groups), event_types.daemon_running()]
         self._services.listeners.publish(begun)
         try:
             await self._begin()
@@ -179,7 +179,7 @@ class Programs:
             chosen = sorted(differing if names is None else differing & set(names))
             last = await asyncio.to_thread(self._last_attempts)
             begin = {configured[name].group for name in chosen if name in configured} - before
-            self._services.listeners.publish([occurrences.group_added(group) for group in sorted(begin)])
+            self._services.listeners.publish([event_types.group_added(group) for group in sorted(begin)])
             in_order = sorted(chosen, key=lambda name: start_order(configured.get(name) or self.runners[name].config))
             turns = StartTurns(len(in_order))
             renewals = {
@@ -219,7 +219,7 @@ class Programs:
         """Tells which groups are in use no more."""
         for group in sorted(before - self._groups()):
             self._services.listeners.unsubscribe(group)
-            self._services.listeners.publish([occurrences.group_removed(group)])
+            self._services.listeners.publish([event_types.group_removed(group)])
 
     async def stop_all(self) -> None:
         """Flushes and stops all programs side by side, but those that others depend on after these.
@@ -251,7 +251,7 @@ class Programs:
 
     def _close(self) -> None:
         self.closing = True
-        self._services.listeners.publish([occurrences.daemon_stopping()])
+        self._services.listeners.publish([event_types.daemon_stopping()])
 
     async def _retire(self, runner: Runner, before: list[asyncio.Event], gone: asyncio.Event) -> None:
         """Retires a program after those that depend on it, or with them once somebody is in a hurry."""
@@ -270,7 +270,7 @@ class Programs:
         self._host_leaves = True
         for runner in self.runners.values():
             if self.closing and runner.facts.closing:
-                runner.post(fact.Closed(*self._stop_reason()))
+                runner.post(fact.ProgramClosed(*self._stop_reason()))
 
     def _stop_reason(self) -> tuple[str, bool]:
         return ("host shutdown" if self._host_leaves else "shutdown"), self._host_leaves
@@ -294,7 +294,7 @@ class Programs:
         """Somebody asked a second time: every program takes the next harder way to stop, and waits for no other."""
         self._hurried.set()
         for runner in self.runners.values():
-            runner.post(fact.Hurried())
+            runner.post(fact.ShutdownHurried())
 
     def changes(self) -> Changes:
         """What the configuration last read would change."""

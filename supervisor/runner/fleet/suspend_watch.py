@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
+from supervisor.core.actions.suspend import CHECK_INTERVAL_S, suspended_for_s
 from supervisor.core.program import events as fact
 from supervisor.core.program.facts import ALIVE
-from supervisor.core.program.stillness import EVERY_S, stood_s
 from supervisor.runner.program.runner import Runner
 
 BEGINS_WITHIN_S = 0.1  # of a thousand programs that start, each with a turn of its own, the rest is not looked at again
@@ -38,17 +38,17 @@ class SuspendWatch:
     def _begin(self) -> None:
         self._soon = None
         if any(_is_watched(each) for each in self._runners().values()):
-            self._timer = self._loop.call_later(EVERY_S, self._check_clock)
+            self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check_clock)
 
     def _check_clock(self) -> None:
         timer, self._timer = self._timer, None
-        still_s = None if timer is None else stood_s(timer.when(), self._loop.time())
+        still_s = None if timer is None else suspended_for_s(timer.when(), self._loop.time())
         self.on_change()
         if still_s is None:
             return
         log.warning("host.stood_still", still_s=round(still_s, 1), effect="what is waited for has its whole time again")
         for runner in list(self._runners().values()):
-            runner.post(fact.HostStood(still_s))
+            runner.post(fact.HostSuspended(still_s))
 
 
 def _is_watched(runner: Runner) -> bool:

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from supervisor.core.listeners.occurrences import Fact, Occurrence
+from supervisor.core.listeners.event_types import EventValue, PublishedEvent
 
 KEPT = 10_000  # some 5 MB; a watcher that is away for longer is told how many it missed
 MAX_BYTES = 16 << 20  # of what clients sent (REMOTE_COMMUNICATION), which may be a megabyte each
@@ -20,12 +20,12 @@ class LoggedEvent:
 
     serial: int
     wall_at: float
-    occurrence: Occurrence
+    occurrence: PublishedEvent
 
-    def fields(self) -> Mapping[str, Fact]:
+    def fields(self) -> Mapping[str, EventValue]:
         """Everything about it, flat."""
         told = self.occurrence
-        return {"program": told.program, "group": told.group, **told.facts}
+        return {"program": told.program, "group": told.group, **told.fields}
 
 
 class EventLog:
@@ -50,7 +50,7 @@ class EventLog:
         """The number of the oldest one that is kept."""
         return self._entries[0].serial if self._entries else self._serial
 
-    def append(self, occurrence: Occurrence) -> LoggedEvent:
+    def append(self, occurrence: PublishedEvent) -> LoggedEvent:
         """Takes one in; watchers wake up."""
         entry = LoggedEvent(self._serial, time.time(), replace(occurrence, payload=None))  # which is for listeners only
         self._serial += 1
@@ -81,4 +81,4 @@ class EventLog:
 
 
 def _size(entry: LoggedEvent) -> int:
-    return sum(len(each) for each in entry.occurrence.facts.values() if isinstance(each, str))
+    return sum(len(each) for each in entry.occurrence.fields.values() if isinstance(each, str))

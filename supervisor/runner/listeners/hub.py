@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from supervisor.config.keys.program import ListenerConfig
-from supervisor.core.listeners import occurrences
+from supervisor.core.listeners import event_types
 from supervisor.core.listeners import pool as listeners
-from supervisor.core.listeners.occurrences import Occurrence
-from supervisor.core.listeners.pool import Listener, Pool, Standing
+from supervisor.core.listeners.event_types import PublishedEvent
+from supervisor.core.listeners.pool import Listener, ListenerPool, ListenerState
 from supervisor.protocol.plurals import counted
 from supervisor.runner.listeners.event_log import EventLog
 
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 class ListenerStatus:
     """What `status` says of a listener. The counts are the pool's, since the daemon's start."""
 
-    standing: Standing | None
+    standing: ListenerState | None
     why: str | None
     waiting: int
     dropped: int
@@ -57,7 +57,7 @@ class PoolCounts:
 class _PoolEntry:
     """A pool, what it subscribes to, and how its listeners are written to."""
 
-    pool: Pool
+    pool: ListenerPool
     events: frozenset[str]
     writers: dict[str, Callable[[bytes], None]] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
@@ -77,14 +77,14 @@ class ListenerHub:
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def publish(self, told: Iterable[Occurrence]) -> None:
+    def publish(self, told: Iterable[PublishedEvent]) -> None:
         """Something happened."""
         for occurrence in told:
             if occurrence.is_for_all:
                 self.log.append(occurrence)
             self._offer(occurrence)
 
-    def _offer(self, occurrence: Occurrence) -> None:
+    def _offer(self, occurrence: PublishedEvent) -> None:
         if occurrence.payload is None:
             return
         serial, self._serials = self._serials, self._serials + 1
@@ -92,15 +92,15 @@ class ListenerHub:
         if isinstance(payload, str):
             payload = payload.encode(errors="replace")
         for desk in self._pools.values():
-            if occurrences.is_one_of(occurrence.name, desk.events):
-                self._execute(desk, desk.pool.offer(serial, occurrence.name, payload, _now()))
+            if event_types.is_kind_of(occurrence.name, desk.events):
+                self._execute(desk, desk.pool.add_event(serial, occurrence.name, payload, _now()))
 
     def subscribe(self, pool: str, config: ListenerConfig) -> None:
         """There is such a pool from now on, or it asks for something else now."""
         events = frozenset(config.events)
         desk = self._pools.get(pool)
         if desk is None:
-            self._pools[pool] = _PoolEntry(Pool(pool, self._server, config.buffer_size), events)
+            self._pools[pool] = _PoolEntry(ListenerPool(pool, self._server, config.buffer_size), events)
         else:
             desk.events, desk.pool.capacity = events, config.buffer_size
         self._start_or_stop_ticks()
@@ -122,28 +122,28 @@ class ListenerHub:
         """A listener's process was started; `write` reaches its standard input."""
         if (desk := self._pools.get(pool)) is not None:
             desk.writers[name] = write
-            desk.pool.opened(name)
+            desk.pool.listener_started(name)
 
     def set_running(self, pool: str, name: str, is_up: bool) -> None:
         """A listener runs, or does not."""
         if (desk := self._pools.get(pool)) is not None:
-            self._execute(desk, desk.pool.stood(name, is_up, _now()))
+            self._execute(desk, desk.pool.set_listener_up(name, is_up, _now()))
 
     def on_output(self, pool: str, name: str, data: bytes) -> None:
         """A listener wrote something."""
         if (desk := self._pools.get(pool)) is not None:
-            self._execute(desk, desk.pool.heard(name, data, _now()))
+            self._execute(desk, desk.pool.listener_wrote(name, data, _now()))
 
     def on_stdin_closed(self, pool: str, name: str) -> None:
         """A listener reads no more."""
         if (desk := self._pools.get(pool)) is not None:
-            self._execute(desk, desk.pool.deaf(name, _now()))
+            self._execute(desk, desk.pool.listener_stdin_closed(name, _now()))
 
     def remove_listener(self, pool: str, name: str) -> None:
         """A listener's process is gone."""
         if (desk := self._pools.get(pool)) is not None:
             desk.writers.pop(name, None)
-            self._execute(desk, desk.pool.closed(name, _now()))
+            self._execute(desk, desk.pool.listener_exited(name, _now()))
 
     def status_of(self, pool: str, name: str) -> ListenerStatus | None:
         """Where a listener stands; None if there is no such pool."""
@@ -152,7 +152,7 @@ class ListenerHub:
             return None
         listener: Listener | None = desk.pool.listener(name)
         return ListenerStatus(
-            listener.standing if listener else None,
+            listener.state if listener else None,
             listener.why if listener else None,
             desk.pool.waiting,
             desk.pool.dropped,
@@ -185,22 +185,22 @@ class ListenerHub:
 
     # --- underneath ---------------------------------------------------------------------------------------------------
 
-    def _execute(self, desk: _PoolEntry, effects: Iterable[listeners.Effect]) -> None:
+    def _execute(self, desk: _PoolEntry, effects: Iterable[listeners.PoolEffect]) -> None:
         for effect in effects:
             match effect:
-                case listeners.Send():
+                case listeners.SendEvent():
                     desk.writers[effect.listener](effect.data)
-                case listeners.Distrusted():
+                case listeners.ListenerDistrusted():
                     log.error("listener.distrusted", program=effect.listener, why=effect.why, remedy="restart it")
-                case listeners.Refused():
+                case listeners.EventRejected():
                     answer = effect.answer[:80].decode(errors="replace")
                     log.warning("listener.refused", program=effect.listener, event_name=effect.event, answer=answer)
-                case listeners.Dropped():
+                case listeners.EventDropped():
                     self._log_dropped(desk, effect)
         self._arm_timer(desk)
         self._changed.set()
 
-    def _log_dropped(self, desk: _PoolEntry, dropped: listeners.Dropped) -> None:
+    def _log_dropped(self, desk: _PoolEntry, dropped: listeners.EventDropped) -> None:
         """At once, then every few seconds while it goes on: a flood of events must not become one of the log."""
         if _now() - desk.logged_at < LOG_EVERY_S:
             return
@@ -227,7 +227,7 @@ class ListenerHub:
 
     def _start_or_stop_ticks(self) -> None:
         """Ticks are made only while a listener wants them."""
-        is_wanted = any(occurrences.wants_ticks(desk.events) for desk in self._pools.values())
+        is_wanted = any(event_types.wants_ticks(desk.events) for desk in self._pools.values())
         if is_wanted and self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
         elif not is_wanted:
@@ -235,14 +235,15 @@ class ListenerHub:
 
     async def _tick(self) -> None:
         while True:
-            due_wall_s = occurrences.next_tick(time.time())
+            due_wall_s = event_types.next_tick(time.time())
             await asyncio.sleep(max(0.0, due_wall_s - time.time()))
-            self.publish(occurrences.ticks(due_wall_s))
+            self.publish(event_types.tick_events(due_wall_s))
 
 
-def _has_unanswered(pool: Pool) -> bool:
+def _has_unanswered(pool: ListenerPool) -> bool:
     """Whether somebody is there to answer what it has not."""
-    return pool.unanswered > 0 and any(each.is_up and each.standing is not Standing.UNKNOWN for each in pool.listeners)
+    may_answer = (each.is_up and each.state is not ListenerState.UNKNOWN for each in pool.listeners)
+    return pool.unanswered > 0 and any(may_answer)
 
 
 def _now() -> float:

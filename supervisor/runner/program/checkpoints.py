@@ -57,8 +57,8 @@ class CheckpointSelector:
         directory, attempt, unfit = self._job.checkpoint_dir, effect.attempt, dict(effect.unfit)
         store = self._services.checkpoints
         try:
-            if effect.before is not None:
-                self._record_refused(attempt, await store.roll_back(directory, effect.before))
+            if effect.below_step is not None:
+                self._record_refused(attempt, await store.roll_back(directory, effect.below_step))
             selection = await store.select(directory, self._job.initial_checkpoint, effect.avoid | unfit.keys())
         except NoValidCheckpoint as error:
             self._record_refused(attempt, error.refused)
@@ -81,7 +81,7 @@ class CheckpointSelector:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
         return events.CheckpointSelected(attempt, path, selection.step, selection.place)
 
-    async def quarantine(self, effect: effects.SetAside) -> None:
+    async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""
         try:
             refused = await self._services.checkpoints.quarantine(self._job.checkpoint_dir, effect.unfit)

@@ -9,11 +9,11 @@ from typing import Any, assert_never
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.core.failures.cadence import Reliability
+from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import describe_exit
-from supervisor.core.fleet.gpus import SICK_WAIT_S
+from supervisor.core.fleet.gpus import RECHECK_S
 from supervisor.core.program import effects, events
-from supervisor.core.program.standby import Kind
+from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.pipes.notify import NotifyMessage
 from supervisor.host.pipes.stdin import Stdin
@@ -73,7 +73,7 @@ class EffectExecutor:
         """Counts of kills for lack of memory, as of when the worker was last seen to move to another cgroup."""
         self.standby: StandbyHolder | None = None
         """Keeps the process that waits to become the next attempt; None for a program that never has one."""
-        if standby_kind_of(config) is not Kind.OFF:
+        if standby_kind_of(config) is not StandbyKind.OFF:
             self.standby = StandbyHolder(config, services, lambda: self.pid, self._between_failures_s, log)
         self._config = config
         self._services = services
@@ -181,12 +181,12 @@ class EffectExecutor:
             case effects.SelectCheckpoint():
                 if self._selector is not None:
                     self._background(self._selector.select(effect))
-            case effects.SetAside():
+            case effects.QuarantineCheckpoints():
                 if self._selector is not None:
                     self._background(self._selector.quarantine(effect))
             case effects.SendGo():
                 self._send(messages.Go(effect.attempt, effect.restore))
-            case effects.Identify():
+            case effects.RequestIdentity():
                 self._send(messages.Identify(effect.attempt))
             case effects.RequestFlush():
                 self._log.info("flush.asked", attempt=effect.attempt, reason=effect.reason, then=str(effect.then))
@@ -197,9 +197,9 @@ class EffectExecutor:
                 self._abort(effect)
             case effects.Kill():
                 self._kill(effect.attempt)
-            case effects.RememberWanted():
+            case effects.RecordWanted():
                 self._services.ledger.record_wanted(self._config.name, effect.wanted)
-            case effects.RememberSilences():
+            case effects.PersistHangHistory():
                 self._services.ledger.record_hang_history(self._config.name, dict(effect.longest))
             case effects.RecordEnd():
                 self._record_end(effect)
@@ -215,12 +215,14 @@ class EffectExecutor:
             verdict, unsent = await self._gpus.wait_until_fit(effect.attempt, self._last_pid)
             if verdict is None:
                 return  # the attempt was ended meanwhile
-            if verdict.sick is not None:
-                self._log.error("gpu.unfit", attempt=effect.attempt, why=verdict.sick)
-                self._post(events.SpawnFailed(effect.attempt, verdict.sick, permanent=False, waits_s=SICK_WAIT_S))
+            if verdict.unusable_because is not None:
+                self._log.error("gpu.unfit", attempt=effect.attempt, why=verdict.unusable_because)
+                self._post(
+                    events.SpawnFailed(effect.attempt, verdict.unusable_because, permanent=False, retry_in_s=RECHECK_S)
+                )
                 return
-            if verdict.waits is not None:
-                self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits)
+            if verdict.waits_because is not None:
+                self._log.warning("gpu.not_free", attempt=effect.attempt, why=verdict.waits_because)
             self._spawn(effect)
             for message in unsent:
                 self._send(message)
@@ -303,7 +305,7 @@ class EffectExecutor:
         self._cancel_waiting_spawn(effect.attempt)
         self._log.error("worker.aborted", attempt=effect.attempt, last_step=self.training.step)
         if self._attempt is not None:
-            self._background(self._save_stacks_then_abort(self._attempt, effect.patience_s))
+            self._background(self._save_stacks_then_abort(self._attempt, effect.timeout_s))
 
     async def _save_stacks_then_abort(self, attempt: LiveAttempt, limit_s: float) -> None:
         services, name, number = self._services, self._config.name, attempt.number
@@ -312,7 +314,7 @@ class EffectExecutor:
         try:
             path = await attempt.save_stacks(pipes, dumps, limit_s, why)
             self._log.info("stacks.kept", attempt=number, path=str(path))
-            self._post(events.StacksKept(number, str(path)))  # before the signal, or not at all
+            self._post(events.StacksCollected(number, str(path)))  # before the signal, or not at all
         except (OSError, TimeoutError) as error:
             self._log.warning("stacks.not_kept", attempt=number, error=str(error) or "it took too long")
         attempt.process.send_signal(signal.SIGABRT, group=False)
@@ -328,7 +330,7 @@ class EffectExecutor:
         exit_ = self.last_exit or Exit(None, None)
         ran_s = self.run_time_s
         if self.training.step is not None and ran_s is not None:
-            self.reliability = self.reliability.after(ran_s, effect.cause)
+            self.reliability = self.reliability.with_attempt(ran_s, effect.cause)
         self._services.ledger.attempt_ended(
             self._config.name,
             effect.attempt,
@@ -401,7 +403,7 @@ class EffectExecutor:
             self.status_text = notification.status or None
         if notification.ready:
             self._log.info("worker.ready", attempt=number)
-            self._post(events.ReadySaid(number))
+            self._post(events.ReadyReported(number))
 
     def _background(self, work: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 
 from supervisor.config import ProgramConfig
-from supervisor.core.fleet.gpus import Verdict, judge
+from supervisor.core.fleet.gpus import GpuVerdict, judge_gpus
 from supervisor.host.processes import marks
 from supervisor.host.resources.gpus import ANSWERS_WITHIN_S, Gpus
 from supervisor.protocol import messages
@@ -58,7 +58,7 @@ class GpuGate:
 
     async def wait_until_fit(
         self, attempt: int, last_pid: int | None
-    ) -> tuple[Verdict | None, list[messages.ToWorker]]:
+    ) -> tuple[GpuVerdict | None, list[messages.ToWorker]]:
         """Waits, at most `gpu_wait`, for the memory of the last attempt's process. The last verdict, None if the
         attempt was ended meanwhile; and what was said to it.
         """
@@ -71,25 +71,26 @@ class GpuGate:
         unsaid, self._unsent = self._unsent, []
         return verdict, unsaid
 
-    async def _judge_until(self, gpus: Gpus, attempt: int, last_pid: int | None, limit_s: float) -> Verdict:
+    async def _judge_until(self, gpus: Gpus, attempt: int, last_pid: int | None, limit_s: float) -> GpuVerdict:
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
         while True:
             verdict = await self._judge(gpus, attempt, last_pid)
-            if verdict.waits is None or loop.time() >= until:
+            if verdict.waits_because is None or loop.time() >= until:
                 return verdict
             await asyncio.sleep(AGAIN_S)
 
-    async def _judge(self, gpus: Gpus, attempt: int, last_pid: int | None) -> Verdict:
+    async def _judge(self, gpus: Gpus, attempt: int, last_pid: int | None) -> GpuVerdict:
         try:
             found = await gpus.call_driver(gpus.list_gpus)
         except TimeoutError:
-            return Verdict(sick=f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host")
+            why = f"NVIDIA's driver has not answered for {ANSWERS_WITHIN_S:g} s; restart the host"
+            return GpuVerdict(unusable_because=why)
         marked = marks.mark_of_attempt(self._services.state_dir, self._config.name, attempt).rpartition(":")[0] + ":"
         standby = self._standby.pid if self._standby is not None else None
         holders = {pid for each in found for pid in each.pids} - {standby}
         mine = {pid for pid in holders if pid == last_pid or (marks.read_mark(pid) or "").startswith(marked)}
-        return judge(found, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine)
+        return judge_gpus(found, gpus.seen_uuids, visible_to(self._config.environment, os.environ), mine)
 
 
 def visible_to(own: Mapping[str, str], inherited: Mapping[str, str]) -> str | None:

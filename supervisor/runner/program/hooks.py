@@ -30,7 +30,7 @@ class HookNotifier(ProgramObserver):
     def on_decision(
         self, event: events.Event | str | None, before: State, decided: list[effects.Effect], facts: ProgramFacts
     ) -> None:
-        if isinstance(event, events.NoticeReceived) and not event.again:
+        if isinstance(event, events.NoticeReceived) and not event.recalled:
             notice = event.notice
             deadline_s = None if notice.deadline_at is None else round(notice.deadline_at - time.monotonic(), 3)
             told: dict[str, HookFact] = {"source": notice.source, "kind": str(notice.kind), "text": notice.text}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from structlog.typing import FilteringBoundLogger
 
 from supervisor.config import ProgramConfig
-from supervisor.core.failures.silences import section_of
+from supervisor.core.failures.hang_detection import parse_section
 from supervisor.core.program import events
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.protocol import messages
@@ -23,15 +23,15 @@ def event_of(message: messages.FromWorker, answered: Iterable[int] = ()) -> even
         case messages.Restored(attempt, step):
             return events.TrainingRestored(attempt, step)
         case messages.Progress(attempt, step):
-            return events.StepsDone(attempt, step, message.step_s, section_of(message.section), message.saving_s)
+            return events.StepsDone(attempt, step, message.step_s, parse_section(message.section), message.saving_s)
         case messages.Committed():
             return events.CheckpointCommitted(message.attempt, message.step, message.flushes)
         case messages.SaveFailed():
-            return events.SaveFailed(message.attempt, message.error, message.flushes)
+            return events.CheckpointSaveFailed(message.attempt, message.error, message.flushes)
         case messages.Done(attempt):
-            return events.DoneSaid(attempt)
+            return events.DoneReported(attempt)
         case messages.Failed():
-            return events.FailureSaid(
+            return events.FailureReported(
                 message.attempt, message.error, message.step, message.out_of_memory, message.go_back
             )
         case messages.WorkerStatus():

@@ -5,14 +5,14 @@ import contextlib
 from collections.abc import Callable
 
 from supervisor.config import ProgramConfig
-from supervisor.core.failures.cadence import Reliability
+from supervisor.core.failures.hang_detection import LoopSection
+from supervisor.core.failures.reliability import Reliability
 from supervisor.core.failures.restart import MAX_MICROBATCHES
-from supervisor.core.failures.silences import Section
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Effect
 from supervisor.core.program.events import Event, StepsDone
 from supervisor.core.program.facts import ProgramFacts, State
-from supervisor.core.program.memory import Memory, memory_of
+from supervisor.core.program.persisted_facts import PersistedFacts, facts_to_persist
 from supervisor.host.ledger.ledger import LedgerError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.runner.attempt.launching import config_digest
@@ -55,7 +55,7 @@ class PersistedStateStore(ProgramObserver):
         self._is_adopted = is_adopted
         self._has_restored = False
         self._has_news = False  # something happened besides steps, which change nothing that could not wait
-        self._last_saved: tuple[Memory, tuple[OomKillCounter, ...]] | None = None
+        self._last_saved: tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None = None
 
     async def restore(self, last_attempt: int) -> bool:
         """Before a start: restores the facts, and skips the attempt numbers that the ledger or the disk has.
@@ -89,7 +89,7 @@ class PersistedStateStore(ProgramObserver):
     def _save_if_changed(self, now: float) -> None:
         if self._config.job is None:
             return
-        memory, counters = memory_of(self._job.facts, now), self._executor.oom_counters
+        memory, counters = facts_to_persist(self._job.facts, now), self._executor.oom_counters
         if (memory, counters) != self._last_saved:
             self._last_saved = memory, counters
             self._services.ledger.job_states.store(self._config.name, memory, config_digest(self._config), counters)
@@ -100,11 +100,11 @@ class PersistedStateStore(ProgramObserver):
         with contextlib.suppress(LedgerError):
             reliability = Reliability()
             for ran_s, cause in await asyncio.to_thread(ledger.ended_attempts, name):
-                reliability = reliability.after(ran_s, cause)
+                reliability = reliability.with_attempt(ran_s, cause)
             self._executor.reliability = reliability
             silences = await asyncio.to_thread(ledger.hang_history, name)
-            known = {Section(each): s for each, s in silences.items() if each in tuple(Section)}
-            self._job.facts.hang_detector.recall(known)
+            known = {LoopSection(each): s for each, s in silences.items() if each in tuple(LoopSection)}
+            self._job.facts.hang_detector.recall_longest(known)
 
     async def _restore_facts(self) -> bool:
         """What an earlier daemon learned from failures; returns whether the configuration is still the same."""
@@ -114,7 +114,7 @@ class PersistedStateStore(ProgramObserver):
         with contextlib.suppress(LedgerError):
             recalled = await asyncio.to_thread(self._services.ledger.job_states.load, self._config.name)
             if recalled is not None:
-                self._job.recall(recalled.memory, asyncio.get_running_loop().time(), recalled.ago_s)
+                self._job.recall_persisted(recalled.memory, asyncio.get_running_loop().time(), recalled.ago_s)
                 is_last = recalled.memory.attempt == self._job.facts.attempt
                 self._executor.oom_counters = recalled.counters if is_last else ()
                 return recalled.digest == config_digest(self._config)

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from supervisor.config import ProgramConfig
-from supervisor.core.listeners import occurrences
-from supervisor.core.listeners.lifelines import Lifeline
-from supervisor.core.listeners.occurrences import Fact, Occurrence, of_program
+from supervisor.core.listeners import event_types
+from supervisor.core.listeners.event_types import EventValue, PublishedEvent, program_event
+from supervisor.core.listeners.state_trail import SupervisorStateTrail
 from supervisor.core.listeners.wire_states import WireState
 from supervisor.core.program import effects, events
 from supervisor.core.program.facts import ProgramFacts, State
@@ -33,7 +33,7 @@ class EventPublisher(ProgramObserver):
         self._listeners = listeners
         self._wire_state = wire_state
         self._pid = pid
-        self._lifeline = Lifeline(config.name, config.process, config.group)
+        self._lifeline = SupervisorStateTrail(config.name, config.process, config.group)
         self._pids: dict[int, int] = {}  # by attempt, of the last two, which may still print
         if config.listener is not None:
             listeners.subscribe(config.group, config.listener)
@@ -53,7 +53,7 @@ class EventPublisher(ProgramObserver):
             self._pids = {**dict(list(self._pids.items())[-1:]), facts.attempt: pid}
         ended_well = isinstance(event, events.WorkerExited) and self._is_expected_exit(event.code)
         wire_before = self._lifeline.state
-        told = self._lifeline.moved(
+        told = self._lifeline.state_changed(
             self._wire_state(),
             facts.attempt,
             pid,
@@ -77,11 +77,11 @@ class EventPublisher(ProgramObserver):
     def on_output(self, output: ProgramOutput) -> None:
         """Publishes what the program printed."""
         config, pid = self._config, self._pids.get(output.attempt, self._lifeline.pid)
-        told = occurrences.printed(output.event, config.process, config.name, config.group, pid, output.data)
+        told = event_types.output_event(output.event, config.process, config.name, config.group, pid, output.data)
         self._listeners.publish([told])
 
     def _is_expected_exit(self, code: int | None) -> bool:
         return self._config.job is None and code in tuple(self._config.exitcodes)
 
-    def _occurrence(self, name: str, facts: ProgramFacts, **more: Fact) -> Occurrence:
-        return of_program(name, self._config.name, self._config.group, attempt=facts.attempt, **more)
+    def _occurrence(self, name: str, facts: ProgramFacts, **more: EventValue) -> PublishedEvent:
+        return program_event(name, self._config.name, self._config.group, attempt=facts.attempt, **more)

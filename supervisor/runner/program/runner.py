@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 
 from supervisor.config import ProgramConfig
-from supervisor.core.failures.restart import Cause, retries
+from supervisor.core.failures.restart import Cause, allowed_retries
 from supervisor.core.job import Job
 from supervisor.core.listeners.wire_states import WireState, wire_state
 from supervisor.core.program import effects, events
@@ -154,7 +154,7 @@ class Runner:
     def restarts_left(self, cause: Cause) -> int:
         """How many more failures of this cause, without progress between them, are followed by another attempt."""
         facts = self._job.facts
-        return max(0, retries(cause, facts.policy.startretries) - facts.failures.by_cause.get(cause, 0))
+        return max(0, allowed_retries(cause, facts.policy.startretries) - facts.failures.by_cause.get(cause, 0))
 
     def flush_answer(self, flush_id: int) -> messages.Committed | messages.SaveFailed | None:
         """What became of a flush: a commit or a failure, or None while it is still waited for."""
@@ -237,7 +237,7 @@ class Runner:
     async def retire(self, reason: str, host_leaves: bool = False) -> None:
         """Flushes and stops it for good; what is wanted stays wanted. Returns when no process is left."""
         await self.startable.wait()
-        self.post(events.Closed(reason, host_leaves))
+        self.post(events.ProgramClosed(reason, host_leaves))
         await self.wait_until(lambda: True if self._is_gone() else None)
 
     def _is_gone(self) -> bool:
@@ -247,7 +247,7 @@ class Runner:
         """Something happened. Events are handled in the order they came in, each to its end."""
         if self._handed_over:
             return
-        if isinstance(event, events.StartRequested | events.StopRequested | events.Closed):
+        if isinstance(event, events.StartRequested | events.StopRequested | events.ProgramClosed):
             self.waits_for = None
             self._job.hold_back(False)
         if isinstance(event, events.StartRequested):

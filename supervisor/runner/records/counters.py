@@ -56,7 +56,7 @@ class ProgramCounters(ProgramObserver):
                 self.attempts += 1
                 self._step, self._is_repeating = None, False
                 self._flush_asked_at.clear()
-            case order.Identify():
+            case order.RequestIdentity():
                 self._is_repeating = True
             case order.RequestFlush():
                 self._flush_asked_at[effect.id] = now

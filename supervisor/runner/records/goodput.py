@@ -3,13 +3,13 @@
 import time
 from collections.abc import Mapping
 
-from supervisor.core.program import effects
-from supervisor.core.program.accounting import (
+from supervisor.core.goodput import (
     STEPPING,
-    Account,
-    Spent,
-    Standing,
+    AccountStatus,
+    GoodputAccount,
+    TimeSpent,
 )
+from supervisor.core.program import effects
 from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.host.ledger.accounts import StoredAccount
 from supervisor.host.ledger.ledger import Ledger
@@ -33,7 +33,7 @@ _METRIC_STATES = {
 class GoodputRecorder(ProgramObserver):
     """What the time of one program went into. Times are monotonic seconds.
 
-    Every program has `state_s`. A job has an account besides (`core/program/accounting.py`), opened once the ledger was
+    Every program has `state_s`. A job has an account besides (`core/goodput.py`), opened once the ledger was
     read; it is saved there when the category changes, and at least every SAVE_EVERY_S.
     """
 
@@ -55,9 +55,9 @@ class GoodputRecorder(ProgramObserver):
         self._state_since = now
         self._program = program
         self._ledger = ledger
-        self._account: Account | None = None
+        self._account: GoodputAccount | None = None
         self._saved_at = 0.0
-        self._saved_as: tuple[int, Spent] | None = None
+        self._saved_as: tuple[int, TimeSpent] | None = None
         self._is_adopting = False
         self._is_silent = False  # adopted and not heard from yet: it may be a zombie
 
@@ -66,7 +66,7 @@ class GoodputRecorder(ProgramObserver):
         if self._account is None:
             now = time.monotonic()
             since = now if kept is None else now - kept.ago_s
-            self._account = Account(since, Standing(last_attempt) if kept is None else kept.standing)
+            self._account = GoodputAccount(since, AccountStatus(last_attempt) if kept is None else kept.standing)
 
     def on_adopted(self, attempt: int, age_s: float) -> None:
         """The worker of an earlier daemon is alive; its messages will tell what it did meanwhile."""
@@ -74,12 +74,12 @@ class GoodputRecorder(ProgramObserver):
         if account is not None:
             self._is_adopting = self._is_silent = True
             if account.attempt != attempt:
-                account.begun(attempt, time.monotonic() - age_s)
+                account.begin_attempt(attempt, time.monotonic() - age_s)
 
     def on_worker_lost(self, wanted: bool, step: int | None, alive_ago_s: float | None) -> None:
         """No worker was found. By its checkpoints it reached `step` and was alive `alive_ago_s` seconds ago."""
         if self._account is not None:
-            self._account.found_dead(wanted, step, None if alive_ago_s is None else time.monotonic() - alive_ago_s)
+            self._account.found_no_worker(wanted, step, None if alive_ago_s is None else time.monotonic() - alive_ago_s)
 
     def on_effect(self, effect: effects.Effect, now: float) -> None:
 
@@ -89,11 +89,11 @@ class GoodputRecorder(ProgramObserver):
         match effect:
             case effects.RecordEnd() if self._is_silent:
                 self._is_silent = False
-                account.found_dead(True, None, None)
+                account.found_no_worker(True, None, None)
             case effects.Spawn():
-                account.ended(now)
+                account.close_attempt(now)
                 self._save(now)
-                account.begun(effect.attempt, now)
+                account.begin_attempt(effect.attempt, now)
                 self._save(now)
 
     def on_message(self, message: messages.FromWorker, now: float) -> None:
@@ -103,11 +103,11 @@ class GoodputRecorder(ProgramObserver):
         self._is_silent = self._is_silent and isinstance(message, messages.Done | messages.Failed)
         match message:
             case messages.Restored():
-                account.restored(message.step, message.restore_s, now, self._is_adopting)
+                account.state_restored(message.step, message.restore_s, now, self._is_adopting)
             case messages.Progress():
-                account.progressed(message.step, now, message.step_s, message.data_s)
+                account.steps_done(message.step, now, message.step_s, message.data_s)
             case messages.Committed() if message.ago_s is None:
-                account.committed(message.stall_s)
+                account.checkpoint_committed(message.stall_s)
 
     def on_settled(self, before: State, facts: ProgramFacts, now: float) -> None:
         if facts.state is not before:
@@ -116,8 +116,8 @@ class GoodputRecorder(ProgramObserver):
         if account is None:
             return
         self._is_adopting = facts.state is State.ADOPTING
-        account.stood(facts, now)
-        category = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as
+        account.state_changed(facts, now)
+        category = account.attempt, TimeSpent.TRAINING if account.open_as in STEPPING else account.open_as
         if category != self._saved_as or now - self._saved_at >= SAVE_EVERY_S:
             self._save(now)
 
@@ -127,26 +127,26 @@ class GoodputRecorder(ProgramObserver):
         self.state_s[name] = self.state_s.get(name, 0.0) + now - self._state_since
         self._state_since = now
 
-    def total_s(self) -> Mapping[Spent, float]:
+    def total_s(self) -> Mapping[TimeSpent, float]:
         """Seconds by category since the daemon took the job over; each only grows. Empty if there is no account."""
         if self._account is None:
             return {}
-        self._account.passed(time.monotonic())
+        self._account.settle_known_time(time.monotonic())
         return self._account.total_s
 
-    def save(self) -> tuple[Spent, float] | None:
+    def save(self) -> tuple[TimeSpent, float] | None:
         """Saves the account; returns the present category and its seconds that are not booked yet. None: no account."""
         if self._account is None:
             return None
         now = time.monotonic()
-        self._account.passed(now)
+        self._account.settle_known_time(now)
         self._save(now)
         return self._account.open_as, max(0.0, now - self._account.since)
 
     def _save(self, now: float) -> None:
         account = self._account
         if account is not None:
-            standing = account.standing
+            standing = account.status
             self._ledger.accounts.store(self._program, standing, max(0.0, now - account.since))
             self._saved_at = now
-            self._saved_as = account.attempt, Spent.TRAINING if account.open_as in STEPPING else account.open_as
+            self._saved_as = account.attempt, TimeSpent.TRAINING if account.open_as in STEPPING else account.open_as

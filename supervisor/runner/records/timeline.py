@@ -77,15 +77,15 @@ def describe_effect(effect: effects.Effect) -> str | None:
             parts = f" (each batch in {effect.microbatches} parts)" if effect.microbatches > 1 else ""
             return f"start the process{parts}"
         case effects.SelectCheckpoint():
-            limits = [f"before step {effect.before}"] if effect.before is not None else []
+            limits = [f"before step {effect.below_step}"] if effect.below_step is not None else []
             avoided = sorted(effect.avoid | dict(effect.unfit).keys())
             limits += [f"avoiding {' '.join(avoided)}"[:MAX_DETAIL]] if avoided else []
             return "select a checkpoint" + (f" ({', '.join(limits)})" if limits else "")
-        case effects.SetAside():
+        case effects.QuarantineCheckpoints():
             return f"quarantine {' '.join(name for name, _ in effect.unfit)}"[:MAX_DETAIL]
         case effects.SendGo():
             return f"train from {effect.restore}" if effect.restore is not None else "train from the beginning"
-        case effects.Identify():
+        case effects.RequestIdentity():
             return "ask the worker for its status"
         case effects.RequestFlush():
             return f"request a flush ({effect.reason}{', then stop' if effect.then is Then.STOP else ''})"
@@ -95,11 +95,11 @@ def describe_effect(effect: effects.Effect) -> str | None:
             return "save the stacks, then send SIGABRT"
         case effects.Kill():
             return "kill all its processes"
-        case effects.RememberWanted():
+        case effects.RecordWanted():
             return "record that it should run" if effect.wanted else "record that it should stay stopped"
         case effects.RecordEnd():
             return f"record the end: {effect.cause} ({effect.text[:MAX_DETAIL]})"
-        case effects.RememberSilences():
+        case effects.PersistHangHistory():
             return None
         case _:
             return describe_event(effect)
@@ -131,7 +131,9 @@ def _describe_fields(event: object) -> str:
     except TypeError:
         return name  # none of our events: an internal error that it caused is reported with its name
     said = [
-        f"{key} {_shown(value)[:MAX_DETAIL]}" for key, value in details if key != "attempt" and not _is_empty(value)
+        f"{key.replace('_', ' ')} {_shown(value)[:MAX_DETAIL]}"
+        for key, value in details
+        if key != "attempt" and not _is_empty(value)
     ]
     return f"{name} ({', '.join(said)})" if said else name
 

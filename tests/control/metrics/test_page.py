@@ -23,8 +23,8 @@ from supervisor.control.metrics.sampling import (
 )
 from supervisor.control.metrics.table import JOBS, LABELLED, PROGRAMS
 from supervisor.core.failures.restart import Cause
+from supervisor.core.goodput import TimeSpent
 from supervisor.core.program import effects as order
-from supervisor.core.program.accounting import Spent
 from supervisor.core.program.facts import State
 from supervisor.protocol import messages
 from supervisor.protocol.messages import Then
@@ -169,7 +169,7 @@ def whole_sample(programs: int) -> Sample:
                 causes,
                 causes,
                 {"running": 1.0, "down": 2.0},
-                {str(spent): 1.0 for spent in Spent},
+                {str(spent): 1.0 for spent in TimeSpent},
                 job_sample,
             )
             for number in range(programs)
@@ -235,7 +235,7 @@ def test_steps_done_again_after_a_death_are_counted_as_repeated():
 
 def test_what_an_adopted_worker_did_before_is_not_counted_again():
     counters = ProgramCounters()
-    counters.on_effect(order.Identify(1), now=0.0)
+    counters.on_effect(order.RequestIdentity(1), now=0.0)
     for message in (
         messages.Restored(1, 0, None, 0.0),
         messages.Committed(1, 500, "step-0000000500.a1", 10, 1.0, 0.1, ago_s=60.0),

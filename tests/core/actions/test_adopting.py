@@ -7,11 +7,11 @@ from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.effects import (
     Abort,
-    Identify,
     Kill,
     RecordEnd,
-    RememberWanted,
+    RecordWanted,
     RequestFlush,
+    RequestIdentity,
     SelectCheckpoint,
     Spawn,
     Terminate,
@@ -20,21 +20,21 @@ from supervisor.core.program.events import (
     AttemptFound,
     AttemptLost,
     CheckpointCommitted,
-    Closed,
-    FailureSaid,
+    FailureReported,
     FlushRequested,
-    Hurried,
     NoticeReceived,
+    ProgramClosed,
+    RestartRequired,
     SavesMeasured,
+    ShutdownHurried,
     StartRequested,
     StepsDone,
     StopRequested,
     WorkerExited,
     WorkerIdentified,
-    WorkerUnfit,
 )
 from supervisor.core.program.facts import AutoRestart, Policy, State
-from supervisor.core.program.memory import memory_of
+from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.protocol.messages import Phase, Then
 
 JOB = Policy(name="digits", is_job=True, startretries=3, startup_timeout=60, flush_timeout=20, stopwaitsecs=10)
@@ -68,7 +68,7 @@ def training(wanted: bool = True, outdated: bool = False, **said: object) -> tup
 def test_worker_that_is_found_is_asked_where_it_stands_and_has_time_to_import_what_it_needs_for_that():
     job = taken_up()
 
-    assert job.handle(AttemptFound(7, age_s=0.0), 1000.0) == [Identify(7)]
+    assert job.handle(AttemptFound(7, age_s=0.0), 1000.0) == [RequestIdentity(7)]
     assert (job.state, job.deadline()) == (State.ADOPTING, 1060.0)
 
 
@@ -101,7 +101,7 @@ def test_time_that_an_earlier_daemon_gave_a_worker_for_its_start_is_kept():
     waited.handle(AttemptFound(7, age_s=500.0), 1000.0)
     waited.handle(WorkerIdentified(7, Phase.WAITING), 1002.0)  # nobody was there to tell it to go
     job = taken_up()
-    job.recall(memory_of(waited.facts, 1010.0), 2000.0, 0.0)
+    job.recall_persisted(facts_to_persist(waited.facts, 1010.0), 2000.0, 0.0)
 
     job.handle(AttemptFound(7, age_s=515.0), 2000.0)
 
@@ -111,14 +111,14 @@ def test_time_that_an_earlier_daemon_gave_a_worker_for_its_start_is_kept():
 def test_worker_that_an_earlier_daemon_saw_train_and_that_does_not_answer_is_supervised_like_any_other():
     trained, _ = training()
     job = taken_up()
-    job.recall(memory_of(trained.facts, 1010.0), 2000.0, 0.0)
+    job.recall_persisted(facts_to_persist(trained.facts, 1010.0), 2000.0, 0.0)
     job.handle(AttemptFound(7, age_s=5000.0), 2000.0)
 
     assert job.expire(2020.0) == []
     assert job.state is State.RUNNING
 
 
-UNFIT = WorkerUnfit(7, Cause.MEMORY_LIMIT, "held 9 bytes")
+UNFIT = RestartRequired(7, Cause.MEMORY_LIMIT, "held 9 bytes")
 
 
 def test_worker_that_holds_too_much_flushes_and_leaves_once_it_has_answered():
@@ -142,7 +142,7 @@ def test_worker_that_holds_too_much_and_does_not_train_is_told_to_stop():
     assert answers.handle(WorkerIdentified(7, Phase.RESTORING), 1002.0) == [Terminate(7)]
     assert silent.deadline() == 1021.5
     assert silent.expire(1031.0) == [Terminate(7)]
-    assert silent.handle(Hurried(), 1032.0) == [Kill(7)]
+    assert silent.handle(ShutdownHurried(), 1032.0) == [Kill(7)]
     assert silent.handle(WorkerExited(7, signal=9), 1033.0)[0] == RecordEnd(7, "memory-limit", "held 9 bytes")
 
 
@@ -159,7 +159,7 @@ def test_stop_of_a_worker_that_holds_too_much_is_an_operators():
     job.handle(UNFIT, 1000.5)
     job.handle(StopRequested(), 1001.0)
 
-    assert job.handle(Hurried(), 1002.0) == [Terminate(7)]
+    assert job.handle(ShutdownHurried(), 1002.0) == [Terminate(7)]
     assert job.handle(WorkerExited(7, signal=15), 1003.0)[0].cause == "stopped"  # type: ignore[union-attr]
 
 
@@ -237,9 +237,9 @@ def test_last_flush_for_a_notice_is_due_though_an_earlier_daemons_flush_is_under
 
 def test_hurry_before_the_answer_is_no_crash():
     job = found()
-    job.handle(Closed("shutdown"), 1002.0)
+    job.handle(ProgramClosed("shutdown"), 1002.0)
 
-    assert job.handle(Hurried(), 1003.0) == [Terminate(7)]
+    assert job.handle(ShutdownHurried(), 1003.0) == [Terminate(7)]
     record, *_ = job.handle(WorkerExited(7, signal=15), 1004.0)
     assert isinstance(record, RecordEnd)
     assert record.cause == "stopped"
@@ -302,7 +302,7 @@ def test_worker_that_nobody_wants_and_that_waits_for_go_is_only_terminated():
 def test_stop_waits_for_the_answer_no_longer_than_for_a_flush():
     job = found()
 
-    assert job.handle(StopRequested(), 1010.0) == [RememberWanted(False)]
+    assert job.handle(StopRequested(), 1010.0) == [RecordWanted(False)]
     assert (job.state, job.deadline()) == (State.ADOPTING, 1030.0)
     assert job.expire(1030.0) == [Terminate(7)]
 
@@ -311,7 +311,7 @@ def test_a_start_takes_back_the_stop_that_waits_for_the_answer():
     job = found()
     job.handle(StopRequested(), 1010.0)
 
-    assert job.handle(StartRequested(), 1020.0) == [RememberWanted(True)]
+    assert job.handle(StartRequested(), 1020.0) == [RecordWanted(True)]
     assert (job.state, job.deadline()) == (State.ADOPTING, 1060.0)
     job.handle(StepsDone(7, 40), 1045.0)
     assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=40), 1050.0) == []
@@ -328,7 +328,7 @@ def test_a_start_leaves_a_worker_that_is_wanted_the_time_it_has():
 def test_leaving_daemon_flushes_a_worker_once_it_has_said_where_it_stands():
     job = found()
     job.handle(StepsDone(7, 40), 1001.0)
-    job.handle(Closed("shutdown"), 1002.0)
+    job.handle(ProgramClosed("shutdown"), 1002.0)
 
     assert job.handle(WorkerIdentified(7, Phase.TRAINING, step=40), 1003.0) == [
         RequestFlush(7, 1, "shutdown", Then.STOP, 20)
@@ -369,7 +369,7 @@ def test_done_counts_where_the_exit_status_is_not_known():
     job = found()
     job.handle(WorkerIdentified(7, Phase.DONE, step=100), 1002.0)
 
-    assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "done", "done"), RememberWanted(False)]
+    assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "done", "done"), RecordWanted(False)]
     assert job.state is State.SUCCEEDED
 
 
@@ -401,7 +401,7 @@ def test_job_that_is_not_to_be_restarted_is_not():
 
 def test_last_words_say_more_than_no_exit_status():
     job, _ = training()
-    job.handle(FailureSaid(7, "ValueError: no"), 1003.0)
+    job.handle(FailureReported(7, "ValueError: no"), 1003.0)
 
     assert job.handle(WorkerExited(7), 1004.0)[0] == RecordEnd(7, "crash", "ValueError: no (exit status not known)")
 
@@ -411,7 +411,7 @@ def test_attempt_that_was_done_while_no_daemon_was_there_has_succeeded():
 
     effects = job.handle(AttemptLost(7, done=True), 1000.0)
 
-    assert effects == [RecordEnd(7, "done", "done, while no daemon was there"), RememberWanted(False)]
+    assert effects == [RecordEnd(7, "done", "done, while no daemon was there"), RecordWanted(False)]
     assert job.state is State.SUCCEEDED
 
 
@@ -454,7 +454,7 @@ def test_lost_attempt_of_what_is_held_back_is_booked_and_followed_once_it_may_st
 
     assert isinstance(record, RecordEnd) and record.cause == "lost"
     assert (job.state, job.deadline(), job.facts.wanted, job.facts.attempt) == (State.STOPPED, None, True, 7)
-    assert job.handle(StartRequested(goes_on=True), 1090.0) == [Spawn(8), SelectCheckpoint(8)]
+    assert job.handle(StartRequested(resumes=True), 1090.0) == [Spawn(8), SelectCheckpoint(8)]
 
 
 def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
@@ -464,7 +464,7 @@ def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
 
     assert (job.state, job.facts.wanted) == (State.STOPPED, True)
     assert job.facts.failures.by_cause == {"crash": 1}
-    assert job.handle(StartRequested(goes_on=True), 1000.1) == []
+    assert job.handle(StartRequested(resumes=True), 1000.1) == []
     assert (job.state, job.facts.reason) == (
         State.BACKOFF,
         "exit status not known, while no daemon was there",
@@ -474,12 +474,12 @@ def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
 def test_what_is_held_back_goes_back_after_a_divergence_that_nobody_saw():
     job = taken_up()
     diverged = AttemptLost(
-        7, error="loss of step 12 is nan", committed_step=10, step=12, go_back=True, code=80, held_back=True
+        7, error="loss of step 12 is nan", committed_step=10, step=12, rolls_back=True, code=80, held_back=True
     )
 
     job.handle(diverged, 1000.0)
 
-    assert job.handle(StartRequested(goes_on=True), 1090.0) == [Spawn(8), SelectCheckpoint(8, before=11)]
+    assert job.handle(StartRequested(resumes=True), 1090.0) == [Spawn(8), SelectCheckpoint(8, below_step=11)]
 
 
 @pytest.mark.parametrize(

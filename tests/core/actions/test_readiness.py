@@ -5,7 +5,7 @@ from supervisor.core.job import Job
 from supervisor.core.program.effects import RecordEnd, Spawn, Terminate
 from supervisor.core.program.events import (
     AttemptFound,
-    ReadySaid,
+    ReadyReported,
     SpawnSucceeded,
     StartRequested,
     StopRequested,
@@ -28,7 +28,7 @@ def test_its_word_makes_it_running_and_nothing_else():
     job = starting()
     assert (job.state, job.deadline()) == (State.STARTING, 90.0)
 
-    job.handle(ReadySaid(1), 30.0)
+    job.handle(ReadyReported(1), 30.0)
 
     assert (job.state, job.deadline()) == (State.RUNNING, None)
 
@@ -36,7 +36,7 @@ def test_its_word_makes_it_running_and_nothing_else():
 def test_the_word_of_one_that_has_startsecs_counts_nothing():
     job = starting(PLAIN)
 
-    job.handle(ReadySaid(1), 1.0)
+    job.handle(ReadyReported(1), 1.0)
 
     assert job.state is State.STARTING
 

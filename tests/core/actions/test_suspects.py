@@ -5,7 +5,7 @@ from supervisor.core.program.effects import Effect, RecordEnd, SelectCheckpoint
 from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSelected,
-    FailureSaid,
+    FailureReported,
     SpawnSucceeded,
     StartRequested,
     StepsDone,
@@ -97,7 +97,7 @@ def test_last_words_know_the_step_better_than_progress():
     job.handle(TrainingRestored(1, 200), 1.0)
     job.handle(StepsDone(1, 203), 2.0)
 
-    job.handle(FailureSaid(1, "ValueError", 206), 3.0)
+    job.handle(FailureReported(1, "ValueError", 206), 3.0)
 
     assert job.facts.current.step == 206
 

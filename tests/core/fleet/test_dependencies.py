@@ -29,19 +29,19 @@ def graph(**needs: str) -> dict[str, frozenset[str]]:
     ],
 )
 def test_a_name_is_a_program_or_a_group(name: str, programs: set[str]):
-    assert dependencies.meant(name, GROUPS) == programs
+    assert dependencies.resolve_name(name, GROUPS) == programs
 
 
 def test_a_ring_is_told_in_the_order_of_need():
-    assert dependencies.cycle(graph(a="b", b="c", c="", d="a")) is None
-    ring = dependencies.cycle(graph(a="b", b="c", c="a", d="a"))
+    assert dependencies.find_cycle(graph(a="b", b="c", c="", d="a")) is None
+    ring = dependencies.find_cycle(graph(a="b", b="c", c="a", d="a"))
 
     assert ring is not None and ring[0] == ring[-1] and set(ring) == {"a", "b", "c"}
     assert all(then in graph(a="b", b="c", c="a")[first] for first, then in pairwise(ring))
 
 
 def test_a_program_that_needs_itself_is_a_ring():
-    assert dependencies.cycle(graph(a="a")) == ("a", "a")
+    assert dependencies.find_cycle(graph(a="a")) == ("a", "a")
 
 
 def test_all_needed_goes_round_every_corner():
@@ -71,4 +71,4 @@ def test_only_what_is_over_and_will_not_start_is_hopeless():
 
 
 def test_the_words_name_each_and_its_state():
-    assert dependencies.words([("b", None), ("a", State.BACKOFF)]) == "waits for a (BACKOFF), b (not in use)"
+    assert dependencies.describe_unready([("b", None), ("a", State.BACKOFF)]) == "waits for a (BACKOFF), b (not in use)"

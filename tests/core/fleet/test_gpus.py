@@ -2,15 +2,15 @@
 
 import pytest
 
-from supervisor.core.fleet.gpus import Gpu, Verdict, judge
+from supervisor.core.fleet.gpus import Gpu, GpuVerdict, judge_gpus
 
 FINE = (Gpu(0, "GPU-aaaa", frozenset({7})), Gpu(1, "GPU-bbbb", frozenset({8})))
 KNOWN = ("GPU-aaaa", "GPU-bbbb")
 
 
 def test_memory_of_others_is_not_waited_for_and_ones_own_is():
-    assert judge(FINE, KNOWN, None, {9}) == Verdict()
-    assert "GPU 1 by pid 8" in (judge(FINE, KNOWN, None, {8}).waits or "")
+    assert judge_gpus(FINE, KNOWN, None, {9}) == GpuVerdict()
+    assert "GPU 1 by pid 8" in (judge_gpus(FINE, KNOWN, None, {8}).waits_because or "")
 
 
 @pytest.mark.parametrize(
@@ -18,19 +18,19 @@ def test_memory_of_others_is_not_waited_for_and_ones_own_is():
     [(None, True), ("0", False), ("1", True), ("0,1", True), ("GPU-bb", True), ("GPU-aaaa", False), ("", False)],
 )
 def test_only_what_the_job_sees_counts(visible: str | None, waits: bool):
-    assert (judge(FINE, KNOWN, visible, {8}).waits is not None) is waits
+    assert (judge_gpus(FINE, KNOWN, visible, {8}).waits_because is not None) is waits
 
 
 def test_as_cuda_does_it_stops_reading_at_what_means_nothing():
-    assert judge(FINE, KNOWN, "0,-1,1", {8}).waits is None
+    assert judge_gpus(FINE, KNOWN, "0,-1,1", {8}).waits_because is None
 
 
 def test_a_gpu_in_error_or_gone_is_named_with_what_to_do_unless_the_job_does_not_see_it():
     ill = (Gpu(0, "GPU-aaaa", trouble="GPU is lost"),)
 
-    sick = judge(ill, KNOWN, None, ()).sick or ""
+    sick = judge_gpus(ill, KNOWN, None, ()).unusable_because or ""
 
     assert "GPU 0 (GPU-aaaa): GPU is lost" in sick and "GPU GPU-bbbb is gone" in sick
     assert "nvidia-smi --gpu-reset" in sick and "CUDA_VISIBLE_DEVICES" in sick
-    assert "GPU-bbbb" not in (judge(ill, KNOWN, "GPU-aaaa", ()).sick or "")
-    assert judge(ill, KNOWN, "1", ()).sick is None
+    assert "GPU-bbbb" not in (judge_gpus(ill, KNOWN, "GPU-aaaa", ()).unusable_because or "")
+    assert judge_gpus(ill, KNOWN, "1", ()).unusable_because is None

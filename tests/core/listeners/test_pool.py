@@ -6,30 +6,30 @@ from hypothesis import strategies as st
 
 from supervisor.core.listeners.pool import (
     MAX_BYTES,
-    Distrusted,
-    Dropped,
-    Pool,
-    Refused,
-    Send,
-    Standing,
+    EventDropped,
+    EventRejected,
+    ListenerDistrusted,
+    ListenerPool,
+    ListenerState,
+    SendEvent,
 )
 from tests.fuzzing import cases
 
 OK, FAIL = b"RESULT 2\nOK", b"RESULT 4\nFAIL"
 
 
-def pool(*listeners: str, capacity: int = 10) -> Pool:
+def pool(*listeners: str, capacity: int = 10) -> ListenerPool:
     """With these listeners, all READY."""
-    made = Pool("ears", "super", capacity)
+    made = ListenerPool("ears", "super", capacity)
     for name in listeners:
-        made.opened(name)
-        made.stood(name, True, 0.0)
-        made.heard(name, b"READY\n", 0.0)
+        made.listener_started(name)
+        made.set_listener_up(name, True, 0.0)
+        made.listener_wrote(name, b"READY\n", 0.0)
     return made
 
 
-def offer(made: Pool, number: int, payload: bytes = b"x"):
-    return made.offer(number, f"E{number}", payload, 0.0)
+def offer(made: ListenerPool, number: int, payload: bytes = b"x"):
+    return made.add_event(number, f"E{number}", payload, 0.0)
 
 
 def sent(effects) -> list[tuple[str, str]]:
@@ -37,14 +37,14 @@ def sent(effects) -> list[tuple[str, str]]:
     return [
         (each.listener, each.data.decode().split("eventname:")[1].split()[0])
         for each in effects
-        if isinstance(each, Send)
+        if isinstance(each, SendEvent)
     ]
 
 
 def test_an_event_is_sent_with_its_length_in_bytes():
     made = pool("a")
 
-    (effect,) = made.offer(21, "REMOTE_COMMUNICATION", "type:t\nhäß".encode(), 0.0)
+    (effect,) = made.add_event(21, "REMOTE_COMMUNICATION", "type:t\nhäß".encode(), 0.0)
 
     header, payload = effect.data.split(b"\n", 1)
     assert header == b"ver:3.0 server:super serial:21 pool:ears poolserial:0 eventname:REMOTE_COMMUNICATION len:12"
@@ -53,12 +53,12 @@ def test_an_event_is_sent_with_its_length_in_bytes():
 
 
 def test_events_wait_until_a_listener_is_ready_and_runs():
-    made = Pool("ears", "super", 10)
+    made = ListenerPool("ears", "super", 10)
     offer(made, 0)
-    made.opened("a")
+    made.listener_started("a")
 
-    assert not sent(made.heard("a", b"READY\n", 0.0))
-    assert sent(made.stood("a", True, 0.0)) == [("a", "E0")]
+    assert not sent(made.listener_wrote("a", b"READY\n", 0.0))
+    assert sent(made.set_listener_up("a", True, 0.0)) == [("a", "E0")]
 
 
 def test_a_listener_has_one_event_at_a_time_and_they_come_in_order():
@@ -68,9 +68,9 @@ def test_a_listener_has_one_event_at_a_time_and_they_come_in_order():
     offer(made, 2)
 
     assert sent(first) == [("a", "E0")]
-    assert not made.heard("a", OK, 0.0)
-    assert sent(made.heard("a", b"READY\n", 0.0)) == [("a", "E1")]
-    assert sent(made.heard("a", OK + b"READY\n", 0.0)) == [("a", "E2")]
+    assert not made.listener_wrote("a", OK, 0.0)
+    assert sent(made.listener_wrote("a", b"READY\n", 0.0)) == [("a", "E1")]
+    assert sent(made.listener_wrote("a", OK + b"READY\n", 0.0)) == [("a", "E2")]
     assert (made.accepted, made.waiting, made.unanswered) == (2, 0, 1)
 
 
@@ -86,10 +86,10 @@ def test_a_refused_event_is_sent_again_before_the_others_and_to_whoever_is_free(
     offer(made, 1)
     offer(made, 2)
 
-    refused = made.heard("a", FAIL, 0.0)
-    again = made.heard("b", OK + b"READY\n", 0.0)
+    refused = made.listener_wrote("a", FAIL, 0.0)
+    again = made.listener_wrote("b", OK + b"READY\n", 0.0)
 
-    assert refused == [Refused("a", "E0", b"FAIL")]
+    assert refused == [EventRejected("a", "E0", b"FAIL")]
     assert sent(again) == [("b", "E0")]
     assert (made.refused, made.waiting) == (1, 1)
 
@@ -98,8 +98,8 @@ def test_an_event_that_is_refused_again_waits_a_second():
     made = pool("a")
     offer(made, 0)
 
-    once = made.heard("a", FAIL + b"READY\n", 5.0)
-    twice = made.heard("a", FAIL + b"READY\n", 5.0)
+    once = made.listener_wrote("a", FAIL + b"READY\n", 5.0)
+    twice = made.listener_wrote("a", FAIL + b"READY\n", 5.0)
 
     assert sent(once) == [("a", "E0")]
     assert not sent(twice)
@@ -113,7 +113,7 @@ def test_any_other_answer_is_a_refusal_too():
     made = pool("a")
     offer(made, 0)
 
-    assert made.heard("a", b"RESULT 3\nOK\n", 0.0) == [Refused("a", "E0", b"OK\n")]
+    assert made.listener_wrote("a", b"RESULT 3\nOK\n", 0.0) == [EventRejected("a", "E0", b"OK\n")]
 
 
 def test_a_listener_that_dies_busy_leaves_its_event_to_the_next():
@@ -122,25 +122,25 @@ def test_a_listener_that_dies_busy_leaves_its_event_to_the_next():
     offer(made, 1)
     offer(made, 2)
 
-    assert not sent(made.closed("b", 0.0))
-    assert not sent(made.closed("a", 0.0))
-    made.opened("a")
-    made.stood("a", True, 0.0)
+    assert not sent(made.listener_exited("b", 0.0))
+    assert not sent(made.listener_exited("a", 0.0))
+    made.listener_started("a")
+    made.set_listener_up("a", True, 0.0)
 
-    assert sent(made.heard("a", b"READY\n", 0.0)) == [("a", "E0")]
-    assert sent(made.heard("a", OK + b"READY\n", 0.0)) == [("a", "E1")]
-    assert sent(made.heard("a", OK + b"READY\n", 0.0)) == [("a", "E2")]
+    assert sent(made.listener_wrote("a", b"READY\n", 0.0)) == [("a", "E0")]
+    assert sent(made.listener_wrote("a", OK + b"READY\n", 0.0)) == [("a", "E1")]
+    assert sent(made.listener_wrote("a", OK + b"READY\n", 0.0)) == [("a", "E2")]
 
 
 def test_a_listener_that_reads_no_more_is_not_sent_anything():
     made = pool("a")
     offer(made, 0)
 
-    (distrusted,) = made.deaf("a", 0.0)
+    (distrusted,) = made.listener_stdin_closed("a", 0.0)
 
-    assert isinstance(distrusted, Distrusted)
+    assert isinstance(distrusted, ListenerDistrusted)
     assert made.waiting == 1
-    assert made.deaf("a", 0.0) == []
+    assert made.listener_stdin_closed("a", 0.0) == []
     assert not sent(offer(made, 1))
 
 
@@ -155,23 +155,23 @@ def test_a_listener_that_reads_no_more_is_not_sent_anything():
     ],
 )
 def test_a_listener_that_says_something_else_is_not_trusted_until_it_is_started_again(before: bytes, said: bytes):
-    made = Pool("ears", "super", 10)
-    made.opened("a")
-    made.stood("a", True, 0.0)
-    made.heard("a", before, 0.0)
+    made = ListenerPool("ears", "super", 10)
+    made.listener_started("a")
+    made.set_listener_up("a", True, 0.0)
+    made.listener_wrote("a", before, 0.0)
 
-    (distrusted,) = made.heard("a", said, 0.0)
+    (distrusted,) = made.listener_wrote("a", said, 0.0)
 
-    assert isinstance(distrusted, Distrusted)
+    assert isinstance(distrusted, ListenerDistrusted)
     listener = made.listener("a")
     assert listener is not None
-    assert listener.standing is Standing.UNKNOWN
-    assert made.heard("a", b"READY\n", 0.0) == []
+    assert listener.state is ListenerState.UNKNOWN
+    assert made.listener_wrote("a", b"READY\n", 0.0) == []
     assert not sent(offer(made, 0))
-    made.closed("a", 0.0)
-    made.opened("a")
-    made.stood("a", True, 0.0)
-    assert sent(made.heard("a", b"READY\n", 0.0)) == [("a", "E0")]
+    made.listener_exited("a", 0.0)
+    made.listener_started("a")
+    made.set_listener_up("a", True, 0.0)
+    assert sent(made.listener_wrote("a", b"READY\n", 0.0)) == [("a", "E0")]
 
 
 @pytest.mark.parametrize(
@@ -181,9 +181,9 @@ def test_a_wrong_answer_gives_the_event_to_another(said: bytes):
     made = pool("a", "b")
     offer(made, 0)
 
-    effects = made.heard("a", said, 0.0)
+    effects = made.listener_wrote("a", said, 0.0)
 
-    assert isinstance(effects[0], Distrusted)
+    assert isinstance(effects[0], ListenerDistrusted)
     assert sent(effects) == [("b", "E0")]
 
 
@@ -192,7 +192,7 @@ def test_where_there_is_no_room_the_oldest_event_goes_and_is_counted():
 
     effects = offer(made, 0) + offer(made, 1) + offer(made, 2) + offer(made, 3)
 
-    assert effects == [Dropped("E0", 1), Dropped("E1", 2)]
+    assert effects == [EventDropped("E0", 1), EventDropped("E1", 2)]
     assert (made.waiting, made.dropped) == (2, 2)
 
 
@@ -202,7 +202,7 @@ def test_events_are_bounded_in_bytes_too_but_the_last_one_stays():
 
     assert not offer(made, 0, half)
     assert not offer(made, 1, half)
-    assert offer(made, 2, b"x") == [Dropped("E0", 1)]
+    assert offer(made, 2, b"x") == [EventDropped("E0", 1)]
     assert len(offer(made, 3, half + half + b"x")) == 2
     assert made.waiting == 1
 
@@ -212,7 +212,7 @@ def test_an_event_that_comes_back_is_not_dropped_for_want_of_room():
     offer(made, 0)
     offer(made, 1)
 
-    assert not any(isinstance(each, Dropped) for each in made.closed("a", 0.0))
+    assert not any(isinstance(each, EventDropped) for each in made.listener_exited("a", 0.0))
     assert made.waiting == 2
 
 
@@ -229,12 +229,12 @@ def test_whatever_a_listener_says_in_whatever_pieces_no_event_is_lost(said: list
         for number in range(5):
             offer(made, number)
 
-    effects = whole.heard("a", text, 0.0)
+    effects = whole.listener_wrote("a", text, 0.0)
     place, in_pieces = 0, []
     for cut in [*cuts, len(text)]:
-        in_pieces += pieces.heard("a", text[place : place + cut], 0.0)
+        in_pieces += pieces.listener_wrote("a", text[place : place + cut], 0.0)
         place += cut
-    in_pieces += pieces.heard("a", text[place:], 0.0) if place < len(text) else []
+    in_pieces += pieces.listener_wrote("a", text[place:], 0.0) if place < len(text) else []
 
     # what comes after READY in the same breath is a mistake, a moment later it may be an answer: as in Supervisor
     assert sent(in_pieces)[: len(sent(effects))] == sent(effects)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import Death
-from supervisor.core.program.memory import Memory
+from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger.job_states import from_json, to_json
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.resources.oom_kills import OomKillCounter
 from tests.fuzzing import cases
 
 COUNTERS = (OomKillCounter(Path("/sys/fs/cgroup/memory/x/memory.oom_control"), "its cgroup /x", 3),)
-FULL = Memory(
+FULL = PersistedFacts(
     attempt=4,
     by_cause={Cause.CRASH: 2, Cause.HANG: 1},
     idle_deaths=1,
@@ -96,7 +96,7 @@ def test_a_damaged_row_is_read_or_left(key: str, value: object):
 
     found = from_json(json.dumps(content))
 
-    assert found is None or isinstance(found[0], Memory)
+    assert found is None or isinstance(found[0], PersistedFacts)
 
 
 @pytest.mark.fuzz
@@ -105,4 +105,4 @@ def test_a_damaged_row_is_read_or_left(key: str, value: object):
 def test_any_text_is_read_or_left(text: str):
     found = from_json(text)
 
-    assert found is None or isinstance(found[0], Memory)
+    assert found is None or isinstance(found[0], PersistedFacts)

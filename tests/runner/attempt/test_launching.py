@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import ProgramConfig, load_config
-from supervisor.core.program.standby import Kind
+from supervisor.core.standby import StandbyKind
 from supervisor.runner.attempt.launching import config_digest, standby_kind_of
 
 
@@ -22,15 +22,15 @@ def program(tmp_path: Path):
 @pytest.mark.parametrize(
     ("keys", "kind"),
     [
-        ("checkpoint_dir=/c\nentrypoint=a:b", Kind.WARM),
-        ("checkpoint_dir=/c\ncommand=a", Kind.OFF),
-        ("checkpoint_dir=/c\ncommand=a\nstandby=warm", Kind.WARM),
-        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=off", Kind.OFF),
-        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=HOT", Kind.HOT),
-        ("command=a", Kind.OFF),
+        ("checkpoint_dir=/c\nentrypoint=a:b", StandbyKind.WARM),
+        ("checkpoint_dir=/c\ncommand=a", StandbyKind.OFF),
+        ("checkpoint_dir=/c\ncommand=a\nstandby=warm", StandbyKind.WARM),
+        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=off", StandbyKind.OFF),
+        ("checkpoint_dir=/c\nentrypoint=a:b\nstandby=HOT", StandbyKind.HOT),
+        ("command=a", StandbyKind.OFF),
     ],
 )
-def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: Kind):
+def test_which_standby_a_program_has(tmp_path: Path, keys: str, kind: StandbyKind):
     path = tmp_path / "test.conf"
     path.write_text(f"[supervisord]\n[program:digits]\n{keys}\n")
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from supervisor.core.listeners.occurrences import daemon_running, remote
+from supervisor.core.listeners.event_types import daemon_running, remote_communication
 from supervisor.runner.listeners import event_log
 from supervisor.runner.listeners.event_log import EventLog
 
@@ -35,7 +35,7 @@ def test_only_the_last_are_kept():
 def test_what_clients_send_is_bounded_in_bytes():
     stream = EventLog()
     for _ in range(3):
-        stream.append(remote("t", "x" * (event_log.MAX_BYTES // 2)))
+        stream.append(remote_communication("t", "x" * (event_log.MAX_BYTES // 2)))
 
     assert serials(stream, 0) == [2]
 

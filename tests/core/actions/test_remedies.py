@@ -6,16 +6,16 @@ import pytest
 
 from supervisor.core.job import Job
 from supervisor.core.program.effects import (
+    QuarantineCheckpoints,
     RecordEnd,
     SelectCheckpoint,
-    SetAside,
     Spawn,
 )
 from supervisor.core.program.events import (
     AttemptLost,
     CheckpointCommitted,
     CheckpointSelected,
-    FailureSaid,
+    FailureReported,
     SpawnSucceeded,
     StartRequested,
     StepsDone,
@@ -48,7 +48,7 @@ def running(policy: Policy = JOB) -> Job:
 
 def diverge(job: Job, step: int, now: float, go_back: bool = True) -> list[object]:
     attempt = job.facts.attempt
-    job.handle(FailureSaid(attempt, f"loss of step {step} is nan", step, go_back=go_back), now)
+    job.handle(FailureReported(attempt, f"loss of step {step} is nan", step, rolls_back=go_back), now)
     return list(job.handle(WorkerExited(attempt, code=WorkerExit.DIVERGED), now))
 
 
@@ -57,7 +57,7 @@ def misfit(job: Job, checkpoint: str, now: float) -> list[object]:
     attempt = job.facts.attempt
     job.handle(SpawnSucceeded(attempt), now)
     job.handle(CheckpointSelected(attempt, f"/c/{checkpoint}", int(checkpoint[5:15])), now)
-    job.handle(FailureSaid(attempt, f"cannot restore {checkpoint}"), now)
+    job.handle(FailureReported(attempt, f"cannot restore {checkpoint}"), now)
     effects = list(job.handle(WorkerExited(attempt, code=WorkerExit.CHECKPOINT_UNFIT), now))
     return effects + (list(job.expire(job.deadline() or 0.0)) if job.state is State.BACKOFF else [])
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_that_does_not_fit_is_passed_over_until_an_older_one_is_res
     assert isinstance(first[0], RecordEnd) and first[0].cause == "bad-checkpoint"
     assert unfit(first) == names(30) and unfit(second) == names(20, 30)
     (aside,) = restored
-    assert isinstance(aside, SetAside) and [name for name, _ in aside.unfit] == names(20, 30)
+    assert isinstance(aside, QuarantineCheckpoints) and [name for name, _ in aside.unfit] == names(20, 30)
     assert job.handle(TrainingRestored(attempt, 10), 202.0) == [], "once"
     job.handle(StepsDone(attempt, 11), 203.0)
     assert SelectCheckpoint(attempt + 1) in job.handle(WorkerExited(attempt, signal=9), 204.0)
@@ -174,7 +174,7 @@ def test_going_back_begins_before_the_two_steps_that_may_have_done_it():
 
     effects = diverge(job, 12, 2.0)
 
-    assert effects[1:] == [Spawn(2), SelectCheckpoint(2, before=11)]
+    assert effects[1:] == [Spawn(2), SelectCheckpoint(2, below_step=11)]
 
 
 def test_diverging_again_goes_back_further_than_the_time_before():
@@ -184,7 +184,7 @@ def test_diverging_again_goes_back_further_than_the_time_before():
 
     effects = diverge(job, 13, 4.0)
 
-    assert SelectCheckpoint(3, before=10) in effects
+    assert SelectCheckpoint(3, below_step=10) in effects
 
 
 def test_another_death_after_it_goes_back_no_further():
@@ -204,7 +204,7 @@ def test_where_to_go_back_to_is_kept_if_the_next_attempt_dies_before_it_was_chos
 
     effects = job.expire(100.0)
 
-    assert effects == [Spawn(3), SelectCheckpoint(3, before=11)]
+    assert effects == [Spawn(3), SelectCheckpoint(3, below_step=11)]
 
 
 def test_divergence_has_a_budget_of_its_own_that_a_new_best_checkpoint_refills():
@@ -229,7 +229,7 @@ def test_divergence_has_a_budget_of_its_own_that_a_new_best_checkpoint_refills()
 def test_lack_of_memory_is_told_apart_from_a_crash(said: bool):
     job = running()
     if said:
-        job.handle(FailureSaid(1, "MemoryError", 5, out_of_memory=True), 2.0)
+        job.handle(FailureReported(1, "MemoryError", 5, out_of_memory=True), 2.0)
 
     ended = WorkerExited(1, code=1) if said else WorkerExited(1, signal=9, oom="its cgroup /a counts one more kill")
     record, *rest = job.handle(ended, 2.0)
@@ -260,7 +260,7 @@ def test_microbatch_divides_twice_as_finely_after_each_lack_of_memory_and_after_
 def test_lack_of_memory_before_the_first_step_is_no_broken_script():
     job = Job(MICROBATCH)
     job.handle(StartRequested(), 0.0)
-    job.handle(FailureSaid(1, "ResourceExhaustedError", None, out_of_memory=True), 1.0)
+    job.handle(FailureReported(1, "ResourceExhaustedError", None, out_of_memory=True), 1.0)
 
     job.handle(WorkerExited(1, code=1), 1.0)
 

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.core import standby
 from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
-from supervisor.core.program import events, standby
+from supervisor.core.program import events
 from supervisor.core.program.effects import Effect, Spawn
 from supervisor.core.program.facts import (
     ALIVE,
@@ -16,167 +17,169 @@ from supervisor.core.program.facts import (
     ProgramFacts,
     State,
 )
-from supervisor.core.program.standby import (
+from supervisor.core.standby import (
     BACKOFF_FIRST_S,
     LOOK_S,
     MIB,
     SCARCE_S,
     SETTLE_S,
-    AttemptBegins,
-    Drop,
-    Ended,
-    Loaded,
-    Looked,
-    Memory,
-    Need,
-    Prepare,
-    Promote,
-    Stage,
+    AttemptStarting,
+    DropStandby,
+    JobChanged,
+    MemoryHeadroom,
+    MemoryMeasured,
+    PrepareStandby,
+    PromoteStandby,
     Standby,
-    Stood,
+    StandbyExited,
+    StandbyLoaded,
+    StandbyNeed,
+    StandbyStage,
     need_of,
 )
 from supervisor.protocol.messages import Then
 from tests.core.test_walk import happenings, policies
 
-PLENTY = Memory(16 * 1024 * MIB, 32 * 1024 * MIB)
-WARM, HOT = standby.Kind.WARM, standby.Kind.HOT
+PLENTY = MemoryHeadroom(16 * 1024 * MIB, 32 * 1024 * MIB)
+WARM, HOT = standby.StandbyKind.WARM, standby.StandbyKind.HOT
 
 
-def looked(memory: Memory = PLENTY, expected: int = 600 * MIB, turn: bool = True) -> Looked:
-    return Looked(memory, expected, turn)
+def looked(memory: MemoryHeadroom = PLENTY, expected: int = 600 * MIB, turn: bool = True) -> MemoryMeasured:
+    return MemoryMeasured(memory, expected, turn)
 
 
-def loading(now: float = 0.0, kind: standby.Kind = WARM) -> Standby:
+def loading(now: float = 0.0, kind: standby.StandbyKind = WARM) -> Standby:
     machine = Standby(kind)
-    machine.handle(Stood(Need.CALM), now - SETTLE_S)
-    assert machine.handle(looked(), now) == [Prepare(kind, 1)]
+    machine.handle(JobChanged(StandbyNeed.CALM), now - SETTLE_S)
+    assert machine.handle(looked(), now) == [PrepareStandby(kind, 1)]
     return machine
 
 
-def ready(now: float = 0.0, kind: standby.Kind = WARM) -> Standby:
+def ready(now: float = 0.0, kind: standby.StandbyKind = WARM) -> Standby:
     machine = loading(now, kind)
-    machine.handle(Loaded(kind), now)
+    machine.handle(StandbyLoaded(kind), now)
     return machine
 
 
 def test_it_is_prepared_once_training_has_settled():
     machine = Standby(WARM)
-    machine.handle(Stood(Need.CALM), 10.0)
+    machine.handle(JobChanged(StandbyNeed.CALM), 10.0)
 
     assert machine.deadline() == 10.0 + SETTLE_S
     assert machine.handle(looked(), 10.0 + SETTLE_S / 2) == []
-    assert machine.handle(looked(), 10.0 + SETTLE_S) == [Prepare(WARM, 1)]
+    assert machine.handle(looked(), 10.0 + SETTLE_S) == [PrepareStandby(WARM, 1)]
     assert machine.handle(looked(), 100.0) == [], "one is enough"
 
 
 def test_off_is_never_prepared():
-    machine = Standby(standby.Kind.OFF)
-    machine.handle(Stood(Need.CALM), 0.0)
+    machine = Standby(standby.StandbyKind.OFF)
+    machine.handle(JobChanged(StandbyNeed.CALM), 0.0)
 
     assert machine.handle(looked(), 100.0) == [] and machine.deadline() is None
 
 
 @pytest.mark.parametrize("machine", [loading(), ready()], ids=["while it loads", "once it waits"])
 def test_the_next_attempt_takes_it(machine: Standby):
-    machine.handle(Stood(Need.KEPT), 1.0)
+    machine.handle(JobChanged(StandbyNeed.KEPT), 1.0)
 
-    assert machine.handle(AttemptBegins(), 1.0) == [Promote()]
-    assert machine.handle(AttemptBegins(), 2.0) == [], "once"
-    assert machine.handle(Ended("as an attempt"), 3.0) == [] and machine.now_is.deaths == 0
+    assert machine.handle(AttemptStarting(), 1.0) == [PromoteStandby()]
+    assert machine.handle(AttemptStarting(), 2.0) == [], "once"
+    assert machine.handle(StandbyExited("as an attempt"), 3.0) == [] and machine.status.deaths == 0
 
 
 def test_what_cannot_be_used_is_dropped_and_the_attempt_is_a_new_process():
     machine = ready()
 
-    assert machine.handle(AttemptBegins("it had ended"), 1.0) == [Drop("it had ended")]
-    assert machine.handle(AttemptBegins(), 2.0) == [], "it is not gone yet"
+    assert machine.handle(AttemptStarting("it had ended"), 1.0) == [DropStandby("it had ended")]
+    assert machine.handle(AttemptStarting(), 2.0) == [], "it is not gone yet"
 
 
 @pytest.mark.parametrize(("kind", "promoted"), [(WARM, True), (HOT, False)])
-def test_only_a_traced_one_minds_that_batches_are_divided_anew(kind: standby.Kind, promoted: bool):
+def test_only_a_traced_one_minds_that_batches_are_divided_anew(kind: standby.StandbyKind, promoted: bool):
     machine = ready(kind=kind)
 
-    assert (machine.handle(AttemptBegins(microbatches=2), 1.0) == [Promote()]) is promoted
+    assert (machine.handle(AttemptStarting(microbatches=2), 1.0) == [PromoteStandby()]) is promoted
 
 
 def test_the_next_one_is_prepared_with_the_new_split():
     machine = ready(kind=HOT)
-    machine.handle(AttemptBegins(microbatches=2), 1.0)
-    machine.handle(Ended("killed"), 1.0)
-    machine.handle(Stood(Need.KEPT), 1.0)
-    machine.handle(Stood(Need.CALM), 2.0)
+    machine.handle(AttemptStarting(microbatches=2), 1.0)
+    machine.handle(StandbyExited("killed"), 1.0)
+    machine.handle(JobChanged(StandbyNeed.KEPT), 1.0)
+    machine.handle(JobChanged(StandbyNeed.CALM), 2.0)
 
-    assert machine.handle(looked(), 2.0 + SETTLE_S) == [Prepare(HOT, 2)]
+    assert machine.handle(looked(), 2.0 + SETTLE_S) == [PrepareStandby(HOT, 2)]
 
 
 def test_it_ends_as_soon_as_no_attempt_will_follow():
     machine = ready()
 
-    (drop,) = machine.handle(Stood(Need.NONE), 1.0)
+    (drop,) = machine.handle(JobChanged(StandbyNeed.NONE), 1.0)
 
-    assert isinstance(drop, Drop)
+    assert isinstance(drop, DropStandby)
     assert machine.deadline() is None
 
 
 def test_a_flush_ends_one_that_loads_and_leaves_one_that_waits():
-    assert [type(each) for each in loading().handle(Stood(Need.BUSY), 1.0)] == [Drop]
-    assert ready().handle(Stood(Need.BUSY), 1.0) == []
+    assert [type(each) for each in loading().handle(JobChanged(StandbyNeed.BUSY), 1.0)] == [DropStandby]
+    assert ready().handle(JobChanged(StandbyNeed.BUSY), 1.0) == []
 
 
 def test_none_is_prepared_while_one_is_ending():
     machine = loading()
-    machine.handle(Stood(Need.BUSY), 1.0)
-    machine.handle(Stood(Need.CALM), 2.0)
+    machine.handle(JobChanged(StandbyNeed.BUSY), 1.0)
+    machine.handle(JobChanged(StandbyNeed.CALM), 2.0)
 
     assert machine.handle(looked(), 100.0) == []
-    machine.handle(Ended("killed"), 101.0)
-    assert machine.handle(looked(), 101.0) == [Prepare(WARM, 1)]
+    machine.handle(StandbyExited("killed"), 101.0)
+    assert machine.handle(looked(), 101.0) == [PrepareStandby(WARM, 1)]
 
 
 def test_one_that_dies_comes_back_later_each_time():
     machine, pauses = loading(), []
     now = 0.0
     for _ in range(8):
-        machine.handle(Ended("exit status 1"), now)
+        machine.handle(StandbyExited("exit status 1"), now)
         look_at = machine.deadline()
         assert look_at is not None
         pauses.append(look_at - now)
         now = look_at
-        assert machine.handle(looked(), now) == [Prepare(WARM, 1)]
+        assert machine.handle(looked(), now) == [PrepareStandby(WARM, 1)]
 
     assert pauses[:3] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S]
     assert pauses[-1] == standby.BACKOFF_LIMIT_S
-    assert machine.handle(AttemptBegins(), now) == [Promote()]
-    assert machine.now_is.deaths == 0
+    assert machine.handle(AttemptStarting(), now) == [PromoteStandby()]
+    assert machine.status.deaths == 0
 
 
 def test_memory_decides_whether_there_is_one():
     machine = Standby(WARM)
-    machine.handle(Stood(Need.CALM), 0.0)
+    machine.handle(JobChanged(StandbyNeed.CALM), 0.0)
 
-    assert machine.handle(looked(Memory(1500 * MIB, 8192 * MIB)), SETTLE_S) == []
-    assert "memory" in str(machine.now_is.reason)
+    assert machine.handle(looked(MemoryHeadroom(1500 * MIB, 8192 * MIB)), SETTLE_S) == []
+    assert "memory" in str(machine.status.reason)
     assert machine.deadline() == SETTLE_S + LOOK_S
-    assert machine.handle(looked(Memory(1700 * MIB, 8192 * MIB)), SETTLE_S + LOOK_S) == [Prepare(WARM, 1)]
+    assert machine.handle(looked(MemoryHeadroom(1700 * MIB, 8192 * MIB)), SETTLE_S + LOOK_S) == [
+        PrepareStandby(WARM, 1)
+    ]
 
 
 def test_it_gives_way_when_memory_is_scarce_and_stays_away_for_a_while():
     machine = ready()
 
-    (drop,) = machine.handle(looked(Memory(400 * MIB, 4096 * MIB)), 10.0)
+    (drop,) = machine.handle(looked(MemoryHeadroom(400 * MIB, 4096 * MIB)), 10.0)
 
-    assert isinstance(drop, Drop)
-    machine.handle(Ended("killed"), 10.0)
-    assert machine.deadline() == 10.0 + SCARCE_S and machine.now_is.deaths == 0
+    assert isinstance(drop, DropStandby)
+    machine.handle(StandbyExited("killed"), 10.0)
+    assert machine.deadline() == 10.0 + SCARCE_S and machine.status.deaths == 0
 
 
 def test_loads_of_several_jobs_take_turns():
     machine = Standby(WARM)
-    machine.handle(Stood(Need.CALM), 0.0)
+    machine.handle(JobChanged(StandbyNeed.CALM), 0.0)
 
     assert machine.handle(looked(turn=False), SETTLE_S) == []
-    assert machine.handle(looked(), SETTLE_S + 1.0) == [Prepare(WARM, 1)]
+    assert machine.handle(looked(), SETTLE_S + 1.0) == [PrepareStandby(WARM, 1)]
 
 
 def test_one_that_never_gets_ready_is_ended_and_counts_as_dead():
@@ -184,7 +187,7 @@ def test_one_that_never_gets_ready_is_ended_and_counts_as_dead():
 
     (drop,) = machine.handle(looked(), 600.0)
 
-    assert isinstance(drop, Drop) and machine.now_is.deaths == 1
+    assert isinstance(drop, DropStandby) and machine.status.deaths == 1
 
 
 # --- what the job's facts mean ----------------------------------------------------------------------------------------
@@ -202,52 +205,54 @@ def facts_of(state: State, **values: object) -> ProgramFacts:
 @pytest.mark.parametrize(
     ("facts", "need"),
     [
-        (facts_of(State.RUNNING), Need.CALM),
-        (facts_of(State.FLUSHING), Need.BUSY),
-        (facts_of(State.STARTING), Need.KEPT),
-        (facts_of(State.BACKOFF), Need.KEPT),
-        (facts_of(State.KILLING), Need.KEPT),
-        (facts_of(State.RUNNING, wanted=False), Need.NONE),
-        (facts_of(State.RUNNING, closing=True), Need.NONE),
-        (facts_of(State.RUNNING, current=AttemptFacts(done_reported=True)), Need.NONE),
-        (facts_of(State.RUNNING, notice=NOTICE), Need.NONE),
-        (facts_of(State.FAILED), Need.NONE),
-        (ProgramFacts(Policy("p", is_job=False), state=State.RUNNING, wanted=True), Need.NONE),
-        (ProgramFacts(Policy("p", True, AutoRestart.NEVER), state=State.RUNNING, wanted=True), Need.NONE),
+        (facts_of(State.RUNNING), StandbyNeed.CALM),
+        (facts_of(State.FLUSHING), StandbyNeed.BUSY),
+        (facts_of(State.STARTING), StandbyNeed.KEPT),
+        (facts_of(State.BACKOFF), StandbyNeed.KEPT),
+        (facts_of(State.KILLING), StandbyNeed.KEPT),
+        (facts_of(State.RUNNING, wanted=False), StandbyNeed.NONE),
+        (facts_of(State.RUNNING, closing=True), StandbyNeed.NONE),
+        (facts_of(State.RUNNING, current=AttemptFacts(done_reported=True)), StandbyNeed.NONE),
+        (facts_of(State.RUNNING, notice=NOTICE), StandbyNeed.NONE),
+        (facts_of(State.FAILED), StandbyNeed.NONE),
+        (ProgramFacts(Policy("p", is_job=False), state=State.RUNNING, wanted=True), StandbyNeed.NONE),
+        (ProgramFacts(Policy("p", True, AutoRestart.NEVER), state=State.RUNNING, wanted=True), StandbyNeed.NONE),
     ],
 )
-def test_what_a_job_needs(facts: ProgramFacts, need: Need):
+def test_what_a_job_needs(facts: ProgramFacts, need: StandbyNeed):
     assert need_of(facts) is need
 
 
 # --- whatever happens -------------------------------------------------------------------------------------------------
 
 HOST = st.builds(
-    Looked,
-    memory=st.sampled_from([PLENTY, Memory(1500 * MIB, 8192 * MIB), Memory(100 * MIB, 8192 * MIB)]),
+    MemoryMeasured,
+    memory=st.sampled_from([PLENTY, MemoryHeadroom(1500 * MIB, 8192 * MIB), MemoryHeadroom(100 * MIB, 8192 * MIB)]),
     expected=st.just(600 * MIB),
-    turn=st.booleans(),
+    may_load=st.booleans(),
 )
-ITS_OWN = HOST | st.builds(Loaded, st.sampled_from([WARM, HOT])) | st.builds(Ended, st.just("words"))
+ITS_OWN = HOST | st.builds(StandbyLoaded, st.sampled_from([WARM, HOT])) | st.builds(StandbyExited, st.just("words"))
 
 
 class Together:
     """A job and its standby as the runner drives them, and the processes that there would be."""
 
-    def __init__(self, policy: Policy, kind: standby.Kind) -> None:
+    def __init__(self, policy: Policy, kind: standby.StandbyKind) -> None:
         self.job, self.standby = Job(policy), Standby(kind)
         self.workers = self.spares = 0
         self.promotions = 0
 
     def job_effects(self, effects: list[Effect], usable: bool, now: float) -> None:
-        self.do(self.standby.handle(Stood(need_of(self.job.facts)), now))
-        if need_of(self.job.facts) is Need.NONE:
-            assert self.standby.now_is.stage in (Stage.NONE, Stage.ENDING), "it ends before anything else is done"
+        self.do(self.standby.handle(JobChanged(need_of(self.job.facts)), now))
+        if need_of(self.job.facts) is StandbyNeed.NONE:
+            assert self.standby.status.stage in (StandbyStage.NONE, StandbyStage.ENDING), (
+                "it ends before anything else is done"
+            )
         for effect in effects:
             if isinstance(effect, Spawn):
                 unfit = None if usable and self.spares > 0 else "it had ended"
-                asked = self.standby.handle(AttemptBegins(unfit, effect.microbatches), now)
-                if Promote() in asked:
+                asked = self.standby.handle(AttemptStarting(unfit, effect.microbatches), now)
+                if PromoteStandby() in asked:
                     assert self.spares == 1 and usable, "only what lives is promoted"
                     self.spares -= 1
                     self.promotions += 1
@@ -255,37 +260,37 @@ class Together:
                     self.do(asked)
                 self.workers += 1
 
-    def do(self, effects: list[standby.Effect]) -> None:
+    def do(self, effects: list[standby.StandbyEffect]) -> None:
         for effect in effects:
-            if isinstance(effect, Prepare):
-                assert need_of(self.job.facts) is Need.CALM, "never beside a flush or a notice"
+            if isinstance(effect, PrepareStandby):
+                assert need_of(self.job.facts) is StandbyNeed.CALM, "never beside a flush or a notice"
                 assert self.job.state is State.RUNNING
                 self.spares += 1
-            elif isinstance(effect, Drop):
+            elif isinstance(effect, DropStandby):
                 assert self.spares == 1, "there is something to drop"
 
 
 @settings(max_examples=400, deadline=None)
 @given(
     policies(),
-    st.sampled_from(standby.Kind),
+    st.sampled_from(standby.StandbyKind),
     st.lists(st.tuples(happenings() | ITS_OWN, st.floats(0, 60), st.booleans()), max_size=80),
 )
 def test_there_is_never_a_second_worker_nor_a_second_standby(
-    policy: Policy, kind: standby.Kind, story: list[tuple[object, float, bool]]
+    policy: Policy, kind: standby.StandbyKind, story: list[tuple[object, float, bool]]
 ) -> None:
     both, now = Together(policy, kind), 0.0
     for what, pause, usable in story:
         now += pause
-        if isinstance(what, Ended):
+        if isinstance(what, StandbyExited):
             if both.spares == 0:
                 continue  # a process that does not exist does not end
             both.spares -= 1
             both.do(both.standby.handle(what, now))
-        elif isinstance(what, Loaded):
+        elif isinstance(what, StandbyLoaded):
             if both.spares == 1:
                 both.do(both.standby.handle(what, now))
-        elif isinstance(what, Looked):
+        elif isinstance(what, MemoryMeasured):
             both.do(both.standby.handle(what, now))
         else:
             event = _possible(both, *what)  # type: ignore[misc]
@@ -299,10 +304,10 @@ def test_there_is_never_a_second_worker_nor_a_second_standby(
 
         assert both.workers in (0, 1) and both.spares in (0, 1)
         assert (both.workers == 1) == (both.job.state in ALIVE)
-        assert (both.spares == 1) == (both.standby.now_is.stage is not Stage.NONE)
-        if kind is standby.Kind.OFF or not policy.is_job:
+        assert (both.spares == 1) == (both.standby.status.stage is not StandbyStage.NONE)
+        if kind is standby.StandbyKind.OFF or not policy.is_job:
             assert both.spares == 0 and both.promotions == 0
-        if both.spares and both.standby.now_is.stage is not Stage.ENDING:
+        if both.spares and both.standby.status.stage is not StandbyStage.ENDING:
             assert both.standby.deadline() is not None, "memory is looked at"
 
 
@@ -346,4 +351,4 @@ def test_a_stop_with_a_flush_ends_the_standby_at_once():
     both.job_effects([flush], True, 5.0)
 
     assert flush.then is Then.STOP
-    assert both.standby.now_is.stage is Stage.ENDING
+    assert both.standby.status.stage is StandbyStage.ENDING

@@ -14,7 +14,7 @@ from supervisor.core.program.effects import (
 from supervisor.core.program.facts import Policy, State
 from supervisor.protocol.messages import Then
 
-UNWELL = events.WorkerUnfit(1, Cause.UNHEALTHY, "status 1")
+UNWELL = events.RestartRequired(1, Cause.UNHEALTHY, "status 1")
 
 
 def started(is_job: bool) -> Job:
@@ -61,7 +61,7 @@ def test_a_plain_program_that_was_up_for_a_day_each_time_spends_no_budget(starts
     for day in range(1, 6):
         job.handle(events.SpawnSucceeded(day), 86400.0 * day)
         job.expire(86400.0 * day + startsecs)
-        job.handle(events.WorkerUnfit(day, Cause.MEMORY_LIMIT, "held 9 bytes"), 86400.0 * day + 86000.0)
+        job.handle(events.RestartRequired(day, Cause.MEMORY_LIMIT, "held 9 bytes"), 86400.0 * day + 86000.0)
         job.handle(events.WorkerExited(day, None, 15), 86400.0 * day + 86001.0)
         assert job.state is State.STARTING
 
@@ -69,7 +69,7 @@ def test_a_plain_program_that_was_up_for_a_day_each_time_spends_no_budget(starts
 def test_one_that_is_too_large_before_it_runs_backs_off():
     job = started(is_job=False)
 
-    assert job.handle(events.WorkerUnfit(1, Cause.MEMORY_LIMIT, "held 9 bytes"), 0.1) == [Terminate(1)]
+    assert job.handle(events.RestartRequired(1, Cause.MEMORY_LIMIT, "held 9 bytes"), 0.1) == [Terminate(1)]
     job.handle(events.WorkerExited(1, None, 15), 0.2)
 
     assert (job.state, job.facts.reason) == (State.BACKOFF, "held 9 bytes")
@@ -94,4 +94,4 @@ def test_a_flush_that_training_was_to_go_on_after_becomes_one_before_the_stop():
 
 @pytest.mark.parametrize("attempt", [0, 2])
 def test_another_attempts_trouble_is_dropped(attempt: int):
-    assert running(is_job=True).handle(events.WorkerUnfit(attempt, Cause.UNHEALTHY, "late"), 10.0) == []
+    assert running(is_job=True).handle(events.RestartRequired(attempt, Cause.UNHEALTHY, "late"), 10.0) == []

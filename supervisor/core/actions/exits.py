@@ -3,53 +3,55 @@
 from signal import SIGTERM
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.looping import blame, own_checkpoint, remember
-from supervisor.core.actions.moves import come_up, enter, fail, launch, loop_pause, retry
-from supervisor.core.actions.repeating import follow_bad_checkpoint, follow_divergence, follow_out_of_memory
-from supervisor.core.actions.wishes import begin_anew, unwant
+from supervisor.core.actions.crash_loops import own_checkpoint, persist_hang_history, record_death
+from supervisor.core.actions.intents import record_stop, start_with_full_budgets
+from supervisor.core.actions.transitions import enter, give_up, launch, plain_program_started, retry, short_life_pause_s
 from supervisor.core.failures import restart
 from supervisor.core.failures.restart import Cause
 from supervisor.core.program.effects import RecordEnd
 from supervisor.core.program.events import WorkerExited
-from supervisor.core.program.facts import AutoRestart, ProgramFacts, State
-from supervisor.core.program.outlook import is_going
+from supervisor.core.program.facts import AutoRestart, OnOom, ProgramFacts, State
+from supervisor.core.program.notice_plan import is_host_going
 from supervisor.protocol.messages import Then, WorkerExit
+
+MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
+LOOK = "look at the data and the learning rate"
 
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
-def exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effects:
+def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effects:
     """Books the end of the attempt and decides what follows.
 
     A plain program may have outlived startsecs though nobody had the time to look: then it ran.
     """
     if _has_outlived(facts, now):
-        come_up(facts, now)
-    cause, text = verdict(facts, event)
-    return follow(facts, event, cause, text, now)
+        plain_program_started(facts, now)
+    cause, text = classify_exit(facts, event)
+    return follow_exit(facts, event, cause, text, now)
 
 
-def follow(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
+def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
     """Writes down why it ended, and does what has to follow from that."""
     record = RecordEnd(facts.attempt, cause, text)
     if cause is Cause.DONE:
         enter(facts, State.SUCCEEDED)
-        return [record, *unwant(facts, event, now)]
+        return [record, *record_stop(facts, event, now)]
     if facts.closing or not facts.wanted:
         facts.reason = text if _left_unsaved(facts) else None
         enter(facts, State.STOPPED)
         return [record]
     if facts.current.start_afresh:
-        return [record, *remember(facts), *begin_anew(facts, now)]
+        return [record, *persist_hang_history(facts), *start_with_full_budgets(facts, now)]
     if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping; or the host may come to stay
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
-        return [record, *fail(facts, text)]
+        return [record, *give_up(facts, text)]
     if not facts.policy.is_job:
         return [record, *_follow_plain(facts, event, cause, text, now)]
-    if (blamed := blame(facts, cause)) is not None:
+    if (blamed := record_death(facts, cause)) is not None:
         text = f"{text}; {blamed}"
         record = RecordEnd(facts.attempt, cause, text)
-    return [record, *remember(facts), *_follow_job(facts, event, cause, text, now)]
+    return [record, *persist_hang_history(facts), *_follow_job(facts, event, cause, text, now)]
 
 
 def _has_outlived(facts: ProgramFacts, now: float) -> bool:
@@ -58,7 +60,7 @@ def _has_outlived(facts: ProgramFacts, now: float) -> bool:
     return facts.state is State.STARTING and counts_seconds and deadline_at is not None and deadline_at <= now
 
 
-def verdict(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
+def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
     """The cause of an end, and in words how it came."""
     unknown = event.code is None and event.signal is None  # an adopted worker's, on a kernel that does not tell
     if facts.current.done_reported and (event.code == 0 or unknown):
@@ -70,9 +72,9 @@ def verdict(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
         cause, decided = facts.current.decided_end
         return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
     if facts.state is State.ADOPTING and event.code == WorkerExit.STOPPED:
-        cause = Cause.PREEMPTION if is_going(facts) and facts.wanted and not facts.closing else Cause.STOPPED
+        cause = Cause.PREEMPTION if is_host_going(facts) and facts.wanted and not facts.closing else Cause.STOPPED
         return cause, "stopped (told so before this daemon came)"
-    if facts.policy.is_job and is_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
+    if facts.policy.is_job and is_host_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
         return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
     if not facts.policy.is_job:
         text = text if event.oom is None else f"{text}, by the kernel as memory ran out ({event.oom})"
@@ -125,7 +127,7 @@ def _follow_plain(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: 
         facts.reason = text
         enter(facts, State.EXITED)
         return []
-    return _launch_again(facts, text, 0.0 if expected else loop_pause(facts, now), now)
+    return _launch_again(facts, text, 0.0 if expected else short_life_pause_s(facts, now), now)
 
 
 def _failed_start(facts: ProgramFacts, cause: Cause, text: str) -> str:
@@ -169,5 +171,45 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
     if cause is Cause.OUT_OF_MEMORY:
         return follow_out_of_memory(facts, text, now)
     if script_is_broken:
-        return fail(facts, f"failed before its first step: {text}")
+        return give_up(facts, f"failed before its first step: {text}")
     return retry(facts, cause, text, now)
+
+
+# --- after a failure that the same start would repeat, the next attempt is a different one ---
+
+
+def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """Back to a checkpoint from before the batches that may have done it; each time in a row to an older one.
+
+    A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
+    """
+    if not facts.current.rolls_back:
+        return give_up(facts, f"diverged: {text}; {LOOK}, or set on_nan = rollback or skip; then start it again")
+    if facts.current.failed_step is not None:
+        facts.restore_below_step = max(0, facts.current.failed_step - 1)
+        if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.current.start_step is not None:
+            facts.restore_below_step = min(facts.restore_below_step, facts.current.start_step)
+    return retry(facts, Cause.DIVERGENCE, f"{text}; {LOOK}", now)
+
+
+def follow_bad_checkpoint(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """From the next older one. Which of the two is wrong, checkpoint or program, shows once one is restored: then the
+    others are set aside; where none fits, they stay as they are, for a program that does.
+    """
+    name = own_checkpoint(facts)
+    unfit = dict(facts.suspects.unfit)
+    if name is None or name in unfit:
+        return give_up(facts, text)
+    facts.suspects.unfit = ((name, (facts.current.reported_error or text)[:MAX_WHY]), *facts.suspects.unfit)
+    return retry(facts, Cause.BAD_CHECKPOINT, text, now)
+
+
+def follow_out_of_memory(facts: ProgramFacts, text: str, now: float) -> Effects:
+    """The same again, as others may have taken the memory; or with each batch in twice as many parts."""
+    if facts.policy.on_oom is OnOom.MICROBATCH:
+        facts.microbatches = min(2 * facts.microbatches, restart.MAX_MICROBATCHES)
+        parts = facts.microbatches
+        remedy = f"each batch in {parts} parts from now on, where the script uses worker.Training or microbatches"
+    else:
+        remedy = "give it more memory, or set on_oom = microbatch"
+    return retry(facts, Cause.OUT_OF_MEMORY, f"{text}; {remedy}", now)

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import MAX_MICROBATCHES, Cause
-from supervisor.core.failures.silences import Section
 from supervisor.core.failures.suspects import Death
 from supervisor.core.program.events import CheckpointSelected
 from supervisor.core.program.facts import OnOom, ProgramFacts, State
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PersistedFacts:
     """Of one job, as it stands; two that are equal lead to the same next start. Names are those of `ProgramFacts`.
 
     `waits_s`: how many seconds of a back-off are left, None outside of one. `origin`, `saved`, `began_at` and
@@ -27,7 +27,7 @@ class Memory:
     unfit: tuple[tuple[str, str], ...] = ()
     deaths: tuple[Death, ...] = ()
     hung_step: int | None = None
-    hung_in: Section | None = None
+    hung_in: LoopSection | None = None
     hangs: int = 0
     best_step: int | None = None
     ever_moved: bool = False
@@ -46,15 +46,15 @@ class Memory:
     steps_s: tuple[float, ...] = field(default=(), compare=False)
 
 
-def memory_of(facts: ProgramFacts, now: float) -> Memory:
+def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
     """What is to be remembered of a job at `now` (monotonic seconds)."""
     waits = facts.state is State.BACKOFF and not facts.waits_for_host and facts.deadline_at is not None
     origin = facts.current.checkpoint
     known = origin is not None and origin.path is not None and origin.step is not None
-    return Memory(
+    return PersistedFacts(
         attempt=facts.attempt,
         by_cause=facts.failures.by_cause,
-        idle_deaths=facts.failures.idle_deaths,
+        idle_deaths=facts.failures.deaths_without_progress,
         avoid=facts.suspects.avoid,
         cleared=facts.suspects.cleared,
         unfit=facts.suspects.unfit,
@@ -85,13 +85,13 @@ def _start_limit(facts: ProgramFacts) -> float | None:
     return limit_s if limit_s > facts.policy.startup_timeout + 1.0 else None
 
 
-def recall(facts: ProgramFacts, memory: Memory, now: float, ago_s: float) -> None:
+def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s: float) -> None:
     """Puts it in place before anything happened here. `ago_s`: how old it is.
 
     What is known of an attempt counts only if no later one was begun since.
     """
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
-    failures.by_cause, failures.idle_deaths = memory.by_cause, memory.idle_deaths
+    failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.idle_deaths
     suspects.avoid, suspects.cleared, suspects.deaths = memory.avoid, memory.cleared, memory.deaths
     suspects.unfit = memory.unfit
     detector.hung_step, detector.hung_in, detector.hangs = memory.hung_step, memory.hung_in, memory.hangs

@@ -3,10 +3,10 @@
 import pytest
 
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program.accounting import (
-    Account,
-    Spent,
-    Standing,
+from supervisor.core.goodput import (
+    AccountStatus,
+    GoodputAccount,
+    TimeSpent,
     goodput,
 )
 from supervisor.core.program.facts import AttemptFacts, Policy, ProgramFacts, State
@@ -21,21 +21,21 @@ def facts(state: State, wanted: bool = True, end: Cause | None = None) -> Progra
     )
 
 
-def started(now: float = 0.0, standing: Standing | None = None) -> Account:
-    account = Account(now, standing)
-    account.begun(account.attempt + 1, now)
+def started(now: float = 0.0, standing: AccountStatus | None = None) -> GoodputAccount:
+    account = GoodputAccount(now, standing)
+    account.begin_attempt(account.attempt + 1, now)
     return account
 
 
-def training(furthest: int = 0) -> Account:
+def training(furthest: int = 0) -> GoodputAccount:
     """Began at 0, restored at 4 (1 s of it restoring), did its first step at 10."""
-    account = started(standing=Standing(0, furthest=furthest))
-    account.restored(0, 1.0, 4.0)
-    account.progressed(1, 10.0)
+    account = started(standing=AccountStatus(0, furthest=furthest))
+    account.state_restored(0, 1.0, 4.0)
+    account.steps_done(1, 10.0)
     return account
 
 
-def booked(account: Account) -> dict[str, float]:
+def booked(account: GoodputAccount) -> dict[str, float]:
     return {str(spent): span_s for spent, span_s in account.total_s.items() if span_s}
 
 
@@ -46,7 +46,7 @@ def test_a_start_is_divided_into_starting_restoring_and_tracing():
 def test_steps_that_are_done_a_second_time_are_replays_by_their_share():
     account = training(furthest=6)
 
-    account.progressed(11, 20.0)
+    account.steps_done(11, 20.0)
 
     assert booked(account)["replaying"] == 5.0
     assert booked(account)["training"] == 5.0
@@ -54,10 +54,10 @@ def test_steps_that_are_done_a_second_time_are_replays_by_their_share():
 
 def test_what_a_checkpoint_cost_is_taken_from_the_training_around_it():
     account = training()
-    account.progressed(2, 12.0)
-    account.committed(3.0)
-    account.progressed(3, 14.0)
-    account.progressed(4, 16.0)
+    account.steps_done(2, 12.0)
+    account.checkpoint_committed(3.0)
+    account.steps_done(3, 14.0)
+    account.steps_done(4, 16.0)
 
     assert booked(account)["saving"] == 3.0
     assert booked(account)["training"] == 3.0
@@ -66,7 +66,7 @@ def test_what_a_checkpoint_cost_is_taken_from_the_training_around_it():
 def test_waiting_for_data_is_told_from_the_steps():
     account = training()
 
-    account.progressed(2, 20.0, data_s=4.0)
+    account.steps_done(2, 20.0, data_s=4.0)
 
     assert booked(account)["data"] == 4.0
     assert booked(account)["training"] == 6.0
@@ -74,11 +74,11 @@ def test_waiting_for_data_is_told_from_the_steps():
 
 def test_silence_that_ends_in_a_hang_was_hung_from_its_beginning():
     account = training()
-    account.progressed(2, 12.0)
+    account.steps_done(2, 12.0)
 
-    account.stood(facts(State.STOPPING, end=Cause.HANG), 72.0)
-    account.stood(facts(State.KILLING, end=Cause.HANG), 80.0)
-    account.begun(2, 81.0)
+    account.state_changed(facts(State.STOPPING, end=Cause.HANG), 72.0)
+    account.state_changed(facts(State.KILLING, end=Cause.HANG), 80.0)
+    account.begin_attempt(2, 81.0)
 
     assert booked(account)["hung"] == 69.0
     assert booked(account)["training"] == 2.0
@@ -87,8 +87,8 @@ def test_silence_that_ends_in_a_hang_was_hung_from_its_beginning():
 def test_a_start_that_never_trains_was_hung_too():
     account = started()
 
-    account.stood(facts(State.STOPPING, end=Cause.STARTUP_TIMEOUT), 600.0)
-    account.begun(2, 610.0)
+    account.state_changed(facts(State.STOPPING, end=Cause.STARTUP_TIMEOUT), 600.0)
+    account.begin_attempt(2, 610.0)
 
     assert booked(account) == {"hung": 610.0}
 
@@ -96,9 +96,9 @@ def test_a_start_that_never_trains_was_hung_too():
 @pytest.mark.parametrize("state", [State.BACKOFF, State.FAILED, State.STOPPED])
 def test_without_a_process_a_wanted_program_is_down(state: State):
     account = training()
-    account.stood(facts(state), 20.0)
+    account.state_changed(facts(state), 20.0)
 
-    account.begun(2, 50.0)
+    account.begin_attempt(2, 50.0)
 
     assert booked(account)["down"] == 30.0
     assert booked(account)["training"] == 10.0
@@ -109,8 +109,8 @@ def test_without_a_process_a_wanted_program_is_down(state: State):
 )
 def test_what_nobody_wants_is_not_counted(state: State, wanted: bool):
     account = training()
-    account.stood(facts(state, wanted), 20.0)
-    account.passed(120.0)
+    account.state_changed(facts(state, wanted), 20.0)
+    account.settle_known_time(120.0)
 
     assert booked(account)["stopped"] == 100.0
     assert goodput(account.total_s) == 10.0 / 20.0
@@ -118,47 +118,47 @@ def test_what_nobody_wants_is_not_counted(state: State, wanted: bool):
 
 def test_each_attempt_has_its_own_sums_and_the_total_has_all():
     account = training()
-    account.begun(2, 15.0)
-    account.progressed(1, 18.0)
+    account.begin_attempt(2, 15.0)
+    account.steps_done(1, 18.0)
 
-    assert account.standing.attempt == 2
-    assert dict(account.standing.spent_s) == {Spent.STARTING: 3.0}
+    assert account.status.attempt == 2
+    assert dict(account.status.spent_s) == {TimeSpent.STARTING: 3.0}
     assert sum(account.total_s.values()) == 18.0
 
 
 def test_a_worker_that_trained_without_a_daemon_gets_its_time_by_its_steps():
-    kept = Standing(3, {Spent.TRAINING: 7.0}, Spent.REPLAYING, step=10, furthest=20)
-    account = Account(100.0, kept)  # the earlier daemon's last word
-    account.stood(facts(State.ADOPTING), 160.0)
-    account.restored(0, 1.0, 160.0, again=True)
-    account.progressed(50, 160.0, step_s=1.5)
+    kept = AccountStatus(3, {TimeSpent.TRAINING: 7.0}, TimeSpent.REPLAYING, step=10, furthest=20)
+    account = GoodputAccount(100.0, kept)  # the earlier daemon's last word
+    account.state_changed(facts(State.ADOPTING), 160.0)
+    account.state_restored(0, 1.0, 160.0, again=True)
+    account.steps_done(50, 160.0, step_s=1.5)
 
     assert booked(account) == {"replaying": 15.0, "training": 45.0}
-    assert account.standing.spent_s[Spent.TRAINING] == 52.0
+    assert account.status.spent_s[TimeSpent.TRAINING] == 52.0
 
 
 def test_a_worker_that_began_to_train_without_a_daemon_gets_its_steps_by_their_length():
-    account = Account(100.0, Standing(3, {}, Spent.STARTING))
-    account.stood(facts(State.ADOPTING), 160.0)
-    account.restored(0, 1.0, 160.0, again=True)
-    account.progressed(21, 160.0, step_s=2.0)
+    account = GoodputAccount(100.0, AccountStatus(3, {}, TimeSpent.STARTING))
+    account.state_changed(facts(State.ADOPTING), 160.0)
+    account.state_restored(0, 1.0, 160.0, again=True)
+    account.steps_done(21, 160.0, step_s=2.0)
 
     assert booked(account) == {"tracing": 20.0, "training": 40.0}
 
 
 def test_a_worker_that_died_without_a_daemon_trained_until_its_last_checkpoint():
-    account = Account(100.0, Standing(3, {}, Spent.TRAINING, step=10, furthest=10))
-    account.found_dead(wanted=True, step=30, lived_until=140.0)
-    account.begun(4, 200.0)
+    account = GoodputAccount(100.0, AccountStatus(3, {}, TimeSpent.TRAINING, step=10, furthest=10))
+    account.found_no_worker(wanted=True, step=30, lived_until=140.0)
+    account.begin_attempt(4, 200.0)
 
     assert booked(account) == {"training": 40.0, "down": 60.0}
     assert account.furthest == 30
 
 
 def test_a_reboot_is_down_from_the_last_thing_known():
-    account = Account(100.0, Standing(3, {}, Spent.TRAINING, step=10, furthest=10))
-    account.found_dead(wanted=True, step=None, lived_until=None)
-    account.begun(4, 400.0)
+    account = GoodputAccount(100.0, AccountStatus(3, {}, TimeSpent.TRAINING, step=10, furthest=10))
+    account.found_no_worker(wanted=True, step=None, lived_until=None)
+    account.begin_attempt(4, 400.0)
 
     assert booked(account) == {"down": 300.0}
 
@@ -166,10 +166,10 @@ def test_a_reboot_is_down_from_the_last_thing_known():
 def test_a_clock_that_goes_back_books_nothing():
     account = training()
 
-    account.progressed(2, 5.0)
+    account.steps_done(2, 5.0)
 
     assert sum(account.total_s.values()) == 10.0
 
 
 def test_nothing_wanted_is_no_goodput():
-    assert goodput({Spent.STOPPED: 5.0}) is None
+    assert goodput({TimeSpent.STOPPED: 5.0}) is None

@@ -9,13 +9,13 @@ from supervisor.core.job import Job
 from supervisor.core.program import events
 from supervisor.core.program.effects import (
     Effect,
+    PersistHangHistory,
     RecordEnd,
-    RememberSilences,
     SelectCheckpoint,
     Spawn,
 )
 from supervisor.core.program.facts import OnOom, Policy, State
-from supervisor.core.program.memory import memory_of
+from supervisor.core.program.persisted_facts import facts_to_persist
 from supervisor.host.ledger.job_states import from_json, to_json
 
 JOB = Policy(name="digits", is_job=True, startretries=4, hang_timeout_min=10.0)
@@ -24,15 +24,15 @@ PAUSE_S = 1000.0  # longer than any back-off
 
 def rebuilt(job: Job, now: float, lives: bool = False) -> Job:
     """The job as a daemon that starts at `now` has it, by what the one before wrote down."""
-    found = from_json(to_json(memory_of(job.facts, now)))
+    found = from_json(to_json(facts_to_persist(job.facts, now)))
     assert found is not None
     later = Job(job.facts.policy)
     later.skip_attempts(job.facts.attempt)
-    later.recall(found[0], now, 0.0)
+    later.recall_persisted(found[0], now, 0.0)
     later.facts.wanted = job.facts.wanted
-    later.facts.hang_detector.recall(job.facts.hang_detector.longest)
+    later.facts.hang_detector.recall_longest(job.facts.hang_detector.longest)
     if not lives and job.state is not State.FAILED:
-        later.handle(events.StartRequested(goes_on=True), now)
+        later.handle(events.StartRequested(resumes=True), now)
     return later
 
 
@@ -73,7 +73,7 @@ def end_seen(job: Job, told: dict, step: int, now: float) -> list[Effect]:
         case "killed":
             return job.handle(events.WorkerExited(number, signal=9), now)
     words = words_of(told, step)
-    job.handle(events.FailureSaid(number, "words", step, words["out_of_memory"], words["go_back"]), now)
+    job.handle(events.FailureReported(number, "words", step, words["out_of_memory"], words["rolls_back"]), now)
     return job.handle(events.WorkerExited(number, code=words["code"]), now)
 
 
@@ -82,7 +82,7 @@ def words_of(told: dict, step: int) -> dict:
     return {
         "code": codes[told["end"]],
         "out_of_memory": told["end"] == "lacked",
-        "go_back": told["end"] == "diverged",
+        "rolls_back": told["end"] == "diverged",
     }
 
 
@@ -99,7 +99,7 @@ def decisions(effects: list[Effect]) -> list[Effect]:
     return [
         replace(each, text="") if isinstance(each, RecordEnd) else each
         for each in effects
-        if not isinstance(each, RememberSilences)
+        if not isinstance(each, PersistHangHistory)
     ]
 
 
@@ -152,7 +152,7 @@ def test_a_job_that_was_given_up_gets_one_more_attempt_from_a_new_daemon_and_all
     assert job.state is State.FAILED
 
     later = rebuilt(job, 2.0, lives=True)
-    assert later.handle(events.StartRequested(goes_on=True), 2.0) == [Spawn(2), SelectCheckpoint(2)]
+    assert later.handle(events.StartRequested(resumes=True), 2.0) == [Spawn(2), SelectCheckpoint(2)]
     later.handle(events.WorkerExited(2, signal=9), 3.0)
     assert later.state is State.FAILED
 
@@ -164,11 +164,11 @@ def test_what_was_known_of_an_attempt_does_not_count_for_a_later_one():
     job = Job(JOB)
     job.handle(events.StartRequested(), 0.0)
     begin(job, {"from": 20, "steps": 1, "saves": True}, 1.0)
-    memory = memory_of(job.facts, 2.0)
+    memory = facts_to_persist(job.facts, 2.0)
     later = Job(JOB)
     later.skip_attempts(2)
 
-    later.recall(memory, 2.0, 0.0)
+    later.recall_persisted(memory, 2.0, 0.0)
 
     assert (later.facts.current.checkpoint, later.facts.current.saved_step, later.facts.current.start_step) == (
         None,
@@ -182,14 +182,14 @@ def test_a_back_off_goes_on_less_the_time_that_no_daemon_was_there():
     job = Job(JOB)
     job.handle(events.StartRequested(), 0.0)
     job.handle(events.WorkerExited(1, signal=9), 1.0)
-    memory = memory_of(job.facts, 1.0)
+    memory = facts_to_persist(job.facts, 1.0)
     assert memory.waits_s is not None
 
     for ago_s, state in ((0.5 * memory.waits_s, State.BACKOFF), (2 * memory.waits_s, State.STARTING)):
         later = Job(JOB)
         later.skip_attempts(1)
-        later.recall(memory, 100.0, ago_s)
-        later.handle(events.StartRequested(goes_on=True), 100.0)
+        later.recall_persisted(memory, 100.0, ago_s)
+        later.handle(events.StartRequested(resumes=True), 100.0)
         assert later.state is state
         if state is State.BACKOFF:
             assert later.deadline() == 100.0 + memory.waits_s - ago_s

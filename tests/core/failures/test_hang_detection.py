@@ -4,24 +4,24 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.failures.silences import (
+from supervisor.core.failures.hang_detection import (
     SAFETY,
     HangDetector,
-    Section,
-    section_of,
+    LoopSection,
+    parse_section,
 )
 from supervisor.core.job import Job
 from supervisor.core.program.effects import (
     Abort,
     Effect,
+    PersistHangHistory,
     RecordEnd,
-    RememberSilences,
 )
 from supervisor.core.program.events import (
     CheckpointCommitted,
     CheckpointSelected,
     SpawnSucceeded,
-    StacksKept,
+    StacksCollected,
     StartRequested,
     StepsDone,
     StopRequested,
@@ -57,12 +57,12 @@ def test_a_job_whose_steps_are_slow_gets_a_multiple_of_the_slowest():
 
 def test_a_slow_evaluation_makes_nobody_patient_with_steps():
     job = running()
-    job.handle(StepsDone(1, 1, section=Section.EVALUATION), 11.0)
+    job.handle(StepsDone(1, 1, section=LoopSection.EVALUATION), 11.0)
     assert job.deadline() == 11.0 + 3 * 60.0
     job.handle(StepsDone(1, 1), 111.0)
 
     assert job.deadline() == 111.0 + 60.0
-    assert job.facts.hang_detector.longest[Section.EVALUATION] == 100.0
+    assert job.facts.hang_detector.longest[LoopSection.EVALUATION] == 100.0
 
 
 def test_start_up_and_tracing_have_limits_of_their_own_within_startup_timeout():
@@ -81,7 +81,7 @@ def test_start_up_and_tracing_have_limits_of_their_own_within_startup_timeout():
 def test_start_up_never_outlasts_startup_timeout_however_long_it_took_before():
     policy = replace(AUTO, startup_timeout=40.0)
     job = Job(policy)
-    job.facts.hang_detector.longest = {Section.STARTUP: 39.0}
+    job.facts.hang_detector.longest = {LoopSection.STARTUP: 39.0}
 
     job.handle(StartRequested(), 0.0)
 
@@ -109,7 +109,7 @@ def test_a_save_that_ended_is_learned_from():
     job.handle(CheckpointCommitted(1, 2), 41.0)
     job.handle(StepsDone(1, 3), 42.0)
 
-    assert job.facts.hang_detector.longest[Section.SAVE] == 30.0
+    assert job.facts.hang_detector.longest[LoopSection.SAVE] == 30.0
 
 
 def test_what_was_learned_goes_to_the_ledger_once():
@@ -120,35 +120,35 @@ def test_what_was_learned_goes_to_the_ledger_once():
     job.handle(StepsDone(1, 3), 20.1)
     again = job.handle(CheckpointCommitted(1, 3), 20.2)
 
-    assert first == [RememberSilences((("start-up", 5.0), ("tracing", 5.0)))]
-    assert again == [RememberSilences((("step", pytest.approx(10.0, rel=0.01)),))]
+    assert first == [PersistHangHistory((("start-up", 5.0), ("tracing", 5.0)))]
+    assert again == [PersistHangHistory((("step", pytest.approx(10.0, rel=0.01)),))]
     assert job.handle(CheckpointCommitted(1, 4), 20.3) == []
 
 
 def test_each_hang_at_the_same_place_doubles_the_patience_until_it_is_passed():
     detector = HangDetector()
-    detector.hung(7, Section.STEP)
-    detector.hung(7, Section.STEP)
-    detector.passed(7)
-    assert detector.limit(Section.STEP, 60.0) == 240.0
-    assert detector.limit(Section.SAVE, 60.0) == 60.0, "another section has done nothing"
+    detector.record_hang(7, LoopSection.STEP)
+    detector.record_hang(7, LoopSection.STEP)
+    detector.step_passed(7)
+    assert detector.limit(LoopSection.STEP, 60.0) == 240.0
+    assert detector.limit(LoopSection.SAVE, 60.0) == 60.0, "another section has done nothing"
 
-    detector.passed(8)
+    detector.step_passed(8)
 
-    assert detector.limit(Section.STEP, 60.0) == 60.0
+    assert detector.limit(LoopSection.STEP, 60.0) == 60.0
 
 
 def test_doubling_ends_and_an_operators_start_ends_what_came_of_it():
     job = running()
     for _ in range(9):
-        job.facts.hang_detector.hung(1, Section.STEP)
-    assert job.facts.hang_detector.limit(Section.STEP, 60.0) == 240.0
+        job.facts.hang_detector.record_hang(1, LoopSection.STEP)
+    assert job.facts.hang_detector.limit(LoopSection.STEP, 60.0) == 240.0
 
     job.handle(StopRequested(), 11.0)
     job.handle(WorkerExited(1, 143), 12.0)
     job.handle(StartRequested(), 13.0)
 
-    assert job.facts.hang_detector.limit(Section.STEP, 60.0) == 60.0
+    assert job.facts.hang_detector.limit(LoopSection.STEP, 60.0) == 60.0
 
 
 @pytest.mark.parametrize("hangs_in", ["start-up", "tracing", "step"])
@@ -178,32 +178,32 @@ def test_what_is_learned_has_a_ceiling():
     detector = HangDetector()
     for _ in range(20):
         detector.since = 0.0
-        detector.heard(Section.STEP, detector.limit(detector.section, 60.0) - 0.1)
+        detector.progress_reported(LoopSection.STEP, detector.limit(detector.section, 60.0) - 0.1)
 
-    assert detector.limit(Section.STEP, 60.0) == 16 * 60.0
-    assert detector.limit(Section.STEP, 60.0) > 900.0 > detector.longest[Section.STEP] / 2
+    assert detector.limit(LoopSection.STEP, 60.0) == 16 * 60.0
+    assert detector.limit(LoopSection.STEP, 60.0) > 900.0 > detector.longest[LoopSection.STEP] / 2
 
 
 def test_a_silence_that_never_comes_again_is_forgotten_and_one_that_does_is_not():
-    once, again = HangDetector(section=Section.STEP), HangDetector(section=Section.STEP)
+    once, again = HangDetector(section=LoopSection.STEP), HangDetector(section=LoopSection.STEP)
     for detector in (once, again):
-        detector.heard(Section.STEP, 2000.0)
+        detector.progress_reported(LoopSection.STEP, 2000.0)
     for step in range(1, 400_000):
-        once.heard(Section.STEP, 2000.0 + step)
-        again.heard(Section.STEP, again.since + (1900.0 if step % 3600 == 0 else 1.0))
+        once.progress_reported(LoopSection.STEP, 2000.0 + step)
+        again.progress_reported(LoopSection.STEP, again.since + (1900.0 if step % 3600 == 0 else 1.0))
 
-    assert once.limit(Section.STEP, 600.0) < 0.4 * SAFETY * 2000.0
-    assert again.limit(Section.STEP, 600.0) > 0.9 * SAFETY * 1900.0
-    assert once.news()[Section.STEP] < 800.0, "the ledger forgets it too"
+    assert once.limit(LoopSection.STEP, 600.0) < 0.4 * SAFETY * 2000.0
+    assert again.limit(LoopSection.STEP, 600.0) > 0.9 * SAFETY * 1900.0
+    assert once.changes_to_persist()[LoopSection.STEP] < 800.0, "the ledger forgets it too"
 
 
 def test_a_slow_save_is_forgotten_after_some_quick_ones():
     detector = HangDetector()
     for number in range(65):
-        detector.saving(1000.0 if number == 0 else 1.0, 5000.0 + number)
+        detector.save_reported(1000.0 if number == 0 else 1.0, 5000.0 + number)
         detector.save_ended(5000.0 + number)
 
-    assert detector.longest[Section.SAVE] == pytest.approx(250.0, rel=0.02)
+    assert detector.longest[LoopSection.SAVE] == pytest.approx(250.0, rel=0.02)
 
 
 def test_with_a_fixed_limit_too_a_save_that_never_ends_is_a_hang_though_training_goes_on():
@@ -237,20 +237,20 @@ def test_silence_that_became_a_hang_is_not_learned():
     job.expire(70.0)
     job.handle(WorkerExited(1, None, 6), 71.0)
 
-    assert Section.STEP not in job.facts.hang_detector.longest
+    assert LoopSection.STEP not in job.facts.hang_detector.longest
 
 
 def test_a_section_nobody_knows_is_the_step():
-    assert section_of("rehearsal") is Section.STEP
-    assert section_of(None) is Section.STEP
-    assert section_of("data") is Section.DATA
+    assert parse_section("rehearsal") is LoopSection.STEP
+    assert parse_section(None) is LoopSection.STEP
+    assert parse_section("data") is LoopSection.DATA
 
 
 def test_the_reason_names_the_file_with_the_stacks():
     job = running()
     job.expire(70.0)
     assert job.state is State.STOPPING
-    job.handle(StacksKept(1, "/s/stacks/digits/a1.txt"), 70.5)
+    job.handle(StacksCollected(1, "/s/stacks/digits/a1.txt"), 70.5)
 
     effects: list[Effect] = job.handle(WorkerExited(1, None, 6), 71.0)
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from supervisor.core.listeners.lifelines import Lifeline
+from supervisor.core.listeners.state_trail import SupervisorStateTrail
 from supervisor.core.listeners.wire_states import WireState, wire_state
 from supervisor.core.program.facts import State
 
 
 def walk(*moves: tuple[WireState, int, int | None]) -> list[str]:
     """What is told of a program that moves so: state, attempt, pid."""
-    lifeline = Lifeline("g:p", "p", "g")
+    lifeline = SupervisorStateTrail("g:p", "p", "g")
     told = []
     for to, attempt, pid in moves:
-        told += lifeline.moved(to, attempt, pid, expected=False, state=to.name, reason=None)
+        told += lifeline.state_changed(to, attempt, pid, expected=False, state=to.name, reason=None)
     return [
         f"{each.name.removeprefix('PROCESS_STATE_')} {str(each.payload).removeprefix('processname:p groupname:g ')}"
         for each in told

@@ -24,7 +24,7 @@ class Reliability:
     ran_s: float = 0.0
     failures: int = 0
 
-    def after(self, ran_s: float, cause: str) -> Self:
+    def with_attempt(self, ran_s: float, cause: str) -> Self:
         """The same, with one more attempt."""
         return replace(self, ran_s=self.ran_s + max(0.0, ran_s), failures=self.failures + (cause in LOSING))
 

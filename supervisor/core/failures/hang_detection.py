@@ -27,7 +27,7 @@ HALVED_AFTER_TIMES = 32.0
 """Or after so many shorter ones, in sections that are short and rare beside the steps."""
 
 
-class Section(StrEnum):
+class LoopSection(StrEnum):
     """What a worker's training loop is at."""
 
     STARTUP = "start-up"  # from the spawn until its state is in place: import, verify, build, restore
@@ -38,26 +38,26 @@ class Section(StrEnum):
     DATA = "data"  # the next batch is waited for
 
 
-FLOORS: Mapping[Section, float] = {
-    Section.STARTUP: 0.5,  # startup_timeout holds as well, for start-up and tracing together
-    Section.TRACING: 1.0,
-    Section.STEP: 1.0,
-    Section.SAVE: 1.0,
-    Section.EVALUATION: 3.0,  # the first one is still to come when much is known of steps
-    Section.DATA: 1.0,
+FLOORS: Mapping[LoopSection, float] = {
+    LoopSection.STARTUP: 0.5,  # startup_timeout holds as well, for start-up and tracing together
+    LoopSection.TRACING: 1.0,
+    LoopSection.STEP: 1.0,
+    LoopSection.SAVE: 1.0,
+    LoopSection.EVALUATION: 3.0,  # the first one is still to come when much is known of steps
+    LoopSection.DATA: 1.0,
 }
 """Of hang_timeout_min: what a section is given at least, however short its silences were."""
 
-_RARE = frozenset({Section.STARTUP, Section.TRACING, Section.SAVE, Section.EVALUATION})
-_NONE: Mapping[Section, float] = MappingProxyType({})
+_RARE = frozenset({LoopSection.STARTUP, LoopSection.TRACING, LoopSection.SAVE, LoopSection.EVALUATION})
+_NONE: Mapping[LoopSection, float] = MappingProxyType({})
 
 
-def section_of(text: str | None) -> Section:
+def parse_section(text: str | None) -> LoopSection:
     """The section that a worker named; one that names none, or one of a later version, is at its steps."""
     try:
-        return Section(text or Section.STEP)
+        return LoopSection(text or LoopSection.STEP)
     except ValueError:
-        return Section.STEP
+        return LoopSection.STEP
 
 
 @dataclass(slots=True)
@@ -70,89 +70,89 @@ class HangDetector:
     only takes long is passed in the end.
     """
 
-    longest: Mapping[Section, float] = field(default_factory=lambda: _NONE)
-    remembered: Mapping[Section, float] = field(default_factory=lambda: _NONE)
-    section: Section = Section.STARTUP
+    longest: Mapping[LoopSection, float] = field(default_factory=lambda: _NONE)
+    persisted: Mapping[LoopSection, float] = field(default_factory=lambda: _NONE)
+    section: LoopSection = LoopSection.STARTUP
     since: float = 0.0
     saving_since: float | None = None  # a save is written beside training
     hung_step: int | None = None
-    hung_in: Section | None = None
+    hung_in: LoopSection | None = None
     hangs: int = 0
 
-    def recall(self, longest: Mapping[Section, float]) -> None:
+    def recall_longest(self, longest: Mapping[LoopSection, float]) -> None:
         """What the ledger knows of earlier attempts."""
-        self.remembered = dict(longest)
+        self.persisted = dict(longest)
         self.longest = {each: max(s, self.longest.get(each, 0.0)) for each, s in longest.items()} | {
             each: s for each, s in self.longest.items() if each not in longest
         }
 
-    def begin(self, now: float) -> None:
+    def start_attempt(self, now: float) -> None:
         """A new attempt."""
-        self.section, self.since, self.saving_since = Section.STARTUP, now, None
+        self.section, self.since, self.saving_since = LoopSection.STARTUP, now, None
 
     def restart_silence(self, now: float) -> None:
         """What was silent until now was so for reasons that are none of the job's."""
         self.since = now
         self.saving_since = None if self.saving_since is None else now
 
-    def heard(self, section: Section, now: float) -> None:
+    def progress_reported(self, section: LoopSection, now: float) -> None:
         """The loop lives, and is at `section` from now on: the silence before belongs to the section before."""
         self._learn(self.section, now - self.since)
         self.section, self.since = section, now
 
-    def saving(self, saving_s: float | None, now: float) -> None:
+    def save_reported(self, saving_s: float | None, now: float) -> None:
         """Whether a save is written beside training, and for how long already."""
         self.saving_since = None if saving_s is None else now - max(0.0, saving_s)
 
     def save_ended(self, now: float) -> None:
         """It is on the disk, or failed."""
         if self.saving_since is not None:
-            self._learn(Section.SAVE, now - self.saving_since)
+            self._learn(LoopSection.SAVE, now - self.saving_since)
             self.saving_since = None
 
-    def passed(self, step: int) -> None:
+    def step_passed(self, step: int) -> None:
         """`step` was done: a hang before it is no riddle any more."""
         if self.hung_step is not None and step > self.hung_step:
-            self.forgive()
+            self.forget_hangs()
 
-    def forgive(self) -> None:
+    def forget_hangs(self) -> None:
         """No hang counts any more: an operator starts it, or it is past the place."""
         self.hung_step = self.hung_in = None
         self.hangs = 0
 
-    def hung(self, step: int | None, section: Section) -> None:
+    def record_hang(self, step: int | None, section: LoopSection) -> None:
         """Silence became a hang in `section`, after `step`."""
         self.hung_step = max(step or 0, self.hung_step or 0)
         self.hangs = self.hangs + 1 if section is self.hung_in else 1
         self.hung_in = section
 
-    def limit(self, section: Section, floor: float) -> float:
+    def limit(self, section: LoopSection, floor: float) -> float:
         """How long silence may last in a section. `floor`: hang_timeout_min."""
         least = floor * FLOORS[section]
         doubled = 2.0 ** min(self.hangs, DOUBLINGS) if section is self.hung_in else 1.0
         return min(max(least, SAFETY * self.longest.get(section, 0.0)) * doubled, CEILING * least)
 
-    def deadline(self, progressed_at: float, floor: float) -> tuple[float, Section]:
+    def deadline(self, progressed_at: float, floor: float) -> tuple[float, LoopSection]:
         """When silence since `progressed_at` becomes a hang, or a save that never ends does; and in which section."""
-        return self._earlier(progressed_at + self.limit(self.section, floor), self.limit(Section.SAVE, floor))
+        return self._earlier(progressed_at + self.limit(self.section, floor), self.limit(LoopSection.SAVE, floor))
 
-    def fixed_deadline(self, progressed_at: float, limit: float, save_limit: float) -> tuple[float, Section]:
+    def fixed_deadline(self, progressed_at: float, limit: float, save_limit: float) -> tuple[float, LoopSection]:
         """The same where limits are fixed. `save_limit`: of a save that is written beside training."""
         return self._earlier(progressed_at + limit, save_limit)
 
-    def _earlier(self, silent_by: float, save_limit: float) -> tuple[float, Section]:
+    def _earlier(self, silent_by: float, save_limit: float) -> tuple[float, LoopSection]:
         if self.saving_since is None:
             return silent_by, self.section
-        return min((silent_by, self.section), (self.saving_since + save_limit, Section.SAVE))
+        return min((silent_by, self.section), (self.saving_since + save_limit, LoopSection.SAVE))
 
-    def news(self) -> dict[Section, float]:
+    def changes_to_persist(self) -> dict[LoopSection, float]:
         """What the ledger should know: silences that are another, by a tenth, than those it has; it then counts so."""
-        known = self.remembered
+        known = self.persisted
         news = {each: s for each, s in self.longest.items() if not s / 1.1 <= known.get(each, 0.0) <= s * 1.1}
-        self.remembered = {**self.remembered, **news}
+        self.persisted = {**self.persisted, **news}
         return news
 
-    def _learn(self, section: Section, silent_s: float) -> None:
+    def _learn(self, section: LoopSection, silent_s: float) -> None:
         longest = self.longest.get(section, 0.0)
         if longest > 0:
             halvings = max(0.0, silent_s) / (HALVED_AFTER * longest) + (section in _RARE) / HALVED_AFTER_TIMES

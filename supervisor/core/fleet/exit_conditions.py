@@ -14,7 +14,7 @@ class ExitOn(StrEnum):
     DONE = "done"  # every program has ended by itself
 
 
-class Finish(Enum):
+class DaemonExit(Enum):
     """How the daemon ends."""
 
     DONE = "done"  # everything ended as it should
@@ -22,7 +22,7 @@ class Finish(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ProgramOutcome:
     """One program: its state; `ran`: it did under this daemon; `was_done`: it had ended as it should before."""
 
     state: State
@@ -34,17 +34,17 @@ _ENDED = frozenset({State.SUCCEEDED, State.EXITED, State.FAILED})
 _AMISS = frozenset({State.EXITED, State.FAILED})
 
 
-def finish(exit_on: Collection[ExitOn], programs: Collection[Ending]) -> Finish | None:
+def daemon_exit(exit_on: Collection[ExitOn], programs: Collection[ProgramOutcome]) -> DaemonExit | None:
     """How the daemon is to end now; None: it goes on.
 
     A program that an operator stopped may be started again, so it keeps the daemon; one that was never started doesn't.
     """
     if ExitOn.FATAL in exit_on and any(each.state is State.FAILED for each in programs):
-        return Finish.FATAL
+        return DaemonExit.FATAL
     if ExitOn.DONE not in exit_on:
         return None
     idle = [each for each in programs if each.state is State.STOPPED and not each.ran]
     ended = [each for each in programs if each.state in _ENDED]
     if len(idle) + len(ended) < len(programs) or not (ended or any(each.was_done for each in idle)):
         return None
-    return Finish.FATAL if any(each.state in _AMISS for each in ended) else Finish.DONE
+    return DaemonExit.FATAL if any(each.state in _AMISS for each in ended) else DaemonExit.DONE

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from supervisor.core.listeners.occurrences import Fact, Occurrence
+from supervisor.core.listeners.event_types import EventValue, PublishedEvent
 from supervisor.core.listeners.wire_states import WireState
 
 _STOPPED, _STARTING, _RUNNING, _BACKOFF = WireState.STOPPED, WireState.STARTING, WireState.RUNNING, WireState.BACKOFF
@@ -24,7 +24,7 @@ _NAMES: Mapping[WireState, str] = {each: f"PROCESS_STATE_{each.name}" for each i
 
 
 @dataclass(slots=True)
-class Lifeline:
+class SupervisorStateTrail:
     """One program as its listeners know it. `state`: what they were told last."""
 
     program: str
@@ -40,9 +40,9 @@ class Lifeline:
         """Of its process; 0 if there is none."""
         return self._pid
 
-    def moved(
+    def state_changed(
         self, to: WireState, attempt: int, pid: int | None, *, expected: bool, state: str, reason: str | None
-    ) -> list[Occurrence]:
+    ) -> list[PublishedEvent]:
         """What is to be told, now that it stands there; nothing if listeners would see no difference.
 
         `pid`: of its process, None if there is none. `expected`: it ended, and as it should. `state`: in our own
@@ -54,12 +54,15 @@ class Lifeline:
         if to is self.state and not again:
             return []
         between = _BETWEEN.get((self.state, to))
-        first: dict[str, Fact] = {"attempt": was, "reason": reason}
-        then: dict[str, Fact] = {"attempt": attempt, "reason": reason, "state": state}
-        return [*([] if between is None else [self._pass(between, expected, first)]), self._pass(to, expected, then)]
+        first: dict[str, EventValue] = {"attempt": was, "reason": reason}
+        then: dict[str, EventValue] = {"attempt": attempt, "reason": reason, "state": state}
+        return [
+            *([] if between is None else [self._enter_state(between, expected, first)]),
+            self._enter_state(to, expected, then),
+        ]
 
-    def _pass(self, to: WireState, expected: bool, facts: Mapping[str, Fact]) -> Occurrence:
-        said: dict[str, Fact] = {}
+    def _enter_state(self, to: WireState, expected: bool, facts: Mapping[str, EventValue]) -> PublishedEvent:
+        said: dict[str, EventValue] = {}
         match to:
             case WireState.STARTING:
                 said["tries"] = self._tries
@@ -78,4 +81,4 @@ class Lifeline:
         told = {"process": self.process, "from_state": self.state.name, **said, **facts}
         self.state = to
         payload = " ".join(f"{key}:{value}" for key, value in words.items())
-        return Occurrence(_NAMES[to], payload, told, self.program, self.group)
+        return PublishedEvent(_NAMES[to], payload, told, self.program, self.group)

@@ -7,11 +7,11 @@ import pytest
 from supervisor.core.job import Job
 from supervisor.core.notices.flush import Pause
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
-from supervisor.core.program import outlook
+from supervisor.core.program import notice_plan
 from supervisor.core.program.effects import (
     Abort,
     RecordEnd,
-    RememberWanted,
+    RecordWanted,
     RequestFlush,
     SelectCheckpoint,
     Spawn,
@@ -19,13 +19,13 @@ from supervisor.core.program.effects import (
 )
 from supervisor.core.program.events import (
     CheckpointCommitted,
-    Closed,
-    DoneSaid,
+    CheckpointSaveFailed,
+    DoneReported,
     Event,
     NoticeChanged,
     NoticeEnded,
     NoticeReceived,
-    SaveFailed,
+    ProgramClosed,
     SavesMeasured,
     StartRequested,
     StepsDone,
@@ -72,7 +72,9 @@ def test_a_short_pause_takes_of_the_margin_first_and_of_training_what_is_left(pa
     job = noticed()
     job.facts.pauses = (Pause(15.0, pause_s),)
 
-    assert outlook.last_flush_at(job.facts) == last_at, "100 s less margin 2, save 5, and step 1 or what is left of it"
+    assert notice_plan.last_flush_at(job.facts) == last_at, (
+        "100 s less margin 2, save 5, and step 1 or what is left of it"
+    )
 
 
 def test_a_checkpoint_more_is_made_before_a_pause_may_outlast_the_host():
@@ -126,7 +128,9 @@ def test_the_first_flush_is_measured_for_the_last_one():
 
     committed(job, 27.0)
 
-    assert outlook.last_flush_at(job.facts) == 100.0 - 2.0 - 7.0 - 7.0, "a save of up to 7 s after a step of up to 7 s"
+    assert notice_plan.last_flush_at(job.facts) == 100.0 - 2.0 - 7.0 - 7.0, (
+        "a save of up to 7 s after a step of up to 7 s"
+    )
 
 
 def test_the_last_moment_may_come_while_the_first_flush_is_on_its_way():
@@ -237,7 +241,7 @@ def test_a_graver_notice_flushes_at_once_again():
 
 def test_a_flush_that_failed_is_tried_again_while_there_is_time():
     job = noticed()
-    job.handle(SaveFailed(1, "disk full", (1,)), 25.0)
+    job.handle(CheckpointSaveFailed(1, "disk full", (1,)), 25.0)
 
     assert (job.state, job.deadline()) == (State.RUNNING, 26.0)
     assert job.expire(26.0) == [RequestFlush(1, 2, "notice", Then.GO_ON, 74.0)]
@@ -247,7 +251,7 @@ def test_a_flush_that_failed_is_tried_again_while_there_is_time():
 
 def test_a_last_flush_that_failed_is_tried_again_where_training_goes_on():
     job = noticed(deadline_at=28.0, policy=TRAIN)
-    job.handle(SaveFailed(1, "disk full", (1,)), 23.0)
+    job.handle(CheckpointSaveFailed(1, "disk full", (1,)), 23.0)
 
     assert job.expire(24.0) == [RequestFlush(1, 2, "notice", Then.GO_ON, 4.0)]
 
@@ -284,7 +288,7 @@ def test_an_operators_stop_during_the_notice_is_a_stop():
 
     effects = job.handle(StopRequested(), 30.0)
 
-    assert effects == [RememberWanted(False), RequestFlush(1, 2, "stop", Then.STOP, 70.0)]
+    assert effects == [RecordWanted(False), RequestFlush(1, 2, "stop", Then.STOP, 70.0)]
     committed(job, 33.0)
     assert die(job, 34.0, code=143)[0].cause == "stopped"
     assert job.state is State.STOPPED
@@ -293,13 +297,13 @@ def test_an_operators_stop_during_the_notice_is_a_stop():
 def test_an_operators_stop_during_the_last_flush_keeps_it_stopped():
     job = noticed(deadline_at=27.0)
 
-    assert job.handle(StopRequested(), 21.0) == [RememberWanted(False)]
+    assert job.handle(StopRequested(), 21.0) == [RecordWanted(False)]
     die(job, 25.0, code=143)
     job.handle(NoticeEnded(), 30.0)
     assert job.state is State.STOPPED
 
 
-@pytest.mark.parametrize("end", [StopRequested(), Closed("shutdown")])
+@pytest.mark.parametrize("end", [StopRequested(), ProgramClosed("shutdown")])
 def test_what_stopped_while_it_waited_for_the_hosts_fate_waits_no_more(end: Event):
     job = Job(POLICY)
     job.handle(NoticeReceived(notice(20.0)), 0.0)
@@ -324,7 +328,7 @@ def test_a_stop_while_it_waits_for_the_hosts_fate_stops_it():
 def test_a_daemon_that_leaves_as_the_host_goes_books_a_preemption():
     job = noticed()
 
-    job.handle(Closed("shutdown"), 21.0)
+    job.handle(ProgramClosed("shutdown"), 21.0)
     committed(job, 23.0)
 
     assert die(job, 24.0, code=143)[0].cause == "preemption"
@@ -367,7 +371,7 @@ def test_a_start_shortly_before_the_host_goes_waits():
 
     effects = job.handle(StartRequested(), 0.0)
 
-    assert effects == [RememberWanted(True)]
+    assert effects == [RecordWanted(True)]
     assert (job.state, job.deadline()) == (State.BACKOFF, 80.0)
     assert "aws: spot" in job.facts.reason
 
@@ -389,7 +393,7 @@ def test_a_worker_that_begins_to_train_under_a_notice_saves_at_once_if_nobody_kn
 
 def test_a_worker_that_said_done_is_not_asked_for_anything():
     job = running(POLICY)
-    job.handle(DoneSaid(1), 20.0)
+    job.handle(DoneReported(1), 20.0)
 
     assert job.handle(NoticeReceived(notice(21.0)), 20.0) == []
     assert job.deadline() == 10.0 + 50.0
@@ -399,7 +403,7 @@ def test_a_worker_that_says_done_before_its_last_flush_is_due_does_not_hang_by_t
     job = noticed(40.0)
     committed(job, 21.0)
     assert job.deadline() == 32.0
-    job.handle(DoneSaid(1), 30.0)
+    job.handle(DoneReported(1), 30.0)
 
     assert job.expire(32.0) == []
 
@@ -439,7 +443,7 @@ def facts_at(stage: str) -> Job:
     ("stage", "ready"), [("flushing", False), ("leaving", False), ("gone", True), ("trains on", True)]
 )
 def test_the_host_may_go_once_the_last_checkpoint_is_on_the_disk_and_the_worker_did_what_it_is_to_do(stage, ready):
-    assert outlook.has_nothing_to_lose(facts_at(stage).facts) is ready
+    assert notice_plan.has_nothing_to_lose(facts_at(stage).facts) is ready
 
 
 def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint_only():
@@ -447,7 +451,7 @@ def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint
     job.handle(StepsDone(1, 11, 1.0), 20.0)
     job.handle(SavesMeasured(5.0), 20.0)
 
-    assert job.handle(NoticeReceived(notice(), again=True), 20.0) == []
+    assert job.handle(NoticeReceived(notice(), recalled=True), 20.0) == []
 
     assert job.state is State.RUNNING
     job.facts.current.progressed_at = 80.0
@@ -459,13 +463,13 @@ def test_a_notice_that_is_past_and_was_heard_before_costs_no_other_stop():
     job = running(POLICY)
     job.handle(SavesMeasured(5.0), 20.0)
 
-    assert job.handle(NoticeReceived(notice(15.0), again=True), 20.0) == []
+    assert job.handle(NoticeReceived(notice(15.0), recalled=True), 20.0) == []
     assert job.expire(job.deadline() or 0.0)[0] == Abort(1, POLICY.stopwaitsecs), "only a hang is waited for"
 
 
 def test_another_notice_after_one_that_was_heard_before_makes_it_save():
     job = running(POLICY)
-    job.handle(NoticeReceived(notice(), again=True), 20.0)
+    job.handle(NoticeReceived(notice(), recalled=True), 20.0)
 
     (asked,) = job.handle(NoticeReceived(notice(60.0)), 21.0)
 
@@ -475,7 +479,7 @@ def test_another_notice_after_one_that_was_heard_before_makes_it_save():
 def test_a_host_that_shuts_down_without_a_notice_books_a_preemption_and_wants_the_job_again():
     job = running(POLICY)
 
-    job.handle(Closed("host shutdown", host_leaves=True), 21.0)
+    job.handle(ProgramClosed("host shutdown", host_leaves=True), 21.0)
     committed(job, 22.0)
     (record,) = die(job, 22.5, code=143)
 
@@ -485,9 +489,9 @@ def test_a_host_that_shuts_down_without_a_notice_books_a_preemption_and_wants_th
 
 def test_that_the_host_shuts_down_may_be_known_only_after_the_flush_was_asked_for():
     job = running(POLICY)
-    job.handle(Closed("shutdown"), 21.0)
+    job.handle(ProgramClosed("shutdown"), 21.0)
 
-    assert job.handle(Closed("host shutdown", host_leaves=True), 21.5) == []
+    assert job.handle(ProgramClosed("host shutdown", host_leaves=True), 21.5) == []
 
     committed(job, 22.0)
     assert die(job, 22.5, code=143)[0] == RecordEnd(1, "preemption", "stopped (host shutdown)")
@@ -496,7 +500,7 @@ def test_that_the_host_shuts_down_may_be_known_only_after_the_flush_was_asked_fo
 def test_what_an_operator_stopped_before_the_host_shuts_down_stays_stopped():
     job = running(POLICY)
     job.handle(StopRequested(), 20.0)
-    job.handle(Closed("host shutdown", host_leaves=True), 21.0)
+    job.handle(ProgramClosed("host shutdown", host_leaves=True), 21.0)
     committed(job, 22.0)
 
     (record,) = die(job, 22.5, code=143)

@@ -12,7 +12,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.program.facts import ProgramFacts, State
 
 
-class Spent(StrEnum):
+class TimeSpent(StrEnum):
     """What a second of a job went into."""
 
     TRAINING = "training"  # steps that were never done before
@@ -27,12 +27,12 @@ class Spent(StrEnum):
     STOPPED = "stopped"  # not wanted, or done: counts for nothing
 
 
-STEPPING = frozenset({Spent.TRAINING, Spent.REPLAYING})
+STEPPING = frozenset({TimeSpent.TRAINING, TimeSpent.REPLAYING})
 """A span of these is settled step by step, and so only when a step is heard of."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AccountStatus:
     """Where the books of an attempt stand: what a later daemon needs to go on with them.
 
     `spent_s`: what is booked; `open_as`: what goes on since; `step`: the last one known, `furthest` that of all
@@ -40,21 +40,21 @@ class Standing:
     """
 
     attempt: int
-    spent_s: Mapping[Spent, float] = field(default_factory=dict)
-    open_as: Spent = Spent.STOPPED
+    spent_s: Mapping[TimeSpent, float] = field(default_factory=dict)
+    open_as: TimeSpent = TimeSpent.STOPPED
     step: int | None = None
     furthest: int = 0
     owed_s: float = 0.0
 
 
-class Account:
+class GoodputAccount:
     """The books of one job since `now`, going on with those of an attempt that an earlier daemon kept, if there are.
 
     `since`: where the open span begins.
     """
 
-    def __init__(self, now: float, standing: Standing | None = None) -> None:
-        standing = standing or Standing(0)
+    def __init__(self, now: float, standing: AccountStatus | None = None) -> None:
+        standing = standing or AccountStatus(0)
         self.since = now
         self.attempt = standing.attempt
         self.open_as = standing.open_as
@@ -62,97 +62,101 @@ class Account:
         self.furthest = standing.furthest
         self._owed_s = standing.owed_s
         self._spent_s = dict(standing.spent_s)
-        self._total_s = dict.fromkeys(Spent, 0.0)
+        self._total_s = dict.fromkeys(TimeSpent, 0.0)
 
     @property
-    def total_s(self) -> dict[Spent, float]:
+    def total_s(self) -> dict[TimeSpent, float]:
         """Seconds booked since this account was opened, all attempts together."""
         return dict(self._total_s)
 
     @property
-    def standing(self) -> Standing:
+    def status(self) -> AccountStatus:
         """For whoever goes on with it, from `since`."""
         spent_s = dict(self._spent_s)
-        return Standing(self.attempt, spent_s, self.open_as, self.step, self.furthest, self._owed_s)
+        return AccountStatus(self.attempt, spent_s, self.open_as, self.step, self.furthest, self._owed_s)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def ended(self, now: float) -> None:
+    def close_attempt(self, now: float) -> None:
         """Another attempt is about to begin: what was until now belongs to this one."""
         self._settle(self.open_as, now)
 
-    def begun(self, attempt: int, now: float) -> None:
+    def begin_attempt(self, attempt: int, now: float) -> None:
         """A process is started for a new attempt."""
-        self.ended(now)
+        self.close_attempt(now)
         self.attempt, self.step, self._owed_s, self._spent_s = attempt, None, 0.0, {}
-        self.open_as = Spent.STARTING
+        self.open_as = TimeSpent.STARTING
 
-    def restored(self, step: int, restore_s: float, now: float, again: bool = False) -> None:
+    def state_restored(self, step: int, restore_s: float, now: float, again: bool = False) -> None:
         """Its state is in place, which took the last `restore_s`; `again`: a new daemon hears of it, nobody knows when.
 
         Does nothing for an attempt that has done steps.
         """
-        if self.open_as is not Spent.STARTING:
+        if self.open_as is not TimeSpent.STARTING:
             return
         if not again:
-            self._settle(Spent.STARTING, max(self.since, now - max(0.0, restore_s)))
-            self._settle(Spent.RESTORING, now)
-        self.open_as = Spent.TRACING
+            self._settle(TimeSpent.STARTING, max(self.since, now - max(0.0, restore_s)))
+            self._settle(TimeSpent.RESTORING, now)
+        self.open_as = TimeSpent.TRACING
         self.step = step
 
-    def progressed(self, step: int, now: float, step_s: float | None = None, data_s: float | None = None) -> None:
+    def steps_done(self, step: int, now: float, step_s: float | None = None, data_s: float | None = None) -> None:
         """`step` is done. Since the step told before: `step_s` a step on average, and `data_s` of waiting for data."""
-        if self.open_as in (Spent.STARTING, Spent.TRACING):
+        if self.open_as in (TimeSpent.STARTING, TimeSpent.TRACING):
             further = max(0, step - self.step - 1) if self.step is not None else 0  # more than one: nobody listened
             self._settle(self.open_as, max(self.since, now - further * (step_s or 0.0)))
             if self.step is not None and further:
                 self.step += 1
-        if self.open_as in (Spent.STARTING, Spent.TRACING, *STEPPING):
+        if self.open_as in (TimeSpent.STARTING, TimeSpent.TRACING, *STEPPING):
             self._settle_steps(step, data_s or 0.0, now)
-            self.open_as = Spent.REPLAYING if step < self.furthest else Spent.TRAINING
+            self.open_as = TimeSpent.REPLAYING if step < self.furthest else TimeSpent.TRAINING
         self.step = max(step, self.step or 0)
         self.furthest = max(self.furthest, self.step)
 
-    def committed(self, stall_s: float) -> None:
+    def checkpoint_committed(self, stall_s: float) -> None:
         """A checkpoint is on the disk, for which training stood still so long."""
         self._owed_s += max(0.0, stall_s)
 
-    def stood(self, facts: ProgramFacts, now: float) -> None:
+    def state_changed(self, facts: ProgramFacts, now: float) -> None:
         """Where the program stands, after anything that may have changed it."""
         entered = _in_state(facts)
         if entered is None:
-            if self.open_as in (Spent.DOWN, Spent.STOPPED, Spent.HUNG):  # a worker was found that nobody knew of
+            if self.open_as in (
+                TimeSpent.DOWN,
+                TimeSpent.STOPPED,
+                TimeSpent.HUNG,
+            ):  # a worker was found that nobody knew of
                 self._settle(self.open_as, now)
-                self.open_as = Spent.STARTING
+                self.open_as = TimeSpent.STARTING
         elif entered is not self.open_as:
-            self._settle(Spent.HUNG if entered is Spent.HUNG else self.open_as, now)
+            self._settle(TimeSpent.HUNG if entered is TimeSpent.HUNG else self.open_as, now)
             self.open_as = entered
 
-    def found_dead(self, wanted: bool, step: int | None, lived_until: float | None) -> None:
+    def found_no_worker(self, wanted: bool, step: int | None, lived_until: float | None) -> None:
         """A daemon comes and finds no worker; the last one reached `step` and was alive at `lived_until`, if known."""
-        if self.open_as in (Spent.DOWN, Spent.STOPPED):
+        if self.open_as in (TimeSpent.DOWN, TimeSpent.STOPPED):
             return
         if lived_until is not None and lived_until > self.since:
             if step is not None and step > (self.step or 0):
-                self.progressed(step, lived_until)
+                self.steps_done(step, lived_until)
             self._settle(self.open_as, lived_until)
         self._owed_s = 0.0
-        self.open_as = Spent.DOWN if wanted else Spent.STOPPED
+        self.open_as = TimeSpent.DOWN if wanted else TimeSpent.STOPPED
 
-    def passed(self, now: float) -> None:
+    def settle_known_time(self, now: float) -> None:
         """Books the open span as far as nothing that comes later can change what it was."""
-        if self.open_as in (Spent.DOWN, Spent.STOPPED, Spent.HUNG):
+        if self.open_as in (TimeSpent.DOWN, TimeSpent.STOPPED, TimeSpent.HUNG):
             self._settle(self.open_as, now)
 
     # --- booking ------------------------------------------------------------------------------------------------------
 
-    def _settle(self, spent: Spent, now: float) -> None:
+    def _settle(self, spent: TimeSpent, now: float) -> None:
         span_s = max(0.0, now - self.since)
         self.since = max(self.since, now)
         if spent in STEPPING:
             paid_s = min(span_s, self._owed_s)
             self._owed_s -= paid_s
-            self._book(Spent.SAVING, paid_s)
+            self._book(TimeSpent.SAVING, paid_s)
             span_s -= paid_s
         self._book(spent, span_s)
 
@@ -167,37 +171,37 @@ class Account:
         self._owed_s -= paid_s
         waited_s = min(span_s - paid_s, max(0.0, data_s))
         stepped_s = span_s - paid_s - waited_s
-        share = replayed / done if done > 0 else float(self.open_as is Spent.REPLAYING)
-        self._book(Spent.SAVING, paid_s)
-        self._book(Spent.DATA, waited_s)
-        self._book(Spent.REPLAYING, stepped_s * share)
-        self._book(Spent.TRAINING, stepped_s * (1 - share))
+        share = replayed / done if done > 0 else float(self.open_as is TimeSpent.REPLAYING)
+        self._book(TimeSpent.SAVING, paid_s)
+        self._book(TimeSpent.DATA, waited_s)
+        self._book(TimeSpent.REPLAYING, stepped_s * share)
+        self._book(TimeSpent.TRAINING, stepped_s * (1 - share))
 
-    def _book(self, spent: Spent, span_s: float) -> None:
+    def _book(self, spent: TimeSpent, span_s: float) -> None:
         if span_s > 0:
             self._spent_s[spent] = self._spent_s.get(spent, 0.0) + span_s
             self._total_s[spent] += span_s
 
 
-def _in_state(facts: ProgramFacts) -> Spent | None:
+def _in_state(facts: ProgramFacts) -> TimeSpent | None:
     """What a state says by itself; None where it is the worker's words that decide."""
     match facts.state:
         case State.STOPPED | State.BACKOFF | State.FAILED:
-            return Spent.DOWN if facts.wanted else Spent.STOPPED
+            return TimeSpent.DOWN if facts.wanted else TimeSpent.STOPPED
         case State.SUCCEEDED | State.EXITED:
-            return Spent.STOPPED
+            return TimeSpent.STOPPED
         case State.STOPPING | State.KILLING:
             if facts.current.decided_end is not None and facts.current.decided_end[0] in (
                 Cause.HANG,
                 Cause.STARTUP_TIMEOUT,
             ):
-                return Spent.HUNG
-            return Spent.DOWN if facts.wanted else Spent.STOPPED
+                return TimeSpent.HUNG
+            return TimeSpent.DOWN if facts.wanted else TimeSpent.STOPPED
         case _:
             return None
 
 
-def goodput(spent_s: Mapping[Spent, float]) -> float | None:
+def goodput(spent_s: Mapping[TimeSpent, float]) -> float | None:
     """The share of the time in which it was wanted that went into new steps; None while there is no such time."""
-    wanted_s = sum(span_s for spent, span_s in spent_s.items() if spent is not Spent.STOPPED)
-    return spent_s.get(Spent.TRAINING, 0.0) / wanted_s if wanted_s > 0 else None
+    wanted_s = sum(span_s for spent, span_s in spent_s.items() if spent is not TimeSpent.STOPPED)
+    return spent_s.get(TimeSpent.TRAINING, 0.0) / wanted_s if wanted_s > 0 else None

@@ -1,24 +1,24 @@
 """From the spawn to the first step."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.looping import own_checkpoint
-from supervisor.core.actions.moves import (
+from supervisor.core.actions.crash_loops import own_checkpoint
+from supervisor.core.actions.intents import start_with_full_budgets
+from supervisor.core.actions.training import record_step
+from supervisor.core.actions.transitions import (
     abort,
-    come_up,
     enter,
-    fail,
+    enter_running,
+    give_up,
     kill,
     launch,
+    plain_program_started,
     retry,
-    run,
     starting_deadline,
     terminate,
 )
-from supervisor.core.actions.training import note_step
-from supervisor.core.actions.wishes import begin_anew
+from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.silences import Section
-from supervisor.core.program.effects import RecordEnd, SendGo, SetAside
+from supervisor.core.program.effects import QuarantineCheckpoints, RecordEnd, SendGo
 from supervisor.core.program.events import (
     CheckpointSelected,
     Event,
@@ -32,7 +32,7 @@ from supervisor.core.program.facts import ProgramFacts, State
 from supervisor.protocol.layout import parse_name
 
 
-def delayed(facts: ProgramFacts, event: SpawnDelayed, now: float) -> Effects:
+def spawn_delayed(facts: ProgramFacts, event: SpawnDelayed, now: float) -> Effects:
     """A job's limits for its start begin when its process exists; until then only the delay has one."""
     if facts.policy.is_job:
         _begin_limits(facts, now + max(0.0, event.limit_s))
@@ -40,7 +40,7 @@ def delayed(facts: ProgramFacts, event: SpawnDelayed, now: float) -> Effects:
 
 
 def _begin_limits(facts: ProgramFacts, at: float) -> None:
-    facts.hang_detector.begin(at)
+    facts.hang_detector.start_attempt(at)
     facts.current.startup_deadline_at = at + facts.policy.startup_timeout
     facts.deadline_at = starting_deadline(facts)
 
@@ -53,7 +53,7 @@ def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
         facts.current.started_at = facts.current.progressed_at = now
         _begin_limits(facts, now)
     if not policy.is_job and policy.notify_timeout is None and policy.startsecs <= 0:
-        come_up(facts, now)
+        plain_program_started(facts, now)
     return []
 
 
@@ -62,9 +62,9 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
     """No process: hopeless at once if the cause is permanent, else like any other death. What the host could not take
     counts against nothing; what was ended before it was started is booked as that end.
     """
-    if event.waits_s is not None and facts.wanted and not facts.closing:
+    if event.retry_in_s is not None and facts.wanted and not facts.closing:
         facts.reason = event.error
-        enter(facts, State.BACKOFF, now + event.waits_s)
+        enter(facts, State.BACKOFF, now + event.retry_in_s)
         return []
     cause, text = facts.current.decided_end or (Cause.SETUP if event.permanent else Cause.SPAWN, event.error)
     record = RecordEnd(facts.attempt, cause, text)
@@ -72,15 +72,15 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
         enter(facts, State.STOPPED)
         return [record]
     if facts.current.start_afresh:
-        return [record, *begin_anew(facts, now)]
+        return [record, *start_with_full_budgets(facts, now)]
     if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
-        return [record, *fail(facts, text)]
+        return [record, *give_up(facts, text)]
     return [record, *retry(facts, cause, text, now)]
 
 
-def selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
+def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
     """The checkpoint is proven: the worker may restore it and train."""
     facts.current.from_checkpoint = event.path is not None
     facts.current.checkpoint = event
@@ -98,16 +98,16 @@ def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) ->
 @leads_to(State.FAILED)
 def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
     """As above, but the worker died first: no further attempt."""
-    return fail(facts, event.error) if event.permanent else []
+    return give_up(facts, event.error) if event.permanent else []
 
 
-def restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
+def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
     """The worker stands at a step; it trains when the first new step arrives."""
     facts.current.step = facts.current.start_step = event.step
     if facts.current.from_checkpoint:
         facts.best_step = max(event.step, facts.best_step or 0)
     if facts.state is State.STARTING:
-        facts.hang_detector.heard(Section.TRACING, now)
+        facts.hang_detector.progress_reported(LoopSection.TRACING, now)
         facts.deadline_at = starting_deadline(facts)
     return _set_aside_newer(facts)
 
@@ -121,7 +121,7 @@ def _set_aside_newer(facts: ProgramFacts) -> Effects:
     if not newer:
         return []
     facts.suspects.unfit = tuple(each for each in facts.suspects.unfit if each not in newer)
-    return [SetAside(facts.attempt, newer)]
+    return [QuarantineCheckpoints(facts.attempt, newer)]
 
 
 def _is_older(name: str, than: str) -> bool:
@@ -132,17 +132,17 @@ def _is_older(name: str, than: str) -> bool:
 @leads_to(State.RUNNING)
 def first_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
     """It trains."""
-    note_step(facts, event, now)
+    record_step(facts, event, now)
     facts.startup_s = now - facts.current.started_at
-    run(facts, now)
+    enter_running(facts, now)
     return []
 
 
 @leads_to(State.RUNNING)
-def ready(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def ready_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """It says so itself; one that did not promise to (notify) has startsecs for it."""
     if not facts.policy.is_job and facts.policy.notify_timeout is not None:
-        come_up(facts, now)
+        plain_program_started(facts, now)
     return []
 
 
@@ -158,14 +158,14 @@ def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
         facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
         return terminate(facts, event, now)
     if not policy.is_job:
-        come_up(facts, now)
+        plain_program_started(facts, now)
         return []
     detector = facts.hang_detector
     limit = f"{policy.startup_timeout:g} s (startup_timeout)"
     if policy.hang_timeout_min is not None and now < facts.current.startup_deadline_at:
         limit_s = detector.limit(detector.section, policy.hang_timeout_min)
         limit = f"{limit_s:g} s in {detector.section} (hang_timeout = auto)"
-        detector.hung(facts.current.step, detector.section)
+        detector.record_hang(facts.current.step, detector.section)
     facts.current.decided_end = (
         Cause.STARTUP_TIMEOUT,
         f"did not train within {limit}; does the script use worker.Run?",

@@ -11,10 +11,10 @@ from supervisor.core.failures.restart import (
 from supervisor.core.job import Job
 from supervisor.core.program.effects import Spawn
 from supervisor.core.program.events import (
+    RestartRequired,
     SpawnSucceeded,
     StartRequested,
     WorkerExited,
-    WorkerUnfit,
 )
 from supervisor.core.program.facts import AutoRestart, Policy, State
 
@@ -106,7 +106,7 @@ def test_what_is_restarted_for_its_health_is_slowed_too():
     now = 0.0
     for _ in range(AT_ONCE + 1):
         job.expire(now + 1.0)
-        job.handle(WorkerUnfit(job.facts.attempt, Cause.UNHEALTHY, "not well"), now + 5.0)
+        job.handle(RestartRequired(job.facts.attempt, Cause.UNHEALTHY, "not well"), now + 5.0)
         job.handle(WorkerExited(job.facts.attempt, signal=15), now + 6.0)
         state = job.state
         now = job.deadline() if state is State.BACKOFF else now + 6.0

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from supervisor.core.failures.silences import Section
+from supervisor.core.actions.suspend import SUSPENDED_AFTER_S
+from supervisor.core.failures.hang_detection import LoopSection
 from supervisor.core.job import Job
 from supervisor.core.notices.notice import Certainty, Notice, NoticeKind
 from supervisor.core.program.effects import (
@@ -16,7 +17,7 @@ from supervisor.core.program.effects import (
 from supervisor.core.program.events import (
     CheckpointCommitted,
     FlushRequested,
-    HostStood,
+    HostSuspended,
     NoticeChanged,
     NoticeEnded,
     NoticeReceived,
@@ -24,8 +25,7 @@ from supervisor.core.program.events import (
     StopRequested,
 )
 from supervisor.core.program.facts import State
-from supervisor.core.program.outlook import FREEZE_S
-from supervisor.core.program.stillness import STILL_S
+from supervisor.core.program.notice_plan import FREEZE_LIMIT_S
 from supervisor.protocol.messages import Then
 from tests.core.test_job import JOB, PLAIN, running, starting
 
@@ -55,7 +55,7 @@ def test_a_timer_that_is_late_kills_nobody_and_the_whole_time_begins_anew(policy
 def test_a_timer_that_is_as_late_as_on_a_busy_host_counts():
     job = trained()
 
-    assert job.expire(70.0 + STILL_S, 70.0) == [Abort(1, 10.0)]
+    assert job.expire(70.0 + SUSPENDED_AFTER_S, 70.0) == [Abort(1, 10.0)]
 
 
 def test_a_limit_that_had_passed_before_it_was_set_is_none_that_passed_unseen():
@@ -69,7 +69,7 @@ def test_a_limit_that_had_passed_before_it_was_set_is_none_that_passed_unseen():
 def test_a_stand_in_the_middle_of_a_silence_does_not_count_into_it():
     job = trained()
 
-    assert job.handle(HostStood(40.0), 65.0) == []
+    assert job.handle(HostSuspended(40.0), 65.0) == []
 
     assert job.deadline() == 115.0
 
@@ -77,10 +77,10 @@ def test_a_stand_in_the_middle_of_a_silence_does_not_count_into_it():
 def test_a_stand_is_not_learned_as_a_silence_that_is_usual():
     job = trained(LEARNED)
 
-    job.handle(HostStood(4000.0), 4020.0)
+    job.handle(HostSuspended(4000.0), 4020.0)
     job.handle(StepsDone(1, 12, 1.0), 4021.0)
 
-    assert job.facts.hang_detector.longest.get(Section.STEP, 0.0) < 100.0
+    assert job.facts.hang_detector.longest.get(LoopSection.STEP, 0.0) < 100.0
     assert max((each.pause_s for each in job.facts.pauses), default=0.0) < 100.0
 
 
@@ -165,8 +165,8 @@ def test_a_freeze_that_nobody_ends_does_not_hide_a_hang_for_ever():
     job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
     job.handle(NoticeChanged(FREEZE), 600.0)
 
-    assert job.expire(21.0 + FREEZE_S - 0.1) == []
-    assert job.expire(21.0 + FREEZE_S) == [Abort(1, 10.0)]
+    assert job.expire(21.0 + FREEZE_LIMIT_S - 0.1) == []
+    assert job.expire(21.0 + FREEZE_LIMIT_S) == [Abort(1, 10.0)]
 
 
 def test_a_graver_notice_than_a_freeze_puts_the_watch_for_hangs_in_force():

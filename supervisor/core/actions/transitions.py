@@ -2,9 +2,9 @@
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.failures import restart
+from supervisor.core.failures.hang_detection import SAFETY, LoopSection
 from supervisor.core.failures.restart import Cause
-from supervisor.core.failures.silences import SAFETY, Section
-from supervisor.core.program import outlook
+from supervisor.core.program import notice_plan
 from supervisor.core.program.effects import (
     Abort,
     Kill,
@@ -31,33 +31,35 @@ def enter(facts: ProgramFacts, state: State, deadline_at: float | None = None) -
     facts.deadline_at = deadline_at
 
 
-def run(facts: ProgramFacts, now: float) -> None:
+def enter_running(facts: ProgramFacts, now: float) -> None:
     """It does its work: no flush is pending, the next deadline is the hang's, or that of a flush for a notice."""
     facts.current.made_progress = True
     facts.current.flush = None
     enter(facts, State.RUNNING, running_deadline(facts, now))
 
 
-def come_up(facts: ProgramFacts, now: float) -> None:
+def plain_program_started(facts: ProgramFacts, now: float) -> None:
     """A plain program has come up, so how often it did not before no longer counts."""
-    run(facts, now)
-    facts.failures.forgive()
+    enter_running(facts, now)
+    facts.failures.refill_budgets()
 
 
 def running_deadline(facts: ProgramFacts, now: float) -> float | None:
     """The one deadline of RUNNING: silence becomes a hang, or a flush for the notice is due."""
-    return min((at for at in (hang_deadline(facts), outlook.flush_due(facts, now)) if at is not None), default=None)
+    return min(
+        (at for at in (hang_deadline(facts), notice_plan.flush_due_at(facts, now)) if at is not None), default=None
+    )
 
 
 def hang_deadline(facts: ProgramFacts) -> float | None:
     """When silence, or a save that never ends, is a hang; never for a plain program, whose progress nobody sees."""
-    found = hang_due(facts)
+    found = hang_due_in_section(facts)
     if found is None:
         return None
     return found[0] if facts.freeze_until is None else max(found[0], facts.freeze_until)
 
 
-def hang_due(facts: ProgramFacts) -> tuple[float, Section] | None:
+def hang_due_in_section(facts: ProgramFacts) -> tuple[float, LoopSection] | None:
     """The same, but for a host that stands still, and in which section."""
     policy, detector = facts.policy, facts.hang_detector
     if not policy.is_job:
@@ -99,48 +101,48 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
     if facts.held_back:
         enter(facts, State.STOPPED)
         return []
-    if (until := outlook.not_before(facts, now)) is not None:
-        return hold(facts, until)
+    if (until := notice_plan.no_start_before(facts, now)) is not None:
+        return wait_for_host(facts, until)
     facts.attempt += 1
     facts.current = AttemptFacts(started_at=now, progressed_at=now)
     facts.reason, facts.waits_for_host = None, False
-    facts.hang_detector.begin(now)
+    facts.hang_detector.start_attempt(now)
     if not policy.is_job:
         wait_s = policy.startsecs if policy.notify_timeout is None else policy.notify_timeout
         enter(facts, State.STARTING, now + wait_s)
         return [Spawn(facts.attempt)]
     facts.current.startup_deadline_at = now + policy.startup_timeout
     enter(facts, State.STARTING, starting_deadline(facts))
-    return [Spawn(facts.attempt, facts.microbatches), select(facts)]
+    return [Spawn(facts.attempt, facts.microbatches), select_checkpoint(facts)]
 
 
-def select(facts: ProgramFacts) -> SelectCheckpoint:
+def select_checkpoint(facts: ProgramFacts) -> SelectCheckpoint:
     """What the present attempt may begin from."""
     return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.restore_below_step, facts.suspects.unfit)
 
 
-def ask(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:
+def request_flush(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:
     """Asks the worker for a checkpoint."""
     facts.flushes_requested += 1
     facts.current.flush = PendingFlush(facts.flushes_requested, then, requested_at=now)
     facts.current.flush_retry_at = None
     enter(facts, State.FLUSHING, flushing_deadline(facts, now))
-    return [RequestFlush(facts.attempt, facts.current.flush.id, reason, then, outlook.flush_limit(facts, now))]
+    return [RequestFlush(facts.attempt, facts.current.flush.id, reason, then, notice_plan.flush_limit_s(facts, now))]
 
 
 def flushing_deadline(facts: ProgramFacts, now: float) -> float:
     """The one deadline of FLUSHING: flush_timeout, or the last flush before the host goes is due."""
     flush = facts.current.flush
     ends_at = (now if flush is None else flush.requested_at) + facts.policy.flush_timeout
-    last_at = outlook.last_flush_at(facts) if flush is not None and flush.then is Then.GO_ON else None
+    last_at = notice_plan.last_flush_at(facts) if flush is not None and flush.then is Then.GO_ON else None
     return ends_at if last_at is None else min(ends_at, last_at)
 
 
-def hold(facts: ProgramFacts, until: float) -> Effects:
+def wait_for_host(facts: ProgramFacts, until: float) -> Effects:
     """Waits, without a process, for what becomes of the host."""
     facts.waits_for_host = True
     facts.current.flush = None
-    why = outlook.words(facts.notice) if facts.notice else "nobody knows why"
+    why = notice_plan.describe_notice(facts.notice) if facts.notice else "nobody knows why"
     facts.reason = f"waits, as the host goes away ({why}); starts if it stays after all"
     enter(facts, State.BACKOFF, until)
     return []
@@ -165,26 +167,26 @@ def kill(facts: ProgramFacts, event: Event, now: float) -> Effects:
     return [Kill(facts.attempt)]
 
 
-def try_flush_again(facts: ProgramFacts, now: float) -> None:
+def schedule_flush_retry(facts: ProgramFacts, now: float) -> None:
     """A flush came to nothing: while a notice holds it is asked for again, the last one too."""
     if facts.notice is not None:
-        pause = outlook.AGAIN_CALMLY_S if outlook.gone_at(facts) is None else outlook.AGAIN_S
+        pause = notice_plan.RETRY_WITHOUT_DEADLINE_S if notice_plan.host_gone_at(facts) is None else notice_plan.RETRY_S
         facts.current.flush_retry_at = now + pause
 
 
 def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
     """Books a failure and goes on: at once after progress, later after none, never once the budget is spent."""
     policy, failures = facts.policy, facts.failures
-    failures.add(cause, facts.current.made_progress)
-    if failures.exhausted(cause, restart.retries(cause, policy.startretries)):
+    failures.count_failure(cause, facts.current.made_progress)
+    if failures.is_exhausted(cause, restart.allowed_retries(cause, policy.startretries)):
         lack = "a new checkpoint" if policy.is_job else "staying up"
         count = failures.by_cause[cause]
         if count == 1:
-            return fail(facts, f"1 failure ({cause}) without {lack}: {text}")
-        return fail(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
-    pause = restart.delay(failures.idle_deaths, f"{policy.name}:{facts.attempt}")
+            return give_up(facts, f"1 failure ({cause}) without {lack}: {text}")
+        return give_up(facts, f"{count} failures ({cause}) in a row without {lack}, the last: {text}")
+    pause = restart.backoff_s(failures.deaths_without_progress, f"{policy.name}:{facts.attempt}")
     if not policy.is_job and facts.current.made_progress:
-        pause = loop_pause(facts, now)
+        pause = short_life_pause_s(facts, now)
     if pause <= 0:
         return launch(facts, now)
     facts.reason = text
@@ -192,14 +194,14 @@ def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
     return []
 
 
-def loop_pause(facts: ProgramFacts, now: float) -> float:
+def short_life_pause_s(facts: ProgramFacts, now: float) -> float:
     """Books a crash of a plain program that had started; seconds to wait, more for each one that follows shortly."""
     failures = facts.failures
-    failures.crashed(now - facts.current.started_at)
-    return restart.delay(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
+    failures.count_short_life(now - facts.current.started_at)
+    return restart.backoff_s(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")
 
 
-def fail(facts: ProgramFacts, reason: str) -> Effects:
+def give_up(facts: ProgramFacts, reason: str) -> Effects:
     """Gives up until a person acts."""
     facts.reason = reason
     enter(facts, State.FAILED)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from supervisor.core.listeners.wire_states import WireState
 
-Fact = str | int | float | bool | None
+EventValue = str | int | float | bool | None
 
 ALL = "EVENT"
 TICK_PERIODS_S = (5, 60, 3600)
@@ -32,7 +32,7 @@ OURS: Mapping[str, str] = {"CHECKPOINT_COMMITTED": "CHECKPOINT", "NOTICE_RECEIVE
 
 
 @dataclass(frozen=True, slots=True)
-class Occurrence:
+class PublishedEvent:
     """Something that happened. `payload`: what listeners get, None if it is not for them. `facts`: for watchers.
 
     `is_for_all`: for watchers too; what comes all the time would push out what matters.
@@ -40,13 +40,13 @@ class Occurrence:
 
     name: str
     payload: str | bytes | None
-    facts: Mapping[str, Fact] = field(default_factory=dict)
+    fields: Mapping[str, EventValue] = field(default_factory=dict)
     program: str | None = None
     group: str | None = None
     is_for_all: bool = True
 
 
-def is_one_of(name: str, chosen: Iterable[str]) -> bool:
+def is_kind_of(name: str, chosen: Iterable[str]) -> bool:
     """Whether an event type is one of these or a kind of one."""
     wanted, kind = frozenset(chosen), name
     while kind not in wanted:
@@ -59,13 +59,13 @@ def is_one_of(name: str, chosen: Iterable[str]) -> bool:
 def wants_ticks(chosen: Iterable[str]) -> bool:
     """Whether somebody who asked for these event types gets ticks."""
     chosen = frozenset(chosen)
-    return any(is_one_of(f"{_TICK}_{period}", chosen) for period in TICK_PERIODS_S)
+    return any(is_kind_of(f"{_TICK}_{period}", chosen) for period in TICK_PERIODS_S)
 
 
-def ticks(wall_s: int) -> list[Occurrence]:
+def tick_events(wall_s: int) -> list[PublishedEvent]:
     """The ticks of a moment (whole seconds of Unix time)."""
     return [
-        Occurrence(f"{_TICK}_{period}", f"when:{wall_s}", {"when": wall_s}, is_for_all=False)
+        PublishedEvent(f"{_TICK}_{period}", f"when:{wall_s}", {"when": wall_s}, is_for_all=False)
         for period in TICK_PERIODS_S
         if wall_s % period == 0
     ]
@@ -76,41 +76,41 @@ def next_tick(wall_s: float) -> int:
     return (int(wall_s) // TICK_PERIODS_S[0] + 1) * TICK_PERIODS_S[0]
 
 
-def remote(type_: str, data: str) -> Occurrence:
+def remote_communication(type_: str, data: str) -> PublishedEvent:
     """A client sent word to the listeners (sendRemoteCommEvent)."""
-    return Occurrence(REMOTE, f"type:{type_}\n{data}", {"type": type_, "data": data})
+    return PublishedEvent(REMOTE, f"type:{type_}\n{data}", {"type": type_, "data": data})
 
 
-def group_added(group: str) -> Occurrence:
+def group_added(group: str) -> PublishedEvent:
     """A group is in use from now on."""
-    return Occurrence(f"{_GROUP}_ADDED", f"groupname:{group}\n", group=group)
+    return PublishedEvent(f"{_GROUP}_ADDED", f"groupname:{group}\n", group=group)
 
 
-def group_removed(group: str) -> Occurrence:
+def group_removed(group: str) -> PublishedEvent:
     """Nothing of a group is in use any more."""
-    return Occurrence(f"{_GROUP}_REMOVED", f"groupname:{group}\n", group=group)
+    return PublishedEvent(f"{_GROUP}_REMOVED", f"groupname:{group}\n", group=group)
 
 
-def daemon_running() -> Occurrence:
+def daemon_running() -> PublishedEvent:
     """The daemon has begun."""
-    return Occurrence(f"{_DAEMON}_RUNNING", "")
+    return PublishedEvent(f"{_DAEMON}_RUNNING", "")
 
 
-def daemon_stopping() -> Occurrence:
+def daemon_stopping() -> PublishedEvent:
     """The daemon was told to leave."""
-    return Occurrence(f"{_DAEMON}_STOPPING", "")
+    return PublishedEvent(f"{_DAEMON}_STOPPING", "")
 
 
-def of_program(name: str, program: str, group: str, **facts: Fact) -> Occurrence:
+def program_event(name: str, program: str, group: str, **facts: EventValue) -> PublishedEvent:
     """Something of our own, for watchers."""
-    return Occurrence(name, None, facts, program, group)
+    return PublishedEvent(name, None, facts, program, group)
 
 
-def printed(name: str, process: str, program: str, group: str, pid: int, data: bytes) -> Occurrence:
+def output_event(name: str, process: str, program: str, group: str, pid: int, data: bytes) -> PublishedEvent:
     """A program printed something for listeners: all that it prints (PROCESS_LOG), or what stood between marks."""
-    told: dict[str, Fact] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
+    told: dict[str, EventValue] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
     words = f"processname:{process} groupname:{group} pid:{pid}"
-    is_log = is_one_of(name, [_LOG])
+    is_log = is_kind_of(name, [_LOG])
     if is_log:
         words += f" channel:{name.removeprefix(f'{_LOG}_').lower()}"
-    return Occurrence(name, f"{words}\n".encode() + data, told, program, group, is_for_all=not is_log)
+    return PublishedEvent(name, f"{words}\n".encode() + data, told, program, group, is_for_all=not is_log)

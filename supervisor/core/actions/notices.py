@@ -1,19 +1,19 @@
 """The host is going away, or stays after all: flush at once, train on, flush again at the last safe moment."""
 
 from supervisor.core.actions.base import Effects, leads_to
-from supervisor.core.actions.moves import (
-    ask,
+from supervisor.core.actions.stopping import flush_too_long
+from supervisor.core.actions.training import end_hung_worker
+from supervisor.core.actions.transitions import (
     flushing_deadline,
     hang_deadline,
     launch,
+    request_flush,
     running_deadline,
     starting_deadline,
 )
-from supervisor.core.actions.stopping import flush_too_long
-from supervisor.core.actions.training import hung
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.notice import NoticeKind
-from supervisor.core.program import outlook
+from supervisor.core.program import notice_plan
 from supervisor.core.program.events import (
     Event,
     NoticeChanged,
@@ -26,32 +26,32 @@ from supervisor.protocol.messages import Then
 REASON = "notice"
 
 
-def note(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def record_notice(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """Nothing trains here that could be saved; a start will ask whether there is time."""
     if event.notice.kind is not NoticeKind.FREEZE:
         facts.freeze_until = None
     elif facts.freeze_until is None:
-        facts.freeze_until = now + outlook.FREEZE_S
+        facts.freeze_until = now + notice_plan.FREEZE_LIMIT_S
     facts.notice = event.notice
     facts.current.last_flush_requested = facts.current.early_flush_requested = False
     if isinstance(event, NoticeReceived):
-        facts.notice_recalled = event.again
-        end = outlook.gone_at(facts)
-        facts.current.last_flush_requested = event.again and end is not None and end <= now  # it was due before that
+        facts.notice_recalled = event.recalled
+        end = notice_plan.host_gone_at(facts)
+        facts.current.last_flush_requested = event.recalled and end is not None and end <= now  # it was due before that
     return []
 
 
-def noticed_starting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def notice_starting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """The same; while a freeze is announced the silence of a job's start is no hang either."""
-    note(facts, event, now)
+    record_notice(facts, event, now)
     _set_starting_deadline(facts)
     return []
 
 
 @leads_to(State.FLUSHING)
-def received_running(facts: ProgramFacts, event: NoticeReceived, now: float) -> Effects:
+def notice_running(facts: ProgramFacts, event: NoticeReceived, now: float) -> Effects:
     """A checkpoint now, so that something new is on the disk whatever follows."""
-    note(facts, event, now)
+    record_notice(facts, event, now)
     return flush_for_notice(facts, now)
 
 
@@ -62,29 +62,29 @@ def flush_for_notice(facts: ProgramFacts, now: float) -> Effects:
     return _flush(facts, now)
 
 
-def changed_running(facts: ProgramFacts, event: NoticeChanged, now: float) -> Effects:
+def notice_changed_running(facts: ProgramFacts, event: NoticeChanged, now: float) -> Effects:
     """Another time for the last flush."""
-    note(facts, event, now)
+    record_notice(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def noticed_flushing(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def notice_flushing(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """The checkpoint that is being written is the first one; the last one is due when it is due."""
-    note(facts, event, now)
+    record_notice(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
     return []
 
 
 @leads_to(State.STARTING, State.STOPPED)
-def noticed_waiting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
+def notice_waiting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
     """What waits for the host's fate asks again whether there is time; a back-off goes on."""
-    note(facts, event, now)
+    record_notice(facts, event, now)
     return launch(facts, now) if facts.waits_for_host else []
 
 
-def ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def notice_ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Nothing to fear any more."""
     if facts.freeze_until is not None:
         facts.restart_silence(now)
@@ -94,51 +94,51 @@ def ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
     return []
 
 
-def ended_starting(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def notice_ended_starting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The silence of a job's start counts from now on."""
-    ended(facts, event, now)
+    notice_ended(facts, event, now)
     _set_starting_deadline(facts)
     return []
 
 
-def ended_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def notice_ended_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Training goes on as if nothing had been."""
-    ended(facts, event, now)
+    notice_ended(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def ended_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def notice_ended_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """Its checkpoint is welcome; a worker that was told to leave leaves, and the next attempt starts at once."""
-    ended(facts, event, now)
+    notice_ended(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
     return []
 
 
 @leads_to(State.STARTING, State.STOPPED)
-def ended_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
+def notice_ended_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The host stays: what waited for that starts."""
-    ended(facts, event, now)
+    notice_ended(facts, event, now)
     return launch(facts, now) if facts.waits_for_host else []
 
 
-def measured(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
+def saves_measured(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """How long a save takes is known better."""
     facts.save_s = event.save_s
     return []
 
 
-def measured_running(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
+def saves_measured_running(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """Known better, while the last flush is still to come."""
-    measured(facts, event, now)
+    saves_measured(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
-def measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
+def saves_measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
     """Known better, while the first flush is under way."""
-    measured(facts, event, now)
+    saves_measured(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
     return []
@@ -150,11 +150,11 @@ def running_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
     Neither, if the flush that it was set for is none any more: the worker is done, or it is too late for insurance.
     """
-    due_at, hangs_at = outlook.flush_due(facts, now), hang_deadline(facts)
+    due_at, hangs_at = notice_plan.flush_due_at(facts, now), hang_deadline(facts)
     if due_at is not None and due_at <= now and (hangs_at is None or now < hangs_at or due_at <= hangs_at):
         return _flush(facts, now)
     if hangs_at is not None and hangs_at <= now:
-        return hung(facts, event, now)
+        return end_hung_worker(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
@@ -162,7 +162,7 @@ def running_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
 @leads_to(State.RUNNING, State.STOPPING)
 def flushing_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of FLUSHING: the last safe moment came while the first flush is on its way, or it took too long."""
-    last_at = outlook.last_flush_at(facts)
+    last_at = notice_plan.last_flush_at(facts)
     if _goes_on(facts) and last_at is not None and last_at <= now and not facts.current.done_reported:
         return _flush(facts, now)
     return flush_too_long(facts, event, now)
@@ -179,14 +179,17 @@ def _goes_on(facts: ProgramFacts) -> bool:
 
 def _flush(facts: ProgramFacts, now: float) -> Effects:
     """The first flush, or the last one if there is no time for both; then the worker leaves if it is to."""
-    last_at, insured_at = outlook.last_flush_at(facts), outlook.insurance_at(facts)
+    last_at, insured_at = notice_plan.last_flush_at(facts), notice_plan.early_flush_at(facts)
     if last_at is None or now < last_at:
         facts.current.early_flush_requested = facts.current.early_flush_requested or (
             insured_at is not None and insured_at <= now
         )
-        return ask(facts, REASON, Then.GO_ON, now)
+        return request_flush(facts, REASON, Then.GO_ON, now)
     facts.current.last_flush_requested = True
     if facts.policy.on_notice is OnNotice.TRAIN or facts.notice is None:
-        return ask(facts, REASON, Then.GO_ON, now)
-    facts.current.decided_end = (Cause.PREEMPTION, f"left its host to its fate ({outlook.words(facts.notice)})")
-    return ask(facts, REASON, Then.STOP, now)
+        return request_flush(facts, REASON, Then.GO_ON, now)
+    facts.current.decided_end = (
+        Cause.PREEMPTION,
+        f"left its host to its fate ({notice_plan.describe_notice(facts.notice)})",
+    )
+    return request_flush(facts, REASON, Then.STOP, now)

@@ -25,7 +25,7 @@ WARM_BYTES = 640 * MIB  # TensorFlow 2.21, Keras and a small job's module import
 HOT_BYTES = 1200 * MIB  # where the worker's own size is not known
 
 
-class Kind(StrEnum):
+class StandbyKind(StrEnum):
     """How much of a start a standby has done before it is needed."""
 
     OFF = "off"  # there is none
@@ -33,7 +33,7 @@ class Kind(StrEnum):
     HOT = "hot"  # the model is built and its step traced and run, too
 
 
-class Stage(StrEnum):
+class StandbyStage(StrEnum):
     """What there is of it."""
 
     NONE = "none"
@@ -42,7 +42,7 @@ class Stage(StrEnum):
     ENDING = "ending"  # killed and not gone yet
 
 
-class Need(StrEnum):
+class StandbyNeed(StrEnum):
     """What the job's standing means for its standby."""
 
     NONE = "none"  # no attempt will follow, or the host goes: it ends
@@ -51,7 +51,7 @@ class Need(StrEnum):
     CALM = "calm"  # the job trains
 
 
-def need_of(facts: ProgramFacts) -> Need:
+def need_of(facts: ProgramFacts) -> StandbyNeed:
     """What a program's facts mean for its standby."""
     over = (
         facts.closing
@@ -60,16 +60,16 @@ def need_of(facts: ProgramFacts) -> Need:
         or facts.policy.autorestart is AutoRestart.NEVER
     )
     if not facts.policy.is_job or over or facts.notice is not None:
-        return Need.NONE
+        return StandbyNeed.NONE
     if facts.state is State.RUNNING:
-        return Need.CALM
+        return StandbyNeed.CALM
     if facts.state is State.FLUSHING:
-        return Need.BUSY
-    return Need.KEPT if facts.state in ALIVE or facts.state is State.BACKOFF else Need.NONE
+        return StandbyNeed.BUSY
+    return StandbyNeed.KEPT if facts.state in ALIVE or facts.state is State.BACKOFF else StandbyNeed.NONE
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryHeadroom:
     """The host's, or that of the container, in bytes."""
 
     available: int
@@ -89,83 +89,83 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Stood:
+class JobChanged:
     """Where the job stands, after anything that may have changed it."""
 
-    need: Need
+    need: StandbyNeed
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class MemoryMeasured:
     """At the host. `expected`: bytes a standby will take; `turn`: no other one loads."""
 
-    memory: Memory
+    memory: MemoryHeadroom
     expected: int
-    turn: bool
+    may_load: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class StandbyLoaded:
     """It waits. `kind`: what it came to."""
 
-    kind: Kind
+    kind: StandbyKind
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StandbyExited:
     """Its process is gone, or could not be started. `text`: how."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptBegins:
+class AttemptStarting:
     """The job's next attempt. `unfit`: why the standby's process can't be it; None: it can.
 
     `microbatches`: into how many parts batches are divided from now on.
     """
 
-    unfit: str | None = None
+    unusable_because: str | None = None
     microbatches: int = 1
 
 
-Event = Stood | Looked | Loaded | Ended | AttemptBegins
+StandbyEvent = JobChanged | MemoryMeasured | StandbyLoaded | StandbyExited | AttemptStarting
 
 
 # --- what to do -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class PrepareStandby:
     """Start a standby; answer with Loaded, and in the end with Ended."""
 
-    kind: Kind
+    kind: StandbyKind
     microbatches: int
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropStandby:
     """SIGKILL it, it holds nothing; answer with Ended."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Promote:
+class PromoteStandby:
     """It is the next attempt's process from now on, and no standby any more."""
 
 
-Effect = Prepare | Drop | Promote
+StandbyEffect = PrepareStandby | DropStandby | PromoteStandby
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StandbyStatus:
     """All that the machine knows; a new one for every change. `_at` are monotonic seconds."""
 
-    stage: Stage = Stage.NONE
-    kind: Kind | None = None  # of the one there is, once that is known
+    stage: StandbyStage = StandbyStage.NONE
+    kind: StandbyKind | None = None  # of the one there is, once that is known
     reason: str | None = None  # why there is none
-    need: Need = Need.NONE
+    need: StandbyNeed = StandbyNeed.NONE
     calm_since: float = 0.0
     not_before: float = 0.0
     look_at: float | None = None
@@ -177,126 +177,126 @@ class Standing:
 class Standby:
     """The standby of one job. `load_limit_s`: how long one may load."""
 
-    def __init__(self, kind: Kind, load_limit_s: float = 600.0) -> None:
+    def __init__(self, kind: StandbyKind, load_limit_s: float = 600.0) -> None:
         self.wanted = kind
-        self.now_is = Standing()
+        self.status = StandbyStatus()
         self._load_limit_s = load_limit_s
 
     def deadline(self) -> float | None:
         """When to look at the host (`Looked`), in monotonic seconds; None: nothing depends on it."""
-        return self.now_is.look_at
+        return self.status.look_at
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: StandbyEvent, now: float) -> list[StandbyEffect]:
         """What to do about `event`, which happened at `now`. If it raises, nothing has changed."""
-        if self.wanted is Kind.OFF:
+        if self.wanted is StandbyKind.OFF:
             return []
         match event:
-            case Stood():
+            case JobChanged():
                 return self._stood(event, now)
-            case Looked():
+            case MemoryMeasured():
                 return self._looked(event, now)
-            case Loaded():
+            case StandbyLoaded():
                 return self._loaded(event, now)
-            case Ended():
+            case StandbyExited():
                 return self._ended(event, now)
-            case AttemptBegins():
+            case AttemptStarting():
                 return self._begins(event)
 
-    def _stood(self, event: Stood, now: float) -> list[Effect]:
-        was = self.now_is
+    def _stood(self, event: JobChanged, now: float) -> list[StandbyEffect]:
+        was = self.status
         if event.need is was.need:
             return []
-        calm_since = now if event.need is Need.CALM else was.calm_since
-        self.now_is = was = replace(was, need=event.need, calm_since=calm_since)
-        effects: list[Effect] = []
-        if event.need is Need.NONE:
+        calm_since = now if event.need is StandbyNeed.CALM else was.calm_since
+        self.status = was = replace(was, need=event.need, calm_since=calm_since)
+        effects: list[StandbyEffect] = []
+        if event.need is StandbyNeed.NONE:
             effects = self._drop("the job needs none", None)
-        elif event.need is Need.BUSY and was.stage is Stage.LOADING:
+        elif event.need is StandbyNeed.BUSY and was.stage is StandbyStage.LOADING:
             effects = self._drop("it gave way to a checkpoint", None)
         self._plan(now)
         return effects
 
-    def _looked(self, event: Looked, now: float) -> list[Effect]:
-        was = self.now_is
-        effects: list[Effect] = []
-        if was.stage in (Stage.LOADING, Stage.READY) and event.memory.is_scarce:
-            self.now_is = replace(was, not_before=now + SCARCE_S)
+    def _looked(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
+        was = self.status
+        effects: list[StandbyEffect] = []
+        if was.stage in (StandbyStage.LOADING, StandbyStage.READY) and event.memory.is_scarce:
+            self.status = replace(was, not_before=now + SCARCE_S)
             effects = self._drop(f"memory is scarce ({_gib(event.memory.available)} left)", None)
-        elif was.stage is Stage.LOADING and now >= was.load_by:
+        elif was.stage is StandbyStage.LOADING and now >= was.load_by:
             effects = self._drop(
                 f"not ready within {self._load_limit_s:g} s; does the script wait for the daemon?", now
             )
-        elif was.stage is Stage.NONE and was.need is Need.CALM and now >= self._earliest():
+        elif was.stage is StandbyStage.NONE and was.need is StandbyNeed.CALM and now >= self._earliest():
             return self._prepare(event, now)
         self._plan(now)
         return effects
 
-    def _prepare(self, event: Looked, now: float) -> list[Effect]:
+    def _prepare(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
         if not event.memory.allows(event.expected):
             reason = f"memory: it takes {_gib(event.expected)}, and {_gib(event.memory.available)} are available"
-            self.now_is = replace(self.now_is, reason=reason, look_at=now + LOOK_S)
+            self.status = replace(self.status, reason=reason, look_at=now + LOOK_S)
             return []
-        if not event.turn:
-            self.now_is = replace(self.now_is, reason="another job's loads", look_at=now + TURN_S)
+        if not event.may_load:
+            self.status = replace(self.status, reason="another job's loads", look_at=now + TURN_S)
             return []
-        self.now_is = replace(
-            self.now_is, stage=Stage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
+        self.status = replace(
+            self.status, stage=StandbyStage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
         )
         self._plan(now)
-        return [Prepare(self.wanted, self.now_is.microbatches)]
+        return [PrepareStandby(self.wanted, self.status.microbatches)]
 
-    def _loaded(self, event: Loaded, now: float) -> list[Effect]:
-        if self.now_is.stage is Stage.LOADING:
-            self.now_is = replace(self.now_is, stage=Stage.READY, kind=event.kind)
+    def _loaded(self, event: StandbyLoaded, now: float) -> list[StandbyEffect]:
+        if self.status.stage is StandbyStage.LOADING:
+            self.status = replace(self.status, stage=StandbyStage.READY, kind=event.kind)
             self._plan(now)
         return []
 
-    def _ended(self, event: Ended, now: float) -> list[Effect]:
+    def _ended(self, event: StandbyExited, now: float) -> list[StandbyEffect]:
         """Its own death is no failure of the job's: the next one comes later each time."""
-        was = self.now_is
-        if was.stage in (Stage.LOADING, Stage.READY):
+        was = self.status
+        if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
             self._died(event.text, now)
-        self.now_is = replace(self.now_is, stage=Stage.NONE, kind=None)
+        self.status = replace(self.status, stage=StandbyStage.NONE, kind=None)
         self._plan(now)
         return []
 
-    def _begins(self, event: AttemptBegins) -> list[Effect]:
-        was = self.now_is
-        traced_otherwise = event.microbatches != was.microbatches and self.wanted is not Kind.WARM
-        self.now_is = replace(was, microbatches=event.microbatches)
-        if was.stage not in (Stage.LOADING, Stage.READY) or was.need is Need.NONE:
+    def _begins(self, event: AttemptStarting) -> list[StandbyEffect]:
+        was = self.status
+        traced_otherwise = event.microbatches != was.microbatches and self.wanted is not StandbyKind.WARM
+        self.status = replace(was, microbatches=event.microbatches)
+        if was.stage not in (StandbyStage.LOADING, StandbyStage.READY) or was.need is StandbyNeed.NONE:
             return []
-        if event.unfit is not None or traced_otherwise:
-            return self._drop(event.unfit or "its step was traced for batches divided otherwise", None)
-        self.now_is = replace(self.now_is, stage=Stage.NONE, kind=None, reason=None, deaths=0, look_at=None)
-        return [Promote()]
+        if event.unusable_because is not None or traced_otherwise:
+            return self._drop(event.unusable_because or "its step was traced for batches divided otherwise", None)
+        self.status = replace(self.status, stage=StandbyStage.NONE, kind=None, reason=None, deaths=0, look_at=None)
+        return [PromoteStandby()]
 
-    def _drop(self, reason: str, died_at: float | None) -> list[Effect]:
-        if self.now_is.stage not in (Stage.LOADING, Stage.READY):
+    def _drop(self, reason: str, died_at: float | None) -> list[StandbyEffect]:
+        if self.status.stage not in (StandbyStage.LOADING, StandbyStage.READY):
             return []
         if died_at is not None:
             self._died(reason, died_at)
-        self.now_is = replace(self.now_is, stage=Stage.ENDING, kind=None, reason=reason)
-        return [Drop(reason)]
+        self.status = replace(self.status, stage=StandbyStage.ENDING, kind=None, reason=reason)
+        return [DropStandby(reason)]
 
     def _died(self, text: str, now: float) -> None:
-        pause = min(BACKOFF_FIRST_S * 2.0 ** min(self.now_is.deaths, 20), BACKOFF_LIMIT_S)
-        self.now_is = replace(
-            self.now_is, deaths=self.now_is.deaths + 1, not_before=now + pause, reason=f"the last one ended: {text}"
+        pause = min(BACKOFF_FIRST_S * 2.0 ** min(self.status.deaths, 20), BACKOFF_LIMIT_S)
+        self.status = replace(
+            self.status, deaths=self.status.deaths + 1, not_before=now + pause, reason=f"the last one ended: {text}"
         )
 
     def _earliest(self) -> float:
-        return max(self.now_is.calm_since + SETTLE_S, self.now_is.not_before)
+        return max(self.status.calm_since + SETTLE_S, self.status.not_before)
 
     def _plan(self, now: float) -> None:
         """Sets when to look next."""
-        was = self.now_is
+        was = self.status
         look_at: float | None = None
-        if was.stage in (Stage.LOADING, Stage.READY):
+        if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
             look_at = now + LOOK_S
-        elif was.stage is Stage.NONE and was.need is Need.CALM:
+        elif was.stage is StandbyStage.NONE and was.need is StandbyNeed.CALM:
             look_at = max(self._earliest(), now)
-        self.now_is = replace(was, look_at=look_at)
+        self.status = replace(was, look_at=look_at)
 
 
 def _gib(size: int) -> str:

@@ -5,8 +5,8 @@ from pathlib import PurePath
 from supervisor.core.actions.base import Effects
 from supervisor.core.failures.restart import Cause
 from supervisor.core.failures.suspects import Death
-from supervisor.core.program.effects import RememberSilences
-from supervisor.core.program.events import StacksKept
+from supervisor.core.program.effects import PersistHangHistory
+from supervisor.core.program.events import StacksCollected
 from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.layout import CheckpointName, parse_name
 
@@ -14,7 +14,7 @@ _BLAMES = frozenset({Cause.CRASH, Cause.HANG, Cause.STARTUP_TIMEOUT, Cause.LOST}
 """Ends that a checkpoint or a step may be the reason of."""
 
 
-def stacks_kept(facts: ProgramFacts, event: StacksKept, now: float) -> Effects:
+def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) -> Effects:
     """The end that is being made says where they are."""
     if facts.current.decided_end is not None:
         cause, text = facts.current.decided_end
@@ -22,20 +22,20 @@ def stacks_kept(facts: ProgramFacts, event: StacksKept, now: float) -> Effects:
     return []
 
 
-def blame(facts: ProgramFacts, cause: Cause) -> str | None:
+def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
     """Books a job's failure; in words what it says of its checkpoint or its step, None if nothing."""
     origin = facts.current.checkpoint
     if cause not in _BLAMES:
         return None
     if facts.current.saved_step is not None:
         own = str(CheckpointName(facts.current.saved_step, facts.attempt))
-        return facts.suspects.died(
+        return facts.suspects.record_death(
             Death(own, facts.current.saved_step, max(facts.current.step or 0, facts.current.saved_step), restored=False)
         )
     if origin is None or origin.path is None or origin.step is None:
         return None
     step = max(facts.current.step or 0, origin.step)
-    return facts.suspects.died(Death(PurePath(origin.path).name, origin.step, step, place=origin.place))
+    return facts.suspects.record_death(Death(PurePath(origin.path).name, origin.step, step, place=origin.place))
 
 
 def own_checkpoint(facts: ProgramFacts) -> str | None:
@@ -46,14 +46,14 @@ def own_checkpoint(facts: ProgramFacts) -> str | None:
     return name if parse_name(name) is not None else None
 
 
-def remember(facts: ProgramFacts) -> Effects:
+def persist_hang_history(facts: ProgramFacts) -> Effects:
     """What was learned of silences, for the ledger."""
-    if facts.policy.hang_timeout_min is None or not (news := facts.hang_detector.news()):
+    if facts.policy.hang_timeout_min is None or not (news := facts.hang_detector.changes_to_persist()):
         return []
-    return [RememberSilences(tuple(sorted((str(section), silent_s) for section, silent_s in news.items())))]
+    return [PersistHangHistory(tuple(sorted((str(section), silent_s) for section, silent_s in news.items())))]
 
 
-def note_failed_step(facts: ProgramFacts, step: int | None) -> None:
+def record_failed_step(facts: ProgramFacts, step: int | None) -> None:
     """Last words know the last step better than progress, which is told now and then."""
     if step is not None and facts.current.checkpoint is not None and step >= (facts.current.checkpoint.step or 0):
         facts.current.step = max(step, facts.current.step or 0)

@@ -1,0 +1,56 @@
+"""When the daemon has nothing left to do."""
+
+import pytest
+
+from supervisor.core.fleet.exit_conditions import (
+    DaemonExit,
+    ExitOn,
+    ProgramOutcome,
+    daemon_exit,
+)
+from supervisor.core.program.facts import State
+
+BOTH = (ExitOn.FATAL, ExitOn.DONE)
+
+
+def endings(*states: State) -> list[ProgramOutcome]:
+    return [ProgramOutcome(state) for state in states]
+
+
+def test_without_exit_on_it_never_ends_by_itself():
+    assert daemon_exit((), endings(State.FAILED, State.SUCCEEDED)) is None
+
+
+def test_one_that_is_given_up_is_fatal_while_others_run():
+    assert daemon_exit((ExitOn.FATAL,), endings(State.RUNNING, State.FAILED)) is DaemonExit.FATAL
+    assert daemon_exit(BOTH, endings(State.RUNNING, State.FAILED)) is DaemonExit.FATAL
+
+
+def test_fatal_alone_does_not_end_what_is_done():
+    assert daemon_exit((ExitOn.FATAL,), endings(State.SUCCEEDED)) is None
+
+
+@pytest.mark.parametrize("state", sorted(set(State) - {State.SUCCEEDED, State.EXITED, State.FAILED}))
+def test_done_waits_for_every_program_that_ran(state: State):
+    assert daemon_exit((ExitOn.DONE,), endings(State.SUCCEEDED, state)) is None
+
+
+def test_all_that_ended_as_they_should_are_done():
+    assert daemon_exit((ExitOn.DONE,), endings(State.SUCCEEDED, State.SUCCEEDED)) is DaemonExit.DONE
+
+
+@pytest.mark.parametrize("state", [State.EXITED, State.FAILED])
+def test_one_that_did_not_makes_the_end_fatal(state: State):
+    assert daemon_exit((ExitOn.DONE,), endings(State.SUCCEEDED, state)) is DaemonExit.FATAL
+
+
+def test_what_was_never_started_keeps_nobody():
+    idle = ProgramOutcome(State.STOPPED, ran=False)
+
+    assert daemon_exit((ExitOn.DONE,), [idle, ProgramOutcome(State.SUCCEEDED)]) is DaemonExit.DONE
+    assert daemon_exit((ExitOn.DONE,), [idle]) is None
+    assert daemon_exit((ExitOn.DONE,), []) is None
+
+
+def test_what_was_done_before_a_restart_is_done():
+    assert daemon_exit((ExitOn.DONE,), [ProgramOutcome(State.STOPPED, ran=False, was_done=True)]) is DaemonExit.DONE
