@@ -1,4 +1,4 @@
-"""The command `supervisord`: its options, what it checks before it begins, and its exit status."""
+"""The command line of `supervisord`: its options, its checks before the start, and its exit status."""
 
 import supervisor.host.service.slim_imports  # noqa: F401 - has to come first
 
@@ -36,76 +36,79 @@ from supervisor.host.service.background import (
 )
 from supervisor.host.service.single_instance import (
     AlreadyRunning,
+    SharedEnvironment,
     StateFolder,
     pid_file,
     refuse_shared_environment,
 )
-from supervisor.lifecycle import SIGNALS, DaemonLifecycle, notice_sources
+from supervisor.lifecycle import DaemonLifecycle, notice_sources
 from supervisor.protocol.plurals import counted
+from supervisor.signals import SIGNALS
 
 gc.freeze()  # modules stay for good, so the garbage collector need not scan them again and again
 
 log = structlog.get_logger()
 
-EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is here
+EXIT_BUSY = 75  # EX_TEMPFAIL: another daemon is running
 EXIT_CONFIG = 78  # EX_CONFIG: systemd must not try the same configuration again
-EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket this daemon needs can't be had
+EXIT_CANNOT_RUN = 71  # EX_OSERR: a folder, file or socket that the daemon needs is not available
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command `supervisord`; gives its exit status."""
-    asked = options.parse_arguments(arguments)
-    if asked.hash_password:
+    """The command `supervisord`; returns its exit status."""
+    parsed = options.parse_arguments(arguments)
+    if parsed.hash_password:
         return _hash_password()
-    if asked.migrate is not None:
-        return _migrate(asked.migrate)
+    if parsed.migrate is not None:
+        return _migrate(parsed.migrate)
     try:
         refuse_shared_environment()
-        said, path = options.overridden_keys(asked), options.configuration_path(asked)  # whole: `directory` may move us
-        config = load_config(path, os.environ, said)
+        overrides, path = options.overridden_keys(parsed), options.configuration_path(parsed)  # before any chdir
+        config = load_config(path, os.environ, overrides)
         notice_sources(config.supervisord)
-    except (ConfigError, AlreadyRunning, UnknownSourceError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - before there is a log
-        return EXIT_CONFIG
-    if asked.check_config:
-        print(*config.warnings, f"{path}: good, {counted(len(config.programs), 'program')}", sep="\n")  # noqa: T201 - the answer
+    except (ConfigError, SharedEnvironment, UnknownSourceError) as error:
+        return _fail(str(error), EXIT_CONFIG)
+    if parsed.check_config:
+        print(*config.warnings, f"{path}: valid, {counted(len(config.programs), 'program')}", sep="\n")  # noqa: T201
         return 0
-    return _run(config, lambda: load_config(path, os.environ, said))
+    return _run(config, lambda: load_config(path, os.environ, overrides))
 
 
 def _migrate(path: Path) -> int:
+    """Prints what becomes of a configuration file that was written for Supervisor."""
     try:
-        judged = explain_migration(path, os.environ)
+        lines = explain_migration(path, os.environ)
     except ConfigError as error:
-        return _refuse(str(error), EXIT_CONFIG)
-    print(*judged, sep="\n")  # noqa: T201 - the answer that was asked for
-    refused = sum(each.outcome is MigrationOutcome.REFUSED for each in judged)
-    print(  # noqa: T201
-        f"{path}: {refused} to change before stepkeeper can use it" if refused else f"{path}: can be used as it is"
-    )
+        return _fail(str(error), EXIT_CONFIG)
+    print(*lines, sep="\n")  # noqa: T201
+    refused = sum(each.outcome is MigrationOutcome.REFUSED for each in lines)
+    to_change = f"change {counted(refused, 'line')} before stepkeeper can use it"
+    print(f"{path}: {to_change if refused else 'can be used as it is'}")  # noqa: T201
     return EXIT_CONFIG if refused else 0
 
 
 def _hash_password() -> int:
     is_typed = sys.stdin.isatty()
     password = getpass.getpass("Password: ") if is_typed else sys.stdin.readline().rstrip("\n")
-    if not password or (is_typed and getpass.getpass("Again: ") != password):
-        return _refuse("the two are not the same, or empty; try again", 1)
-    print(hash_password(password))  # noqa: T201 - the answer that was asked for
+    if not password:
+        return _fail("the password is empty; try again", 1)
+    if is_typed and getpass.getpass("Again: ") != password:
+        return _fail("the passwords differ; try again", 1)
+    print(hash_password(password))  # noqa: T201
     return 0
 
 
-def _run(config: Config, read: Callable[[], Config]) -> int:
+def _run(config: Config, read_config: Callable[[], Config]) -> int:
     open_standard_descriptors()
     settings = config.supervisord
     state = StateFolder(settings.state_dir)
     background: Background | Foreground = Foreground()
-    started_in = _started_in()
+    start_folder = _current_folder()
     try:
         limits.raise_inherited_limits(settings.minfds, settings.minprocs)
         limits.raise_own_nofile()
         if settings.user is not None:
-            _become(settings.user)
+            _switch_user(settings.user)
         os.umask(settings.umask)
         if settings.directory is not None:
             os.chdir(settings.directory)
@@ -115,27 +118,28 @@ def _run(config: Config, read: Callable[[], Config]) -> int:
             background = detach()
         state.write_pid()
         with pid_file(settings.pidfile):
-            status = _live(config, read, background)
+            status = _run_daemon(config, read_config, background)
     except AlreadyRunning as error:
-        return _refuse(str(error), EXIT_BUSY)
+        return _fail(str(error), EXIT_BUSY)
     except (OSError, ListenError, LedgerError, SpawnError, limits.LimitError) as error:
         background.report_failure(EXIT_CANNOT_RUN)
-        return _refuse(f"cannot run: {_in_words(error)}", EXIT_CANNOT_RUN)
+        return _fail(_explain_start_failure(error), EXIT_CANNOT_RUN)
     if status is None:
-        _begin_anew(config.path, started_in)
+        _execute_anew(config.path, start_folder)
     return status
 
 
-def _in_words(error: Exception) -> str:
-    """What keeps the daemon from running; our own errors say it themselves."""
-    if isinstance(error, OSError) and error.filename is not None:
-        remedy = "let this user write there, or name another place in [supervisord]"
-        return f"{error.filename}: {error.strerror}; {remedy}"
-    return str(error)
+def _explain_start_failure(error: Exception) -> str:
+    if not isinstance(error, OSError):
+        return str(error)  # one of our own, whose text is complete
+    if error.filename is None:
+        return f"cannot start supervisord: {error.strerror or error}"
+    remedy = "make it writable for this user, or configure another path in [supervisord]"
+    return f"cannot start supervisord: cannot use {error.filename}: {error.strerror}; {remedy}"
 
 
-def _started_in() -> Path:
-    """The present folder; if it was deleted, it is the root from now on."""
+def _current_folder() -> Path:
+    """The current folder; if it was deleted, changes to the root."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -143,30 +147,31 @@ def _started_in() -> Path:
         return Path("/")
 
 
-def _become(user: str) -> None:
-    """Gives up being root for this user, unless it is who we are already (after a reload, or as an ordinary user)."""
-    wanted = find_credentials(user)
-    if wanted.uid != os.geteuid():
-        drop_privileges(wanted)
+def _switch_user(user: str) -> None:
+    """Drops root privileges for this user, unless we already run as it (after a reload, or as an ordinary user)."""
+    credentials = find_credentials(user)
+    if credentials.uid != os.geteuid():
+        drop_privileges(credentials)
 
 
-def _begin_anew(configuration: Path, folder: Path) -> NoReturn:
-    """Becomes a fresh daemon with the same options, its configuration named by the full path.
+def _execute_anew(configuration: Path, start_folder: Path) -> NoReturn:
+    """Replaces this process by a fresh daemon with the same options and the full path of the configuration.
 
-    `folder`: where it was started, as paths among the options may start from there.
+    `start_folder`: where the daemon was started, as paths among its options may be relative to it.
     """
     limits.restore_own_nofile()
-    with contextlib.suppress(OSError):  # it may be gone, or another user's
-        os.chdir(folder)
+    with contextlib.suppress(OSError):  # it may have been deleted, or this user may not enter it
+        os.chdir(start_folder)
     named = ["-c", str(configuration)]
     given = sys.argv[1:] if sys.argv[-2:] == named else [*sys.argv[1:], *named]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "supervisor.daemon", *given])  # noqa: S606 - no shell
 
 
-def _live(config: Config, read: Callable[[], Config], background: Background | Foreground) -> int | None:
+def _run_daemon(config: Config, read_config: Callable[[], Config], background: Background | Foreground) -> int | None:
+    """Runs the daemon with its log; returns the exit status, or None for a reload."""
     settings = config.supervisord
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # threads inherit it: signals are the loop's, or wait for it
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, as exec keeps it, no child's end could be asked for
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the loop handles them; threads inherit the mask
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it was inherited as ignored, no exit status could be read
     daemon_log = DaemonLog(
         settings.loglevel,
         settings.logfile,
@@ -175,24 +180,24 @@ def _live(config: Config, read: Callable[[], Config], background: Background | F
         foreground=settings.nodaemon and not settings.silent,
         journal_stream=os.environ.get("JOURNAL_STREAM", ""),
         syslog_tag=settings.identifier if settings.log_to_syslog else None,
-        in_supervisors_words=settings.log_format == "supervisor",
+        supervisor_format=settings.log_format == "supervisor",
     )
     for each in config.warnings:
         log.warning("configuration.remark", text=str(each))
     try:
-        return asyncio.run(_supervise(config, read, background, daemon_log))
+        return asyncio.run(_run_lifecycle(config, read_config, background, daemon_log))
     finally:
         daemon_log.stop()
 
 
-async def _supervise(
-    config: Config, read: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
+async def _run_lifecycle(
+    config: Config, read_config: Callable[[], Config], background: Background | Foreground, daemon_log: DaemonLog
 ) -> int | None:
-    return await DaemonLifecycle(config, read, background, daemon_log).run()
+    return await DaemonLifecycle(config, read_config, background, daemon_log).run()
 
 
-def _refuse(text: str, status: int) -> int:
-    print(text, file=sys.stderr)  # noqa: T201 - for whoever started it
+def _fail(text: str, status: int) -> int:
+    print(text, file=sys.stderr)  # noqa: T201 - there may be no log yet
     return status
 
 

@@ -179,7 +179,7 @@ def test_the_command_prints_it_and_says_whether_the_file_can_be_used(tmp_path: P
 
     assert (refused.returncode, good.returncode) == (78, 0)
     assert f"{path}:7: refused   [program:x] serverurl = http://x: stepkeeper does not" in refused.stdout
-    assert refused.stdout.endswith(f"{path}: 2 to change before stepkeeper can use it\n")
+    assert refused.stdout.endswith(f"{path}: change 2 lines before stepkeeper can use it\n")
     assert good.stdout.endswith(f"{path}: can be used as it is\n")
 
 

@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from supervisor.host.processes import marks
-from supervisor.lifecycle import SAME_SIGNAL_S
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
+from supervisor.signals import SAME_SIGNAL_S
 from tests.reading import alive
 from tests.system.both import UnixTransport
 from tests.system.harness import PATIENCE_S, Daemon, Refused, job

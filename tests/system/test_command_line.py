@@ -114,7 +114,7 @@ def test_check_config_tells_remarks_and_starts_nothing(tmp_path: Path):
 
     assert ended.returncode == 0
     assert "[ctlplugin:x] is ignored: Supervisor's own supervisorctl reads it" in ended.stdout
-    assert ended.stdout.endswith(": good, 1 program\n")
+    assert ended.stdout.endswith(": valid, 1 program\n")
     assert not (tmp_path / "state").exists()
 
 
@@ -139,9 +139,10 @@ def test_several_sockets_lead_to_one_daemon(tmp_path: Path):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_a_daemon_that_is_somebody_else_already_stays_so():
     text = (
-        "from supervisor.daemon import _become; import os\n_become('nobody'); _become('nobody')\nprint(os.geteuid())\n"
+        "from supervisor.daemon import _switch_user; import os\n"
+        "_switch_user('nobody'); _switch_user('nobody')\nprint(os.geteuid())\n"
     )
-    other = "_become('daemon')"
+    other = "_switch_user('daemon')"
 
     stays = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     turns = subprocess.run(

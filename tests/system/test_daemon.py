@@ -64,7 +64,7 @@ def test_started_with_standard_descriptors_closed_it_keeps_its_lock_and_its_log(
         daemon.call("shutdown")
         daemon.until(lambda: not alive(first), "it leaves")
 
-    assert (second.returncode, "holds the state folder" in second.stderr) == (75, True)
+    assert (second.returncode, "uses the state folder" in second.stderr) == (75, True)
     assert b"daemon.ready" in content(tmp_path / "daemon.log")
 
 
@@ -91,7 +91,10 @@ def test_a_place_it_cannot_use_is_named_with_what_to_do(tmp_path: Path):
         daemon.start()
 
     place = f"{tmp_path}/no/supervisord.pid: No such file or directory"
-    assert f"cannot run: {place}; let this user write there, or name another place in [supervisord]" in daemon.errors()
+    assert (
+        f"cannot start supervisord: cannot use {place}; make it writable for this user, or configure another path in"
+        in daemon.errors()
+    )
 
 
 def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp_path: Path):
@@ -106,7 +109,7 @@ def test_beside_supervisor_in_one_environment_it_refuses_and_says_what_to_do(tmp
     )
 
     assert started.returncode == 78
-    assert "Supervisor 4.3.0 is installed in this environment" in started.stderr
+    assert "Supervisor 4.3.0 is installed in the same Python environment" in started.stderr
     assert "environment of its own" in started.stderr
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.lifecycle import SAME_SIGNAL_S
 from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import selection
+from supervisor.signals import SAME_SIGNAL_S
 from tests.reading import alive
 from tests.system.harness import Daemon, Refused, job
 

@@ -23,7 +23,7 @@ left_out |= {"pynvml", "rich", "ssl", "zipfile"}
 print(sorted(left_out & sys.modules.keys()))
 
 import asyncio
-from supervisor.host.notices.metadata import Metadata
+from supervisor.host.notices.metadata import MetadataClient
 
 async def answer(reader, writer):
     await reader.readuntil(b"\\r\\n\\r\\n")
@@ -33,7 +33,7 @@ async def answer(reader, writer):
 async def main():
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    print((await Metadata(f"http://127.0.0.1:{port}", timeout_s=30).get("/", {})).body)
+    print((await MetadataClient(f"http://127.0.0.1:{port}", timeout_s=30).get("/", {})).body)
 
 asyncio.run(main())
 import ssl, rich.console, urllib.request

@@ -25,19 +25,19 @@ LEVELS = {
     "trace": logging.DEBUG,
     "blather": logging.DEBUG,
 }
-"""Supervisor's names; its two below debug are debug here."""
+"""Supervisor's names; its two levels below debug are debug here."""
 
 CHANGES = "changes"
-"""The logger of what people asked for, which is written whatever the level is."""
+"""The logger of changes that clients requested, which is written at every level."""
 
 
 class DaemonLog:
-    """Until `stop`, what structlog is told goes to the file and, in the foreground, to standard error.
+    """Writes structlog's events to the file and, in the foreground, to standard error, until `stop`.
 
-    A terminal gets the console form, the journal entries with fields, everything else JSON lines. The event loop only
+    A terminal gets colored lines, the journal entries with fields, everything else JSON lines. The event loop only
     queues: a slow or full disk delays the log, not the daemon. `journal_stream`: $JOURNAL_STREAM, if it is set.
-    `syslog_tag`: with it, the system's log gets it too, under that name. `in_supervisors_words`: lines as
-    Supervisor's, but for the journal. Below `level` only CHANGES are written.
+    `syslog_tag`: also writes to syslog, under this name. `supervisor_format`: lines in the format of PyPI's Supervisor,
+    except for the journal. Below `level` only the logger CHANGES is written.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class DaemonLog:
         journal_stream: str = "",
         syslog_tag: str | None = None,
         syslog_at: Path = ADDRESS,
-        in_supervisors_words: bool = False,
+        supervisor_format: bool = False,
     ) -> None:
         handlers: list[logging.Handler] = []
         if file is not None:
@@ -60,13 +60,13 @@ class DaemonLog:
             )
         if syslog_tag is not None:
             handlers.append(SyslogHandler(syslog_tag, syslog_at))
-        lines = _Once(
-            _formatter(SupervisorLogFormatter() if in_supervisors_words else structlog.processors.JSONRenderer())
+        lines = _CachedFormatter(
+            _formatter(SupervisorLogFormatter() if supervisor_format else structlog.processors.JSONRenderer())
         )
         for each in handlers:
             each.setFormatter(lines)
         if foreground or not handlers:
-            handlers.append(_foreground_handler(journal_stream, in_supervisors_words, lines))
+            handlers.append(_foreground_handler(journal_stream, supervisor_format, lines))
         self._file_handlers = [each for each in handlers if isinstance(each, logging.FileHandler)]
         waiting: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
         self._handlers = handlers
@@ -80,7 +80,7 @@ class DaemonLog:
         self._listener.start()
 
     def reopen(self) -> None:
-        """Opens the file again by its name, for whoever has rotated it."""
+        """Reopens the file by its name, after somebody has rotated it."""
         for handler in self._file_handlers:
             handler.acquire()
             try:
@@ -89,21 +89,21 @@ class DaemonLog:
                 handler.release()
 
     def stop(self) -> None:
-        """Writes what is queued, and closes what it was written to."""
+        """Writes what is queued, and closes the outputs."""
         self._listener.stop()
         for handler in self._handlers:
             handler.close()
 
 
 class _RawQueueHandler(logging.handlers.QueueHandler):
-    """Leaves the record as it is: each handler renders for its own reader."""
+    """Leaves the record as it is: each handler renders it in its own format."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         return record
 
 
-class _Once(logging.Formatter):
-    """Renders a record once for all handlers; the file's asks twice, as it may have to be rotated before."""
+class _CachedFormatter(logging.Formatter):
+    """Renders a record once for all handlers; that of the file renders twice, to see whether it has to rotate first."""
 
     def __init__(self, inner: logging.Formatter) -> None:
         super().__init__()
@@ -146,16 +146,16 @@ def _formatter(renderer: structlog.typing.Processor) -> logging.Formatter:
     )
 
 
-def _foreground_handler(journal_stream: str, in_supervisors_words: bool, lines: logging.Formatter) -> logging.Handler:
-    """The journal, if systemd connected standard error with it and nobody has redirected it since."""
-    plain = _stream_handler(sys.stderr, in_supervisors_words, lines)
+def _foreground_handler(journal_stream: str, supervisor_format: bool, lines: logging.Formatter) -> logging.Handler:
+    """The journal, if systemd connected standard error to it and nobody has redirected it since; else that stream."""
+    plain = _stream_handler(sys.stderr, supervisor_format, lines)
     if journal.is_at(sys.stderr.fileno(), journal_stream):
         return JournalHandler(journal.JournalSocket(), plain)
     return plain
 
 
-def _stream_handler(stream: TextIO, in_supervisors_words: bool, lines: logging.Formatter) -> logging.Handler:
+def _stream_handler(stream: TextIO, supervisor_format: bool, lines: logging.Formatter) -> logging.Handler:
     handler = logging.StreamHandler(stream)
-    is_drawn = stream.isatty() and not in_supervisors_words
+    is_drawn = stream.isatty() and not supervisor_format
     handler.setFormatter(_formatter(structlog.dev.ConsoleRenderer(sort_keys=False)) if is_drawn else lines)
     return handler

@@ -1,4 +1,4 @@
-"""Turns the process into a daemon: another user, no terminal, and a parent that waits until it is known to work."""
+"""Puts the process into the background, as another user, while its parent waits until the daemon is ready."""
 
 import contextlib
 import os
@@ -10,23 +10,23 @@ READY = b"\0"  # an exit status, as one byte
 
 
 class Foreground:
-    """Stands in where the process stays in the foreground: nobody waits for the word that it is ready."""
+    """Takes the place of Background in the foreground, where no parent waits."""
 
     def report_ready(self) -> None:
-        """Nobody to tell."""
+        """Does nothing."""
 
     def report_failure(self, status: int) -> None:
-        """Nobody to tell."""
+        """Does nothing."""
 
 
 class Background:
-    """The detached process's end of the pipe on which its parent waits."""
+    """The daemon's end of the pipe on which the parent waits. `pipe`: a descriptor."""
 
     def __init__(self, pipe: int) -> None:
         self._pipe = pipe
 
     def report_ready(self) -> None:
-        """Lets the parent exit with status 0, and gives up standard output and error."""
+        """Makes the parent exit with status 0, and replaces standard input, output and error by /dev/null."""
         os.write(self._pipe, READY)
         os.close(self._pipe)
         null = os.open(os.devnull, os.O_RDWR)
@@ -35,16 +35,16 @@ class Background:
         os.close(null)
 
     def report_failure(self, status: int) -> None:
-        """Has the parent exit with `status`, if it still waits."""
-        with contextlib.suppress(OSError):  # it was told that all is well, long ago
+        """Makes the parent exit with `status`, if it still waits."""
+        with contextlib.suppress(OSError):  # the daemon was ready, so the pipe is closed
             os.write(self._pipe, bytes([status]))
 
 
 def open_standard_descriptors() -> None:
-    """Opens the null device for those of 0, 1 and 2 that whoever started us has closed.
+    """Opens /dev/null for those of the descriptors 0, 1 and 2 that were closed when this process was started.
 
-    Else the next files we open would have these numbers, and be lost where standard input, output and error are given
-    up, or written into by whoever means those.
+    Otherwise the next files that we open would get these numbers, be closed when the daemon goes into the background,
+    or be written to as standard output or error.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -54,10 +54,10 @@ def open_standard_descriptors() -> None:
 
 
 def detach() -> Background:
-    """Forks twice into a new session; returns in the daemon only.
+    """Forks twice into a new session; returns only in the daemon.
 
-    The first process waits and exits with 0 once the daemon calls `ready`, with the status it gives to `failed`, or
-    with 1 if it dies before; until then errors still reach the terminal.
+    The first process waits. It exits with 0 once the daemon calls `report_ready`, with the status that the daemon gives
+    to `report_failure`, or with 1 if the daemon dies before that. Until then errors still reach the terminal.
     """
     read_end, write_end = os.pipe()
     if os.fork() > 0:
@@ -71,7 +71,7 @@ def detach() -> Background:
 
 
 def drop_privileges(user: Credentials) -> None:
-    """Gives up being root for good. Raises OSError."""
+    """Becomes this user for good. Raises OSError."""
     os.setgroups(user.groups)
     os.setgid(user.gid)
     os.setuid(user.uid)

@@ -1,4 +1,4 @@
-"""One daemon for one state folder: the lock, the pid file, and the check for PyPI's Supervisor beside us."""
+"""Makes sure that one daemon uses a state folder, and that PyPI's Supervisor is not in the same environment."""
 
 import contextlib
 import fcntl
@@ -11,30 +11,35 @@ LOCK = "lock"
 
 
 class AlreadyRunning(Exception):
-    """Something else is where only we may be; the text says what and what to do."""
+    """Another daemon uses the state folder; the text says which and what to do."""
+
+
+class SharedEnvironment(Exception):
+    """PyPI's Supervisor is installed in this Python environment; the text says what to do."""
 
 
 def refuse_shared_environment() -> None:
-    """PyPI's Supervisor installs the same package and commands, so one of the two is broken by the other.
+    """Raises SharedEnvironment if the distribution `supervisor` is installed in this environment.
 
-    Raises AlreadyRunning where the distribution `supervisor` is installed in this environment.
+    It installs a package and commands of the same names, so one of the two is broken.
     """
     if not any(each for folder in sys.path for each in Path(folder).glob("supervisor[-.]*-info")):
         return
-    from importlib import metadata  # with zipfile, csv and the like 1 MiB, only to say which version
+    from importlib import metadata  # 1 MiB, and seldom needed
 
     try:
         version = metadata.version("supervisor")
     except metadata.PackageNotFoundError:
         return
-    raise AlreadyRunning(
-        f"cannot run: Supervisor {version} is installed in this environment, and its files and stepkeeper's overwrite "
-        f"each other; install stepkeeper into an environment of its own (python -m venv), there: pip install stepkeeper"
+    raise SharedEnvironment(
+        f"cannot start supervisord: Supervisor {version} is installed in the same Python environment, and the two "
+        f"overwrite each other's files; install stepkeeper into an environment of its own (python -m venv DIR, then "
+        f"DIR/bin/pip install stepkeeper)"
     )
 
 
 class StateFolder:
-    """The folder with the ledger and the lock, held for as long as the process lives."""
+    """The folder with the ledger and a lock, which this process holds until it ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -56,20 +61,20 @@ class StateFolder:
             holder = os.read(descriptor, 20).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise AlreadyRunning(
-                f"cannot start: another supervisord (pid {holder}) holds the state folder {self.path}; "
+                f"cannot start: another supervisord (pid {holder}) uses the state folder {self.path}; "
                 f"stop it, or give this one a state_dir of its own"
             ) from None
         self._descriptor = descriptor
 
     def write_pid(self) -> None:
-        """Writes our pid into the lock, for the message that a second daemon gives."""
+        """Writes our pid into the lock file, for the error message of a second daemon."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 @contextlib.contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """Writes our pid to `path` and takes it away at the end. Raises OSError."""
+    """Writes our pid to `path`, and removes the file at the end. Raises OSError."""
     if path is None:
         yield
         return
