@@ -93,11 +93,11 @@ class FitRun(Run):
             return
         self._reported_names = self._reported_names.union(new)
         text = (
-            f"the checkpoints don't hold {', '.join(new)}: of a callback, plain values, containers, arrays, variables, "
+            f"checkpoints do not include {', '.join(new)}: of a callback, plain values, containers, arrays, variables, "
             f"generators and objects of the script's classes are saved; give what never changes to fit(leave_out=)"
         )
         if self._strict:
-            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", self.step)
+            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {text}", self.step)
         self._attempt.reporter.show_message(text)
 
 

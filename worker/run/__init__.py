@@ -1,1 +1,4 @@
-"""`worker.Run`: what a training script uses, and how it restores and saves through the other folders."""
+"""`worker.Run`: one training run with TensorFlow, and its checkpoints, alone or with other processes.
+
+May import checkpoint, saving, data, progress, state, devices and process.
+"""

@@ -1,8 +1,8 @@
-"""Between a run and its checkpoint directory, where several processes train together.
+"""The checkpoints of a run in which several processes train together (a gang).
 
-The chief alone decides, writes and answers; the others restore what it says and give it what only they hold. When to
-save or leave is agreed upon between two steps, by all for the same step: a stop that reaches any of them stops all.
-Between two agreements lie as many steps as take a fifth of a second, so that agreeing costs training next to nothing.
+The chief alone selects the checkpoint, writes, and reports; the others restore what it selected and send it the state
+that only they hold. All agree between two steps whether to save or stop, and for the same step: a stop that reaches any
+of them stops all. They agree about every fifth of a second, so that it costs training next to nothing.
 """
 
 import io
@@ -29,23 +29,23 @@ from worker.saving.directory import OpenedDirectory
 from worker.saving.scheduler import LAST_SAVE_PAUSES_S
 from worker.state import extra_state
 
-AGREE_S = 0.2  # between agreements: what a flush may wait for more than its step
-PART = "worker-{}.npz"  # what only that worker holds, inside a checkpoint
+AGREE_S = 0.2  # between agreements; a flush may wait this much longer than its step
+PART = "worker-{}.npz"  # the file for the state that only that worker holds
 
 
 class NoLock:
-    """The others hold no lock on the directory: they write nothing there."""
+    """The lock of workers other than the chief: they write nothing into the directory, so they hold none."""
 
     def check_not_superseded(self) -> None:
-        """Nothing overtakes who doesn't write."""
+        """Passes always: this worker commits nothing."""
 
     def release(self) -> None:
-        """There is none."""
+        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Agreement:
-    """What all do after this step. `held`: a checkpoint holds it already. `newest`: the last step known to be saved."""
+    """What all workers do after this step. `held`: a checkpoint holds it already. `newest`: the newest saved step."""
 
     saves: bool
     stops: bool
@@ -57,29 +57,29 @@ class _Agreement:
 
 
 class GangCheckpoints(RunCheckpoints):
-    """The keeper of one of several workers. Every worker calls the same, between the same steps."""
+    """The checkpoints of one of several workers. All workers call the same methods between the same steps."""
 
     def __init__(self, gang: Gang, *given: Any) -> None:
         super().__init__(*given)
         self._gang = gang
         self._next = 0  # the step at which the next agreement is due
         self._stepped_at: tuple[int, float] | None = None
-        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: the step, their ids
-        self._reported_step = -1  # the newest saved step that this worker's daemon knows of
+        self._waiting: list[tuple[int, tuple[int, ...]]] = []  # flushes of this worker's daemon: step, ids
+        self._reported_step = -1  # the newest saved step that this worker's daemon was told of
 
     # --- the beginning ---
 
     def _open_directory(self, directory: Path) -> OpenedDirectory:
-        """The chief's choice of a checkpoint, which it has proven, is the choice of all."""
+        """All restore the checkpoint that the chief selected and verified."""
         gang, attempt = self._gang, self._attempt
         if gang.is_chief:
             opened = super()._open_directory(directory)
             if (started := local_processes.find_local_processes()) is not None:
-                started.require_all_alive()  # also where the script trains a second time
+                started.require_all_alive()  # also if the script trains a second time
             gang.text_from_chief(json.dumps([attempt.number, str(opened.restore) if opened.restore else None]))
             return opened
         if attempt.channel is not None:
-            attempt.channel.wait_for_go()  # a daemon of its own host chose too, and perhaps before the chief's
+            attempt.channel.wait_for_go()  # the daemon of this host selected one too, perhaps an older one
         number, path = json.loads(gang.text_from_chief(""))
         if attempt.channel is None:
             attempt.number = number
@@ -92,12 +92,12 @@ class GangCheckpoints(RunCheckpoints):
         return RestoredCheckpoint(found.name, found.state, (*found.unmatched, *missing), found.size_bytes, found.took_s)
 
     def _restore_own_part(self, path: Path, found: RestoredCheckpoint) -> tuple[str, ...]:
-        """What only this worker held; what could not be given back, in words."""
+        """Restores the state that only this worker held. Returns what could not be restored, in words."""
         file = path / PART.format(self._gang.rank)
         if self._gang.is_chief or not path.is_dir():
             return ()
         if not file.exists():
-            return (f"what worker {self._gang.rank} held for itself (written by fewer workers: it gets the chief's)",)
+            return (f"the state of worker {self._gang.rank} (saved with fewer workers: it gets the chief's)",)
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as part:
             extra_state.write_generators(json.loads(part["state"].tobytes()), self._own)
             copies = _own_copies(self._tracked)
@@ -108,7 +108,7 @@ class GangCheckpoints(RunCheckpoints):
         return ()
 
     def _require_same_state(self, path: Path, found: RestoredCheckpoint) -> None:
-        """All must have read the same; what a file system shows to another host may be older."""
+        """Raises RuntimeError unless all restored the same: a shared file system may show an old state to a host."""
         proof = (path / layout.MANIFEST).read_bytes() if path.is_dir() else path.name.encode()
         mine = [found.state.step, zlib.crc32(proof)]
         theirs = self._gang.from_chief(mine)
@@ -116,7 +116,7 @@ class GangCheckpoints(RunCheckpoints):
         if differ:
             raise RuntimeError(
                 f"cannot train: {differ} of {self._gang.size} workers restored another state than the chief, which has "
-                f"step {theirs[0]} (this worker has step {mine[0]}); they have to share one checkpoint_dir"
+                f"step {theirs[0]} (this worker has step {mine[0]}); let all of them share one checkpoint_dir"
             )
 
     def _record_conditions(self, present: Any, directory: Path) -> None:
@@ -124,18 +124,18 @@ class GangCheckpoints(RunCheckpoints):
             super()._record_conditions(present, directory)
 
     def check_completeness(self, *given: Any) -> None:
-        """The chief looks for all: they run the same program."""
+        """The chief checks for all, as they run the same program."""
         if self._gang.is_chief:
             super().check_completeness(*given)
 
     # --- between two steps ---
 
     def has_work(self, step: int) -> bool:
-        """Said for the daemon's sake, which listens to the chief."""
+        """For the report to the daemon, which comes from the chief alone."""
         return self._gang.is_chief and super().has_work(step)
 
     def on_step_boundary(self, step: int, figures: Callable[[], StepBoundary]) -> None:
-        """At a step boundary: does what the workers agree on, where an agreement is due."""
+        """Does what the workers agree on, at the steps at which they agree."""
         if step < self._next:
             return
         agreed = self._agree_on_save(step, last=False)
@@ -145,7 +145,7 @@ class GangCheckpoints(RunCheckpoints):
         error = self._save_together(agreed, figures(), beside=not agreed.stops)
         if not agreed.stops:
             return
-        failed = bool(self._gang.from_chief([int(error is not None)])[0])  # nobody leaves before the commit
+        failed = bool(self._gang.from_chief([int(error is not None)])[0])  # no worker exits before the commit
         self._allow_exits()
         self._report_stop(step, failed)
         if error is not None and self._writer is not None:
@@ -153,7 +153,7 @@ class GangCheckpoints(RunCheckpoints):
         raise DeliberateExit(int(WorkerExit.STOPPED))
 
     def save_final(self, figures: StepBoundary) -> None:
-        """Commits the end of training, together; the chief tries again for a while."""
+        """Saves the end of training together; the chief tries several times."""
         for pause_s in (*LAST_SAVE_PAUSES_S, None):
             agreed = self._agree_on_save(figures.step, last=True)
             error = self._save_together(agreed, figures, beside=False)
@@ -190,7 +190,7 @@ class GangCheckpoints(RunCheckpoints):
         return in_flight or (self._last is not None and self._last.step == step)
 
     def _steps_until_next(self, step: int) -> int:
-        """As many as take AGREE_S, and not past a step at which a save is due."""
+        """As many steps as take AGREE_S, but not beyond a step at which a save is due."""
         now, before = time.monotonic(), self._stepped_at
         self._stepped_at = step, now
         if before is None or step <= before[0] or now <= before[1]:
@@ -205,7 +205,7 @@ class GangCheckpoints(RunCheckpoints):
         return (0, 0, 0) if self._last is None or name is None else (name.step, name.attempt, self._last.size_bytes)
 
     def _save_together(self, agreed: _Agreement, figures: StepBoundary, beside: bool) -> str | None:
-        """The chief saves, with every worker's part; the error if there is one yet."""
+        """The chief saves, with every worker's part. Returns the error, if there is one by now."""
         flushes = tuple(each for _, ids in self._waiting for each in ids) if self._gang.is_chief else ()
         if self._gang.is_chief:
             self._waiting.clear()
@@ -219,7 +219,7 @@ class GangCheckpoints(RunCheckpoints):
         return None
 
     def _report_held(self, step: int, flushes: tuple[int, ...]) -> str | None:
-        """No worker takes anything now, so a save that failed is not made up for here."""
+        """Reports the step that a checkpoint holds; a save that failed is not repeated, as no worker captured state."""
         if not self._gang.is_chief:
             return None
         started = time.monotonic()
@@ -230,14 +230,14 @@ class GangCheckpoints(RunCheckpoints):
         return self._report_cannot_save(step, flushes, f"cannot save step {step}: the save in flight failed")
 
     def _extra_files(self) -> Mapping[str, bytes]:
-        """By file name, what the workers hold for themselves; called for each save, at the same step by all."""
+        """Contents by file name of what the workers hold for themselves; all call it for the same step."""
         mine = b"" if self._gang.is_chief else _own_part(self._tracked, self._own)
         return {PART.format(rank): part for rank, part in enumerate(self._gang.gather(mine)) if rank > 0}
 
     # --- the other workers' daemons ---
 
     def _report_chief_commit(self, agreed: _Agreement) -> None:
-        """Tells this worker's daemon of a commit of the chief's, and which of its flushes that answers."""
+        """Reports a commit of the chief to this worker's daemon, with the flushes that it answers."""
         if self._gang.is_chief or agreed.newest <= max(self._reported_step, 0):
             return
         answered = tuple(each for step, ids in self._waiting if step <= agreed.newest for each in ids)
@@ -250,7 +250,7 @@ class GangCheckpoints(RunCheckpoints):
         self._attempt.reporter.send_message(said)
 
     def _report_stop(self, step: int, failed: bool) -> None:
-        """At the end there is no later agreement to hear of the commit from."""
+        """Reports the last save to this worker's daemon: no later agreement follows that would do it."""
         if self._gang.is_chief:
             self._gang.from_chief(self._newest())
             return
@@ -258,7 +258,7 @@ class GangCheckpoints(RunCheckpoints):
         if failed:
             waiting = tuple(each for _, ids in self._waiting for each in ids)
             self._attempt.reporter.send_message(
-                SaveFailed(self._attempt.number, step, "the chief could not save", waiting)
+                SaveFailed(self._attempt.number, step, "the chief worker could not save; see its log", waiting)
             )
             return
         self._report_chief_commit(_Agreement(False, False, False, 1, *newest))
@@ -270,7 +270,7 @@ class GangCheckpoints(RunCheckpoints):
 
 
 def _own_copies(tracked: tf.train.Checkpoint) -> list[Any]:
-    """This worker's own values of variables that each replica updates for itself."""
+    """This worker's values of variables that each replica updates for itself."""
     found: list[Any] = []
     for variable in extra_state.keras_variables(tracked):
         if variable.name != "seed_generator_state" and not variable.trainable:

@@ -1,4 +1,4 @@
-"""Run: what a training script uses. Restores before the loop, counts steps, saves when due or asked."""
+"""`worker.Run`: restores before the training loop, counts steps, saves when it is due or requested."""
 
 import contextlib
 import sys
@@ -45,10 +45,10 @@ _REMEDY = (
 class Run(RunBase):
     """One training run around a loop of the script's own, as a context manager.
 
-    Entering restores `checkpoint` (from what the daemon chose, or else the newest whole one) or begins at step 0.
-    Leaving the block normally means that training is complete, at whatever step: the last checkpoint is committed, then
-    `done` is said. An exception saves nothing, because it may have come from the middle of a step. A request to stop
-    (SIGTERM, the daemon) leaves `step_done` as SystemExit with status 143, after the save.
+    Entering restores into `checkpoint` (what the daemon selected, or else the newest that verifies), or begins at step
+    0. Leaving the block normally means that training is complete, at whatever step: the last checkpoint is committed,
+    then `done` is reported. An exception saves nothing, because it may have come from the middle of a step. A request
+    to stop (SIGTERM, the daemon) leaves `step_done` as SystemExit with status 143, after the save.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Run(RunBase):
         summary_every: int = SUMMARY_EVERY,
     ) -> None:
         """`checkpoint` tracks the model and the optimizer. `directory` and `interval` (as "500 steps" or "10 minutes";
-        "auto" or None: what saves cost decides) hold where the job's configuration says nothing.
+        "auto" or None: chosen by what saves cost) apply where the job's configuration says nothing.
         `generators`: random generators of the script's own that no tf.train.Checkpoint takes (Keras SeedGenerators,
-        NumPy's, Python's), always in the same order; the global ones and those of Keras layers are kept anyway.
-        After the first step a warning names each variable that the loop can reach and no checkpoint would hold, but for
-        those of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what follows when training
-        diverges, as the key of that name, where the configuration doesn't say. `summaries`: a folder for TensorBoard,
-        which gets the figures of each step that is a multiple of `summary_every`. Raises TypeError or ValueError for
-        what can't be used.
+        NumPy's, Python's), always in the same order; the global ones and those of Keras layers are saved anyway.
+        After the first step a warning names each variable that the loop can reach and no checkpoint would hold, except
+        those of the objects in `leave_out`; with `strict` it is an error. `on_nan`: what to do when training diverges,
+        as the key of that name, where the configuration doesn't say. `summaries`: a folder for TensorBoard, which gets
+        the metrics of each step that is a multiple of `summary_every`. Raises TypeError or ValueError for arguments
+        that can't be used.
         """
         if not isinstance(checkpoint, tf.train.Checkpoint):
             raise TypeError(
@@ -88,7 +88,7 @@ class Run(RunBase):
         told = self._attempt.launch
         self._tracked = checkpoint
         self._directory = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
-        self._checkpoints = _keeper_of(
+        self._checkpoints = _open_run_checkpoints(
             gang,
             checkpoint,
             strategy,
@@ -101,15 +101,15 @@ class Run(RunBase):
         self._on_nan = told.on_nan or on_nan or "stop"
         self._watch = DivergenceWatch(told.loss_spike) if self._on_nan != "off" else None
         self._left_out: frozenset[tuple[int, int]] = frozenset()
-        self._divides = told.microbatches <= 1
+        self._uses_microbatches = told.microbatches <= 1
         self._leave_out, self._strict = tuple(leave_out), strict or told.strict
         self._checked = False
         self._position = Position()
-        self._feed: BatchReader | None = None
-        self._in_step = False  # a batch was handed out, and its step is not done
+        self._reader: BatchReader | None = None
+        self._in_step = False  # a batch was handed out whose step is not done
         self._metrics: Mapping[str, Any] = {}
         self._summary: dict[str, Any] = {}
-        self._waited_s = 0.0  # for data, since the daemon was told of it
+        self._waited_s = 0.0  # for data, since the last report
 
     @property
     def epoch(self) -> int:
@@ -137,8 +137,8 @@ class Run(RunBase):
         super()._failed(error)
 
     def _release(self) -> None:
-        if self._feed is not None:
-            self._feed.abandon()
+        if self._reader is not None:
+            self._reader.abandon()
         self._checkpoints.close()
 
     def batches(self, source: Any) -> Iterator[Batch]:
@@ -149,9 +149,9 @@ class Run(RunBase):
         until that many steps are done, and commits the last checkpoint before it ends; without, it ends with the epoch.
         A batch counts as consumed at the next `step_done`; of a step that takes several, all are taken again.
         """
-        feed = self._feed_of(source)
+        reader = self._reader_of(source)
         while not self.reached:
-            for batch in self._awaited(feed.rest_of_epoch()):
+            for batch in self._report_waits(reader.rest_of_epoch()):
                 if not self._in_step:
                     self._checkpoints.on_step_boundary(self.step, self._figures)
                 self._in_step = True
@@ -159,14 +159,14 @@ class Run(RunBase):
                 if self.reached:
                     break
             else:
-                self._position = feed.position
+                self._position = reader.position
             if self.total_steps is None:
                 return
         self._checkpoints.save_final(self._figures())
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Around an evaluation between two steps, so that its silence is not taken for a hang of training."""
+        """Wrap an evaluation between two steps in this, so that its duration is not taken for a hang of training."""
         self._report_section("evaluation")
         try:
             yield
@@ -182,20 +182,22 @@ class Run(RunBase):
         inside of a tf.function, or of what `strategy.run` runs.
         """
         if not self._checked:
-            _be_in_the_loop()
+            _require_python_loop()
         self.step += 1
         self._in_step = False
         self._attempt.requests.step = self.step
         self._metrics = metrics
-        if self._feed is not None:
-            self._position = self._feed.position
+        if self._reader is not None:
+            self._position = self._reader.position
         if self._watch is not None:
-            self._watch.record_step(self.step, metrics, self._feed.pop_handed_out() if self._feed is not None else ())
+            self._watch.record_step(
+                self.step, metrics, self._reader.pop_handed_out() if self._reader is not None else ()
+            )
         self._checkpoints.record_step()
         if not self._checked:
             self._checked = True
             self._check_complete(sys._getframe(1))
-            self._check_divides()
+            self._check_microbatches()
         self._write_summary()
         if self._report_progress(self.epoch, self._numbers, self._checkpoints.interval_s, self._checkpoints.stalled_s):
             self._check_divergence()
@@ -204,15 +206,15 @@ class Run(RunBase):
         if saves:
             self._report_section("save")
         if exports:
-            self._checkpoints.stalled_s += self._export_asked()
+            self._checkpoints.stalled_s += self._serve_exports()
         self._checkpoints.on_step_boundary(self.step, self._figures)
         if saves:
             self._report_section(None)
 
     @property
     def split(self) -> int:
-        """Into how many parts each batch is to be divided, as memory ran out before; 1: not at all."""
-        self._divides = True
+        """Into how many parts to divide each batch, because memory ran out before; 1: not at all."""
+        self._uses_microbatches = True
         return self._attempt.launch.microbatches
 
     def microbatches(self, batch: Any) -> Iterator[tuple[Batch, float]]:
@@ -220,14 +222,14 @@ class Run(RunBase):
         return parts_of(batch, self.split)
 
     def summary(self, **metrics: Any) -> None:
-        """Results of the whole training, of an evaluation for example: said together with `done`."""
+        """Results of the whole training, of an evaluation for example; reported together with `done`."""
         self._summary |= metrics
 
-    def _awaited(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """The same; where steps are slow enough for it to cost nothing, the daemon is told that data are waited for."""
+    def _report_waits(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Passes batches on and measures the waits for them; reports each wait where steps are slow."""
         while True:
-            tells = self._last_progress is not None and (self._last_progress.step_s or 0.0) >= PROGRESS_INTERVAL_S
-            if tells:
+            reports = self._last_progress is not None and (self._last_progress.step_s or 0.0) >= PROGRESS_INTERVAL_S
+            if reports:
                 self._report_section("data")
             began = time.monotonic()
             try:
@@ -236,15 +238,15 @@ class Run(RunBase):
                 return
             finally:
                 self._waited_s += time.monotonic() - began
-                if tells:
+                if reports:
                     self._report_section(None)
             yield batch
 
-    def _feed_of(self, source: Any) -> BatchReader:
-        """The one in use, if it is of this source and stands where training stands; else a new one."""
-        if self._feed is None or self._feed.given is not source or self._feed.position != self._position:
-            self._feed = BatchReader(source, self.strategy, self._position, self._left_out, self._gang)
-        return self._feed
+    def _reader_of(self, source: Any) -> BatchReader:
+        """The reader in use, if it reads this source and its position is that of training; else a new one."""
+        if self._reader is None or self._reader.given is not source or self._reader.position != self._position:
+            self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang)
+        return self._reader
 
     def _figures(self) -> StepBoundary:
         self._check_divergence()
@@ -259,41 +261,41 @@ class Run(RunBase):
 
     def _write_summary(self) -> None:
         if self._tensorboard is not None and self._tensorboard.is_due(self.step):
-            rows = self._feed.rows if self._feed is not None else None
+            rows = self._reader.rows if self._reader is not None else None
             replicas = replica_metrics(self._metrics)
             self._tensorboard.write_step(
                 self.step, metric_values(self._metrics), replicas, self._checkpoints.stalled_s, rows
             )
 
     def _pop_data_wait_s(self) -> float | None:
-        """Seconds that data were waited for since the daemon was told; None where the script gets them elsewhere."""
+        """Seconds of waiting for data since the last report; None if the script gets its data elsewhere."""
         waited_s, self._waited_s = self._waited_s, 0.0
-        return None if self._feed is None else waited_s
+        return None if self._reader is None else waited_s
 
     def _check_divergence(self) -> None:
-        """Leaves, if a figure since the last look says that training diverged. The newest of them was just read."""
-        trouble = self._watch.find_divergence() if self._watch is not None else None
-        if trouble is not None:
-            self._diverged(trouble)
+        """Exits if a metric since the last check shows that training diverged."""
+        divergence = self._watch.find_divergence() if self._watch is not None else None
+        if divergence is not None:
+            self._exit_diverged(divergence)
 
     def _not_finite(self, step: int, text: str, fine_at: int) -> NoReturn:
-        self._diverged((self._watch or DivergenceWatch()).divergence_at(step, text, fine_at))
+        self._exit_diverged((self._watch or DivergenceWatch()).divergence_at(step, text, fine_at))
 
-    def _diverged(self, trouble: Divergence) -> NoReturn:
-        text = trouble.text
+    def _exit_diverged(self, divergence: Divergence) -> NoReturn:
+        text = divergence.text
         batches: tuple[str, ...] = ()
         if self._on_nan == "skip" and self._directory is not None:
             try:
-                add_skipped(self._directory, trouble, self._attempt.number)
-                batches = batch_names(trouble.batches)
-                text += f"; left out from now on (epoch:batch, from 0): {abbreviate(batches) or 'nothing, as the '}"
-                text += "" if batches else "script doesn't use run.batches"
+                add_skipped(self._directory, divergence, self._attempt.number)
+                batches = batch_names(divergence.batches)
+                listed = abbreviate(batches) or "none, as the script does not use run.batches"
+                text += f"; batches left out from now on (epoch:batch, from 0): {listed}"
             except (OSError, ValueError) as error:
-                text += f"; cannot write down what to leave out: {error}"
-        self._attempt.exit_diverged(text, trouble.step, self._on_nan in ("rollback", "skip"), batches)
+                text += f"; cannot record which batches to leave out: {error}"
+        self._attempt.exit_diverged(text, divergence.step, self._on_nan in ("rollback", "skip"), batches)
 
     def _read_left_out(self) -> frozenset[tuple[int, int]]:
-        """What was left out before stays so; it has to be, or a restart would train on other data than before it."""
+        """The batches that were left out before; a restart has to leave them out too, to train on the same data."""
         if self._directory is None:
             return frozenset()
         try:
@@ -305,32 +307,32 @@ class Run(RunBase):
             )
         if found:
             self._attempt.reporter.show_message(
-                f"leaves out {counted(len(found), 'batch', 'batches')} that made training diverge ({SKIPPED})"
+                f"leaving out {counted(len(found), 'batch', 'batches')} on which training diverged (see {SKIPPED})"
             )
         return found
 
     def _check_complete(self, frame: FrameType) -> None:
-        """Looks for what the loop in `frame` uses and no checkpoint would hold."""
+        """Looks for state that the loop in `frame` uses and no checkpoint would hold."""
         roots = missing_variables.roots_of_frame(frame)
         self._checkpoints.check_completeness(roots, self._leave_out, self._strict, self.step, _REMEDY)
 
-    def _check_divides(self) -> None:
-        if not self._divides:
+    def _check_microbatches(self) -> None:
+        if not self._uses_microbatches:
             self._attempt.reporter.show_message(
                 f"memory ran out, but this script does not divide its batches into {self.split} parts; "
                 f"use worker.Training, or run.microbatches(batch)"
             )
 
     def _finish(self) -> None:
-        self._report_section(None)  # what was waited for since the last steps told
+        self._report_section(None)  # reports the wait for data since the last step
         self._checkpoints.save_final(self._figures())
         self._export()
-        self._export_asked()
+        self._serve_exports()
         results = metric_values({**self._metrics, **self._summary})
         self._attempt.reporter.send_message(Done(self._attempt.number, self.step, results))
 
-    def _export_asked(self) -> float:
-        """Serves the exports that were asked for, all with one; how many seconds that took."""
+    def _serve_exports(self) -> float:
+        """Answers all requested exports with one export. Returns the seconds that it took."""
         began_at, waiting = time.monotonic(), self._attempt.requests.pending_exports
         path = error = None
         while waiting:
@@ -347,14 +349,14 @@ class Run(RunBase):
         if folder is None:
             return None, "cannot export: the job has no export_dir"
         if self._gang is not None and not self._gang.is_chief:
-            return None, "cannot export here: the first of the processes that train together does; ask its daemon"
+            return None, "cannot export from this worker: the chief worker exports; ask its daemon"
         try:
             return str(export_run(self._tracked, folder, self.step)), None
         except ExportError as error:
             return None, str(error)
 
     def _export(self) -> None:
-        """The trained model, where the job is told to. Leaves with SAVE_FAILED if it can't."""
+        """Exports the trained model, if the job has an export_dir. Exits with SAVE_FAILED if that fails."""
         folder = self._attempt.launch.export_dir
         if folder is None or (self._gang is not None and not self._gang.is_chief):
             return
@@ -364,8 +366,8 @@ class Run(RunBase):
             self._attempt.exit_with_error(WorkerExit.SAVE_FAILED, f"training is complete, but {error}", self.step)
 
 
-def _be_in_the_loop() -> None:
-    """Raises RuntimeError where Python's loop is not what runs; looked at once, as that is how often it would run."""
+def _require_python_loop() -> None:
+    """Raises RuntimeError if this is called while TensorFlow traces a function: it would run once only."""
     if tf.inside_function():
         where, what = "a tf.function", "it would run once, when the function is traced, and count no step after that"
     elif tf.distribute.has_strategy() and not tf.distribute.in_cross_replica_context():
@@ -373,11 +375,11 @@ def _be_in_the_loop() -> None:
     else:
         return
     raise RuntimeError(
-        f"cannot count a step inside of {where}: {what}; call run.step_done in the Python loop, after the function "
+        f"cannot count a step inside {where}: {what}; call run.step_done in the Python loop, after the function "
         f"that trains"
     )
 
 
-def _keeper_of(gang: collectives.Gang | None, *given: Any) -> RunCheckpoints:
-    """One that agrees with the other workers, where there are others."""
+def _open_run_checkpoints(gang: collectives.Gang | None, *given: Any) -> RunCheckpoints:
+    """The checkpoints of this run; they agree with the other workers if there are others."""
     return RunCheckpoints(*given) if gang is None else GangCheckpoints(gang, *given)

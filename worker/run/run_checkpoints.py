@@ -1,4 +1,4 @@
-"""Keeps the checkpoints of one run of TensorFlow's: restores at its start, and answers for it."""
+"""The checkpoints of one TensorFlow run: opens the directory, restores, then schedules saves."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from worker.state.state_file import TrainingState
 
 
 class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
-    """Between a run of TensorFlow's and its checkpoint directory."""
+    """The checkpoints of one TensorFlow run in one process."""
 
     def __init__(
         self,
@@ -37,20 +37,23 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         own: Sequence[extra_state.OwnGenerator] = (),
         diverged: Callable[[int, str, int], NoReturn] | None = None,
     ) -> None:
-        """`own`: generators of the script's own, whose state is kept too. `diverged`: called, between two steps, once
-        the state of a step was refused because it is not finite, with the last step that was; None: nobody looks."""
+        """`own`: generators of the script's own, whose state is saved too.
+
+        `diverged`: called between two steps after a save was refused because the state is not finite: with that step,
+        the error's text and the last saved step. None: states are not checked.
+        """
         super().__init__(attempt, Cadence(interval, 0, time.monotonic(), auto_interval_of(attempt.launch)))
         self._tracked = tracked
         self._strategy = strategy
         self._own = own
         self._diverged = diverged
         self._directory = directory
-        self._changed: tuple[str, ...] = ()  # of what the bits depend on, since this job trained last
+        self._changed: tuple[str, ...] = ()  # conditions that differ from those under which this job trained last
 
     def restore_or_begin(self, total_steps: int | None) -> TrainingState | None:
-        """Restores and says so; None at a fresh start.
+        """Restores the selected checkpoint and reports it; None if training begins at step 0.
 
-        Leaves the process (`WorkerExit`) where the directory can't be used or its checkpoint doesn't fit.
+        Exits with a code of `WorkerExit` if the directory can't be used or the checkpoint doesn't fit.
         """
         build_variables(self._tracked, self._strategy)
         found = None
@@ -76,25 +79,25 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
     def check_completeness(
         self, roots: Iterable[missing_variables.Root], exempt: Iterable[Any], strict: bool, step: int, remedy: str
     ) -> None:
-        """Looks for what training reaches from `roots` and no checkpoint would hold; `remedy` says what to do.
+        """Looks for state that training reaches from `roots` and that no checkpoint would hold.
 
-        It is named on stderr and with the first checkpoint; with `strict`, training ends here (INCOMPLETE).
+        Names it on stderr, with `remedy`, and in the report of the first checkpoint; with `strict`, exits (INCOMPLETE).
         """
         if self._writer is None:
             return
         try:
             self._left_out = missing_variables.find_missing(self._tracked, self._own, roots, exempt)
-        except Exception as error:  # noqa: BLE001 - it meets objects of every kind, and must not end what it watches
-            self._left_out = (f"perhaps more than is known: looking failed with {describe_error(error)}",)
+        except Exception as error:  # noqa: BLE001 - it inspects objects of every kind, and must not end training
+            self._left_out = (f"some state, perhaps: the search for it failed with {describe_error(error)}",)
         if not self._left_out:
             return
-        text = f"the checkpoints don't hold {', '.join(self._left_out)}; {remedy}"
+        text = f"checkpoints do not include {', '.join(self._left_out)}; {remedy}"
         if strict:
-            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train on (strict): {text}", step)
+            self._attempt.exit_with_error(WorkerExit.INCOMPLETE, f"cannot train, as strict is set: {text}", step)
         self._attempt.reporter.show_message(text)
 
     def close(self) -> None:
-        self._diverged = None  # it is over, one way or another
+        self._diverged = None  # the run has ended: a save that fails now must not end it a second time
         super().close()
 
     def _on_save_failed(self, step: int, error: SaveError) -> None:
@@ -105,7 +108,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         if self._attempt.channel is not None:
             self._attempt.channel.wait_for_go()
         self._attempt.reporter.show_message(
-            "trains without checkpoints; give worker.Run a directory=, or the job a checkpoint_dir"
+            "this run saves no checkpoints; give worker.Run a directory=, or set the job's checkpoint_dir"
         )
 
     def _open_and_restore(self, directory: Path) -> RestoredCheckpoint | None:
@@ -137,14 +140,14 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
         return open_checkpoint_directory(self._attempt, directory)
 
     def _extra_files(self) -> Mapping[str, bytes]:
-        """More files for the checkpoint that is being taken: by name, their contents."""
+        """More files for the checkpoint that is being captured: contents by name."""
         return {}
 
     def _record_conditions(self, present: conditions.Conditions, directory: Path) -> None:
         conditions.record_conditions(present, directory)
 
     def _restore_from(self, path: Path) -> RestoredCheckpoint:
-        """One of ours from its folder, or another program's from its prefix."""
+        """Restores a stepkeeper checkpoint from its folder, or another program's from its prefix."""
         try:
             if not path.is_dir():
                 return restore_foreign(self._tracked, path)
@@ -153,6 +156,6 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             )
         except Unfit as error:
             self._attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
-        if path.parent == self._directory:  # another job's has to be saved here too
+        if path.parent == self._directory:  # a checkpoint of another job has to be saved here too
             self._last = LastCheckpoint(found.state.step, path.name, found.size_bytes)
         return found

@@ -119,7 +119,7 @@ def test_all_that_a_callback_holds_is_as_if_nothing_had_happened(
     assert isinstance(second.losses, defaultdict)
     assert second.alias is second.losses
     assert same_weights(disturbed, undisturbed)
-    assert "don't hold" not in capsys.readouterr().err
+    assert "do not include" not in capsys.readouterr().err
 
 
 def test_setting_of_a_callback_that_training_did_not_change_is_what_the_script_says_now(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_metric_with_a_figure_for_each_class_is_in_the_history_as_if_nothing_had
 def test_what_of_a_callback_can_not_be_kept_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted(tmp_path, Holds({"jobs": [iter([1])]}), interval="1 steps")
 
-    assert capsys.readouterr().err.count("don't hold Holds.held['jobs'][0] (a list_iterator)") == 1
+    assert capsys.readouterr().err.count("do not include Holds.held['jobs'][0] (a list_iterator)") == 1
 
 
 def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
@@ -181,7 +181,8 @@ def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
     assert leaving.value.code == 70
     assert int(model.optimizer.iterations.numpy()) == 1
     assert (
-        "cannot train on (strict): the checkpoints don't hold Holds.held (a list_iterator)" in capsys.readouterr().err
+        "cannot train, as strict is set: checkpoints do not include Holds.held (a list_iterator)"
+        in capsys.readouterr().err
     )
 
 
@@ -193,7 +194,7 @@ def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
 def test_what_is_no_state_is_not_named(held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted(tmp_path, Holds(held), epochs=1, strict=True)
 
-    assert "don't hold" not in capsys.readouterr().err
+    assert "do not include" not in capsys.readouterr().err
 
 
 def test_state_that_finds_no_callback_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,7 +303,7 @@ def test_attribute_that_can_not_be_looked_at_is_named_and_does_not_end_training(
 
     assert int(model.optimizer.iterations.numpy()) == 6
     said = capsys.readouterr().err
-    assert said.count("don't hold Holds.held (RuntimeError: working outside of a context)") == 1
+    assert said.count("do not include Holds.held (RuntimeError: working outside of a context)") == 1
 
 
 # --- what no checkpoint would hold ----------------------------------------------------------------------------------
@@ -375,7 +376,7 @@ def test_what_fit_reaches_and_no_checkpoint_holds_is_named_and_ends_a_strict_tra
 
     text = capsys.readouterr().err
     assert leaving.value.code == 70
-    assert "don't hold" in text
+    assert "do not include" in text
     assert "forgotten" in text or "seed_generator" in text
     assert "fit(leave_out=)" in text
 
@@ -384,7 +385,7 @@ def test_what_is_left_out_on_purpose_is_not_named(tmp_path: Path, capsys: pytest
     loss = Scaled()
     fitted(tmp_path, model=small(loss=loss), strict=True, leave_out=[loss.scale.held])
 
-    assert "don't hold" not in capsys.readouterr().err
+    assert "do not include" not in capsys.readouterr().err
 
 
 def test_usual_fit_has_nothing_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -399,7 +400,7 @@ def test_usual_fit_has_nothing_left_out(tmp_path: Path, capsys: pytest.CaptureFi
     dataset = tf.data.Dataset.from_tensor_slices((np.ones((8, 4), "float32"), np.zeros(8, "float32"))).batch(4)
     fit(model, dataset, epochs=2, callbacks=callbacks, verbose=2, directory=tmp_path / "c", strict=True)
 
-    assert "don't hold" not in capsys.readouterr().err
+    assert "do not include" not in capsys.readouterr().err
 
 
 def test_generators_given_to_fit_go_on(tmp_path: Path) -> None:

@@ -406,7 +406,7 @@ def test_without_a_directory_it_trains_with_one_warning(
 
     assert run.step == 2
     assert capsys.readouterr().err.splitlines() == [
-        "stepkeeper: trains without checkpoints; give worker.Run a directory=, or the job a checkpoint_dir",
+        "stepkeeper: this run saves no checkpoints; give worker.Run a directory=, or set the job's checkpoint_dir",
         "stepkeeper: no checkpoint to restore; training starts at step 0",
         "stepkeeper: training is complete at step 2",
     ]

@@ -195,4 +195,4 @@ def test_object_that_cannot_be_looked_at_does_not_end_training(
         del proxy
 
     assert run.step == 1
-    assert "looking failed with RuntimeError: working outside of a context" in capsys.readouterr().err
+    assert "the search for it failed with RuntimeError: working outside of a context" in capsys.readouterr().err
