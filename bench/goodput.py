@@ -99,7 +99,7 @@ class Ours:
         return self._daemon.status("t")["state"] in ("SUCCEEDED", "FAILED", "EXITED")
 
     def damage(self, cut: bool) -> None:
-        if len(names := selection.committed(self._folder)) > 1:
+        if len(names := selection.committed_checkpoints(self._folder)) > 1:
             spoil(self._folder / str(names[0]), Damage.CUT if cut else Damage.FLIP)
 
     def costs(self) -> tuple[float | None, float | None]:
@@ -336,7 +336,7 @@ def durable(system: System, runs: Runs, outcome: Outcome) -> int:
     """What counts of a run that has no worker at work when its time is over: what is on the disk, for ours; for a peer
     the last step before, to its favour."""
     if isinstance(runs, Ours):
-        names = selection.committed(runs._folder)
+        names = selection.committed_checkpoints(runs._folder)
         return names[0].step if names else 0
     return outcome.steps
 

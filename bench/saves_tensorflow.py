@@ -144,8 +144,8 @@ class Bench:
 
     def _restore_ours(self, folder: Path) -> None:
         """With the proof that it is whole, which is what the daemon does while the worker imports TensorFlow."""
-        chosen = folder / str(selection.committed(folder)[0])
-        manifest.verify(chosen)
+        chosen = folder / str(selection.committed_checkpoints(folder)[0])
+        manifest.verify_checkpoint(chosen)
         restore.restore_checkpoint(self.tracked, chosen, 1)
 
     def _manager(self) -> list[Way]:

@@ -105,7 +105,7 @@ def disk_read_only(site: Site, worker: Running, chance: random.Random) -> None:
 def damage(site: Site, worker: Running, chance: random.Random) -> None:
     """The newest checkpoint, while the worker can't write another; then it dies."""
     _signal(worker, signal.SIGSTOP)
-    names = selection.committed(site.directory(worker.program))
+    names = selection.committed_checkpoints(site.directory(worker.program))
     if len(names) > 1:
         spoil(site.directory(worker.program) / str(names[0]), chance.choice(list(Damage)))
     _signal(worker, signal.SIGKILL)

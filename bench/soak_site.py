@@ -198,8 +198,8 @@ class Site:
 
     def final(self, program: str) -> tuple[int, dict[str, str]]:
         """The step and the hashes of the last checkpoint."""
-        newest = selection.committed(self.directory(program))[0]
-        files = manifest.verify(self.directory(program) / str(newest)).files
+        newest = selection.committed_checkpoints(self.directory(program))[0]
+        files = manifest.verify_checkpoint(self.directory(program) / str(newest)).files
         return newest.step, {each.name: each.hash for each in files}
 
     def strays(self) -> list[str]:

@@ -151,7 +151,7 @@ def kill_worker(show: Show, moment: str) -> None:
 
 def flip_a_bit(show: Show) -> str:
     """Damages one byte in the newest checkpoint, in the middle of its tensors."""
-    newest = checkpoints.committed(FOLDER / "disturbed")[0]
+    newest = checkpoints.committed_checkpoints(FOLDER / "disturbed")[0]
     file = next((FOLDER / "disturbed" / str(newest)).glob(f"{layout.PREFIX}.data-*"))
     with file.open("r+b") as data:
         middle = file.stat().st_size // 2
@@ -181,10 +181,10 @@ def disturb(show: Show, daemon: Supervisord) -> None:
 
 def tensors_hash(name: str) -> str:
     """The hash of the last checkpoint's tensors: weights, optimizer, step counters."""
-    selection = checkpoints.select(FOLDER / name)
+    selection = checkpoints.select_checkpoint(FOLDER / name)
     if selection.path is None or selection.manifest is None:
         raise Gone(f"{name} left no whole checkpoint")
-    files = {file.name: file.hash for file in manifest.verify(selection.path).files}
+    files = {file.name: file.hash for file in manifest.verify_checkpoint(selection.path).files}
     return next(value for key, value in files.items() if key.startswith(f"{layout.PREFIX}.data-"))
 
 

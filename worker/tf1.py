@@ -134,7 +134,7 @@ class _SaverFiles:  # its name is the `kind` in state.json
 
     def read_foreign(self, prefix: Path) -> int:
         try:
-            step, _ = foreign.step_of(verify.look(prefix))
+            step, _ = foreign.step_of_bundle(verify.read_counters(prefix))
         except BundleError as error:
             if isinstance(error.__cause__, OSError):
                 raise error.__cause__ from None  # it was just verified: temporary, or found by the next verification

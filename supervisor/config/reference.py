@@ -27,17 +27,17 @@ TABLES: tuple[tuple[str, type[SectionModel]], ...] = (
 """Heading of each table, and the model it shows."""
 
 
-def table(model: type[SectionModel]) -> str:
+def key_table(model: type[SectionModel]) -> str:
     """A Markdown table: key, default, meaning."""
     rows = [
-        f"| `{about.alias or field.name}` | {default(field, about)} | {about.description} |"
+        f"| `{about.alias or field.name}` | {shown_default(field, about)} | {about.description} |"
         for field, about in model.described_fields()
         if not about.is_internal
     ]
     return "\n".join(["| Key | Default | Meaning |", "|---|---|---|", *rows])
 
 
-def default(field: Field[Any], about: KeyInfo) -> str:
+def shown_default(field: Field[Any], about: KeyInfo) -> str:
     """What holds if the key is left out, as one would write it."""
     if about.shown:
         return about.shown
@@ -53,7 +53,7 @@ def default(field: Field[Any], about: KeyInfo) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def unsupported() -> str:
+def unsupported_table() -> str:
     """A Markdown table of what Supervisor has and stepkeeper refuses: where, the value that is accepted, the remedy."""
     sections = (
         ("[program:NAME]", foreign.PROGRAM),
@@ -74,11 +74,14 @@ def _accepted(harmless: tuple[str, ...]) -> str:
     return " or ".join(f"`{each}`" for each in shown) or "none"
 
 
-def blocks() -> dict[str, str]:
+def all_tables() -> dict[str, str]:
     """Every table under its heading."""
-    return {**{heading: table(model) for heading, model in TABLES}, "What Supervisor has besides": unsupported()}
+    return {
+        **{heading: key_table(model) for heading, model in TABLES},
+        "What Supervisor has besides": unsupported_table(),
+    }
 
 
 if __name__ == "__main__":
-    for heading, text in blocks().items():
+    for heading, text in all_tables().items():
         print(f"### {heading}\n\n{text}\n")  # noqa: T201 - for whoever updates the page

@@ -45,8 +45,8 @@ class CheckpointStore:
         self._calls = BlockingCalls()
 
     async def select(self, directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
-        """Returns the newest whole checkpoint and quarantines damaged ones; raises what `selection.select` raises."""
-        return await self._run(directory, lambda: selection.select(directory, initial, avoid))
+        """Returns the newest whole checkpoint and quarantines damaged ones; raises what `select_checkpoint` raises."""
+        return await self._run(directory, lambda: selection.select_checkpoint(directory, initial, avoid))
 
     async def roll_back(self, directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
         """Quarantines the checkpoints of step `before` and later, if an older one is whole."""
@@ -79,14 +79,16 @@ class CheckpointStore:
 
 
 def _quarantine(directory: Path, reasons: Mapping[str, str]) -> tuple[RejectedCheckpoint, ...]:
-    found = [name for name in selection.committed(directory) if str(name) in reasons]
+    found = [name for name in selection.committed_checkpoints(directory) if str(name) in reasons]
     for name in found:
         move_to_quarantine(directory, name, reasons[str(name)])
     return tuple(RejectedCheckpoint(str(name), reasons[str(name)]) for name in found)
 
 
 def _listing(directory: Path, verify: bool) -> list[ListedCheckpoint]:
-    committed = (_describe_committed(directory / str(name), name, verify) for name in selection.committed(directory))
+    committed = (
+        _describe_committed(directory / str(name), name, verify) for name in selection.committed_checkpoints(directory)
+    )
     quarantine = directory / layout.QUARANTINE
     quarantined = (_describe_quarantined(quarantine, each) for each in list_quarantined(directory))
     return [*filter(None, committed), *filter(None, quarantined)]
@@ -94,9 +96,9 @@ def _listing(directory: Path, verify: bool) -> list[ListedCheckpoint]:
 
 def _describe_committed(folder: Path, name: layout.CheckpointName, verify: bool) -> ListedCheckpoint | None:
     try:
-        found = manifest.verify(folder) if verify else manifest.read(folder)
+        found = manifest.verify_checkpoint(folder) if verify else manifest.read_manifest(folder)
     except ManifestError as error:
-        if name not in selection.committed(folder.parent):
+        if name not in selection.committed_checkpoints(folder.parent):
             return None  # retention has deleted it meanwhile
         return _listed(folder.name, name, _readable_manifest(folder), False, str(error))
     except OSError as error:
@@ -113,7 +115,7 @@ def _describe_quarantined(quarantine: Path, refused: RejectedCheckpoint) -> List
 
 def _readable_manifest(folder: Path) -> Manifest | None:
     try:
-        return manifest.read(folder)
+        return manifest.read_manifest(folder)
     except (ManifestError, OSError):
         return None
 

@@ -28,7 +28,7 @@ class ProtocolError(ValueError):
     """Bytes are not a message or a record: not JSON, too long, an unknown type, or a field of the wrong type."""
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """One line, newline included. Raises ProtocolError if it is longer than MAX_LINE_BYTES or holds NaN."""
     body = {"type": _NAMES[type(message)], **asdict(message)}
     try:
@@ -40,7 +40,7 @@ def encode(message: Message) -> bytes:
     return line
 
 
-def decode(line: bytes) -> Message:
+def decode_message(line: bytes) -> Message:
     """The message in one line. Unknown fields are ignored; anything else unexpected raises ProtocolError."""
     body = parse_object(line)
     name = body.get("type")
@@ -106,7 +106,7 @@ def _too_long() -> ProtocolError:
 
 def _decode_or_error(line: bytes) -> Message | ProtocolError:
     try:
-        return decode(line)
+        return decode_message(line)
     except ProtocolError as error:
         return error
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-READING_SAYS_DAMAGE = frozenset(
+DAMAGE_ERRNOS = frozenset(
     {
         errno.ENOENT,
         errno.EIO,
@@ -49,12 +49,12 @@ class BundleError(ValueError):
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
+def errors_as_damage(name: str) -> Iterator[None]:
     """Makes BundleErrors of those OSErrors that say the file called `name` is bad."""
     try:
         yield
     except OSError as error:
-        if error.errno not in READING_SAYS_DAMAGE:
+        if error.errno not in DAMAGE_ERRNOS:
             raise
         if error.errno == errno.ENOENT:
             raise BundleError(Damage.MISSING, f"{name} is missing") from error

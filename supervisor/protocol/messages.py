@@ -284,5 +284,5 @@ class WorkerExit(IntEnum):
     STOPPED = 143  # 128 + SIGTERM: told to stop; flushed what it could and left
 
 
-PERMANENT = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
+PERMANENT_EXITS = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
 """Codes after which the same start would fail the same way: a person has to change something first."""

@@ -8,23 +8,23 @@ import sys
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.codec import Decoder, encode
+from supervisor.protocol.codec import Decoder, encode_message
 from supervisor.protocol.messages import PROTOCOL, Done, Flush, Go, Hello, Identify, Progress
 
 
 def main(folder: Path, attempt: int) -> None:
     orders = os.open(folder / layout.TO_WORKER, os.O_RDWR)
     answers = os.open(folder / layout.FROM_WORKER, os.O_RDWR)
-    os.write(answers, encode(Hello(attempt, PROTOCOL, os.getpid(), "test")))
+    os.write(answers, encode_message(Hello(attempt, PROTOCOL, os.getpid(), "test")))
     decoder = Decoder()
     while True:
         for order in decoder.feed(os.read(orders, 4096)):
             if isinstance(order, Go):
-                os.write(answers, encode(Progress(attempt, 0)))
+                os.write(answers, encode_message(Progress(attempt, 0)))
             elif isinstance(order, Flush):
-                os.write(answers, encode(Progress(attempt, order.id)))
+                os.write(answers, encode_message(Progress(attempt, order.id)))
             elif isinstance(order, Identify):
-                os.write(answers, encode(Done(attempt, 9)))
+                os.write(answers, encode_message(Done(attempt, 9)))
                 return
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from supervisor.protocol import durable, launch, layout
 from supervisor.protocol.checkpoints import manifest, selection
-from supervisor.protocol.codec import Decoder, encode
+from supervisor.protocol.codec import Decoder, encode_message
 from supervisor.protocol.messages import (
     PROTOCOL,
     STANDBY,
@@ -81,11 +81,11 @@ class Pipes:
         self._newest[type(message)] = message
         if isinstance(message, Done | Failed):
             with (self._folder / layout.LAST_WORDS).open("ab") as file:
-                file.write(encode(message))
+                file.write(encode_message(message))
         self._unsent.append(message)
         while self._unsent:
             try:
-                os.write(self._out, encode(self._unsent[0]))
+                os.write(self._out, encode_message(self._unsent[0]))
             except BlockingIOError:
                 self._unsent = [each for each in self._unsent if not isinstance(each, Progress)]
                 return
@@ -172,7 +172,7 @@ def save(pipes: Pipes, directory: Path, job: str, step: int) -> Committed:
         until = began + FLUSH_S
         while (left := until - time.monotonic()) > 0:
             pipes.hear(left)
-        files = manifest.record(partial, (STATE,))
+        files = manifest.record_files(partial, (STATE,))
         whole = manifest.Manifest(job=job, attempt=attempt, step=step, created_wall_at=time.time(), files=files)
         durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
         durable.commit_folder(partial, final, (STATE,))
@@ -250,7 +250,7 @@ def main() -> int:
     except BlockingIOError:
         pipes.say(Failed(attempt, None, "another live worker holds the checkpoint directory"))
         return WorkerExit.LOCKED
-    selection.sweep_partials(told.checkpoint_dir)
+    selection.delete_partials(told.checkpoint_dir)
     if FAIL == "start-up":
         hang_once(pipes, told.checkpoint_dir, 0)
     if FAIL == "ignore-term":

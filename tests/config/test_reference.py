@@ -5,7 +5,7 @@ import re
 import pytest
 
 from supervisor.config import load_config
-from supervisor.config.reference import TABLES, blocks
+from supervisor.config.reference import TABLES, all_tables
 from supervisor.config.schema.section import SectionModel
 from supervisor.config.supervisor_keys import PROGRAM, SECTIONS, SUPERVISORD
 from tests.places import ROOT
@@ -13,11 +13,11 @@ from tests.places import ROOT
 PAGE = (ROOT / "docs/configuration.md").read_text()
 
 
-@pytest.mark.parametrize("heading", list(blocks()))
+@pytest.mark.parametrize("heading", list(all_tables()))
 def test_the_page_holds_the_generated_tables(heading):
     begin = PAGE.index(f"### {heading}\n")
 
-    assert blocks()[heading] in PAGE[begin : PAGE.find("\n### ", begin)]
+    assert all_tables()[heading] in PAGE[begin : PAGE.find("\n### ", begin)]
 
 
 def test_the_page_names_no_key_that_is_not_there():

@@ -28,7 +28,7 @@ def commit(directory: Path, step: int) -> Path:
     partial = directory / name.partial
     partial.mkdir(parents=True)
     (partial / "state").write_bytes(b"state")
-    whole = Manifest("digits", 1, step, 1.7e9, manifest.record(partial, ("state",)))
+    whole = Manifest("digits", 1, step, 1.7e9, manifest.record_files(partial, ("state",)))
     durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
     durable.commit_folder(partial, directory / str(name), ["state"])
     return directory / str(name)

@@ -21,7 +21,7 @@ def commit(directory: Path, step: int, attempt: int = 1) -> Path:
     partial = directory / name.partial
     partial.mkdir(parents=True)
     (partial / "ckpt.index").write_bytes(b"index" * 20)
-    whole = Manifest("digits", attempt, step, 1000.0 + step, manifest.record(partial, ("ckpt.index",)))
+    whole = Manifest("digits", attempt, step, 1000.0 + step, manifest.record_files(partial, ("ckpt.index",)))
     durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
     durable.commit_folder(partial, directory / str(name), ["ckpt.index"])
     return directory / str(name)
@@ -34,7 +34,7 @@ async def test_the_newest_whole_checkpoint_is_selected(tmp_path: Path) -> None:
     chosen = await CheckpointStore().select(tmp_path)
 
     assert chosen.path == whole
-    assert [each.name for each in chosen.refused] == [damaged.name]
+    assert [each.name for each in chosen.rejected] == [damaged.name]
 
 
 async def test_errors_reach_who_asked(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def checkpoint(tmp_path: Path) -> Callable[..., Path]:
         partial.mkdir()
         for file, content in FILES.items():
             (partial / file).write_bytes(content)
-        records = manifest.record(partial, tuple(FILES))
+        records = manifest.record_files(partial, tuple(FILES))
         whole = Manifest("digits", attempt, step, 1.7e9 + step, records, metrics={"loss": 1.0 / step})
         durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
         durable.commit_folder(partial, tmp_path / str(name), FILES)

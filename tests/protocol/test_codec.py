@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.codec import MAX_LINE_BYTES, Decoder, ProtocolError, decode, encode
+from supervisor.protocol.codec import MAX_LINE_BYTES, Decoder, ProtocolError, decode_message, encode_message
 from supervisor.protocol.messages import TYPES, Failed, Identify, Message, Progress
 from tests.fuzzing import cases
 
@@ -49,10 +49,10 @@ JSON = st.recursive(
 
 @given(MESSAGES)
 def test_a_message_comes_back_as_it_was(message: Message) -> None:
-    line = encode(message)
+    line = encode_message(message)
 
     assert line.endswith(b"\n") and line.count(b"\n") == 1
-    assert decode(line) == message
+    assert decode_message(line) == message
 
 
 @pytest.mark.fuzz
@@ -60,7 +60,7 @@ def test_a_message_comes_back_as_it_was(message: Message) -> None:
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_message_raise_protocol_error_only(line: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode(line)
+        decode_message(line)
 
 
 @pytest.mark.fuzz
@@ -71,24 +71,24 @@ def test_fields_of_the_wrong_kind_raise_protocol_error_only(name: str, data: st.
     body = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(fields, JSON)))
 
     try:
-        decoded = decode(json.dumps({"type": name, **body}).encode())
+        decoded = decode_message(json.dumps({"type": name, **body}).encode())
     except ProtocolError:
         return
-    assert decode(encode(decoded)) == decoded
+    assert decode_message(encode_message(decoded)) == decoded
 
 
 @pytest.mark.parametrize("line", [b"[" * 100_000, b"1" * 10_000, b'{"type":["go"]}', b"\xff\xfe", b"null", b"NaN"])
 def test_hostile_json_raises_protocol_error(line: bytes) -> None:
     with pytest.raises(ProtocolError):
-        decode(line)
+        decode_message(line)
 
 
 def test_unknown_fields_are_ignored() -> None:
-    assert decode(b'{"type":"identify","attempt":3,"of the future":[1]}') == Identify(3)
+    assert decode_message(b'{"type":"identify","attempt":3,"of the future":[1]}') == Identify(3)
 
 
 def test_text_that_no_file_or_database_takes_is_made_harmless() -> None:
-    decoded = decode(b'{"type":"failed","attempt":1,"step":null,"error":"no file caf\\udce9"}')
+    decoded = decode_message(b'{"type":"failed","attempt":1,"step":null,"error":"no file caf\\udce9"}')
 
     assert isinstance(decoded, Failed)
     assert decoded.error == "no file caf?"
@@ -98,24 +98,24 @@ def test_text_that_no_file_or_database_takes_is_made_harmless() -> None:
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_numbers_json_does_not_know_are_not_sent(number: float) -> None:
     with pytest.raises(ProtocolError):
-        encode(Progress(1, 5, metrics={"loss": number}))
+        encode_message(Progress(1, 5, metrics={"loss": number}))
 
 
 def test_a_message_longer_than_a_line_may_be_is_not_sent() -> None:
     with pytest.raises(ProtocolError, match="the limit is 65536"):
-        encode(Failed(1, None, "x" * MAX_LINE_BYTES))
+        encode_message(Failed(1, None, "x" * MAX_LINE_BYTES))
 
 
 def test_the_longest_message_that_is_sent_is_also_heard() -> None:
-    empty = len(encode(Failed(1, None, "")))
+    empty = len(encode_message(Failed(1, None, "")))
     longest = Failed(1, None, "x" * (MAX_LINE_BYTES - empty))
 
-    assert list(Decoder().feed(encode(longest))) == [longest]
+    assert list(Decoder().feed(encode_message(longest))) == [longest]
 
 
 @given(st.lists(MESSAGES, max_size=5), st.lists(st.integers(1, 50), min_size=1))
 def test_messages_arrive_however_the_stream_is_cut(messages: list[Message], cuts: list[int]) -> None:
-    stream, decoder, heard = b"".join(map(encode, messages)), Decoder(), list[Message | ProtocolError]()
+    stream, decoder, heard = b"".join(map(encode_message, messages)), Decoder(), list[Message | ProtocolError]()
     while stream:
         for cut in cuts:
             heard += decoder.feed(stream[:cut])
@@ -130,7 +130,7 @@ def test_messages_arrive_however_the_stream_is_cut(messages: list[Message], cuts
 def test_bad_lines_cost_themselves_only(garbage: list[bytes], message: Message) -> None:
     decoder = Decoder()
 
-    heard = [item for line in garbage for item in decoder.feed(line + b"\n" + encode(message))]
+    heard = [item for line in garbage for item in decoder.feed(line + b"\n" + encode_message(message))]
 
     assert [item for item in heard if not isinstance(item, ProtocolError)] == [message] * len(garbage)
 
@@ -139,7 +139,7 @@ def test_an_endless_line_is_skipped_once_and_not_kept() -> None:
     decoder = Decoder()
 
     heard = [item for _ in range(10) for item in decoder.feed(b"x" * MAX_LINE_BYTES)]
-    heard += decoder.feed(b"the end of it\n" + encode(Identify(1)))
+    heard += decoder.feed(b"the end of it\n" + encode_message(Identify(1)))
 
     assert [type(item) for item in heard] == [ProtocolError, Identify]
     assert len(decoder._rest) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.protocol import launch
 from supervisor.protocol.launch import Launch
-from supervisor.protocol.messages import PERMANENT, TYPES, WorkerExit
+from supervisor.protocol.messages import PERMANENT_EXITS, TYPES, WorkerExit
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "control-pipe.md").read_text()
@@ -35,7 +35,7 @@ def test_every_exit_code_is_described_with_whether_it_is_retried(code: WorkerExi
     row = re.search(rf"^\| {int(code)} \|.*\| (\w*) ?\|$", TEXT, re.MULTILINE)
 
     assert row is not None
-    assert (row[1] == "no") == (code in PERMANENT)
+    assert (row[1] == "no") == (code in PERMANENT_EXITS)
 
 
 @pytest.mark.parametrize("name", [each.name for each in fields(Launch)])

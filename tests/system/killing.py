@@ -250,10 +250,11 @@ class Rig:
             raise AssertionError(f"{name} is {ended['state']}: {ended['reason']}")
 
     def _end(self, name: str, hits: tuple[Hit, ...], began: float) -> End:
-        newest = selection.committed(self._folder / name)[0]
+        newest = selection.committed_checkpoints(self._folder / name)[0]
         folder = self._folder / name / str(newest)
         hashes = {
-            each.name: self._example.digest(folder / each.name) or each.hash for each in manifest.verify(folder).files
+            each.name: self._example.digest(folder / each.name) or each.hash
+            for each in manifest.verify_checkpoint(folder).files
         }
         attempts = self._daemon.call("history", name=name, limit=10_000)["attempts"]
         return End(newest.step, hashes, hits, tuple(attempts), time.monotonic() - began)
@@ -339,7 +340,7 @@ class Rig:
 
     def _partials(self, name: str) -> list[str]:
         """Of saves that are not finished. A checkpoint that is being deleted looks the same, but is an old one."""
-        newest = max((each.step for each in selection.committed(self._folder / name)), default=-1)
+        newest = max((each.step for each in selection.committed_checkpoints(self._folder / name)), default=-1)
         try:
             found = [each.name for each in os.scandir(self._folder / name) if layout.is_partial(each.name)]
         except FileNotFoundError:
@@ -350,7 +351,7 @@ class Rig:
 
     def _damage(self, name: str, damage: Damage) -> str | None:
         """Damages the newest checkpoint if an older one is there; says which and how."""
-        names = selection.committed(self._folder / name)
+        names = selection.committed_checkpoints(self._folder / name)
         if len(names) < 2:
             return None
         spoil(self._folder / name / str(names[0]), damage)

@@ -55,7 +55,7 @@ def causes(daemon: Daemon, name: str) -> list[str | None]:
 
 
 def committed(daemon: Daemon, name: str) -> list[int]:
-    return [each.step for each in selection.committed(daemon.folder / name)]
+    return [each.step for each in selection.committed_checkpoints(daemon.folder / name)]
 
 
 def ask_in_background(daemon: Daemon, command: str, **arguments: object) -> None:

@@ -32,15 +32,15 @@ def test_every_damage_is_one_that_a_proof_sees(tmp_path: Path, damage: Damage):
     checkpoint = tmp_path / str(layout.CheckpointName(1, 1))
     checkpoint.mkdir()
     (checkpoint / "state").write_bytes(bytes(range(256)) * 4)
-    files = manifest.record(checkpoint, ("state",))
+    files = manifest.record_files(checkpoint, ("state",))
     whole = manifest.Manifest(job="t", attempt=1, step=1, created_wall_at=time.time(), files=files)
     durable.write_file(checkpoint / layout.MANIFEST, whole.to_bytes())
-    manifest.verify(checkpoint)
+    manifest.verify_checkpoint(checkpoint)
 
     killing.spoil(checkpoint, damage)
 
     with pytest.raises(manifest.ManifestError):
-        manifest.verify(checkpoint)
+        manifest.verify_checkpoint(checkpoint)
 
 
 def test_all_systems_meet_the_same_failures():

@@ -53,7 +53,7 @@ def test_twenty_kills_at_random_moments_lose_nothing(tmp_path: Path):
         assert done["job"]["step"] == 1500
         attempts = history(daemon, "count")
         assert len(attempts) == 20  # the limit of the listing
-        whole = selection.select(tmp_path / "count")
+        whole = selection.select_checkpoint(tmp_path / "count")
         assert whole.manifest is not None and whole.manifest.step == 1500
         assert not [each for each in (tmp_path / "count").iterdir() if layout.is_partial(each.name)]
         assert not [pid for pid in pids if alive(pid)]
@@ -76,7 +76,7 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_next_older_one_used(tmp_
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000, EVERY=10)) as daemon:
         daemon.until_step("count", 35)
         daemon.call("stop", name="count")
-        newest, older = selection.committed(tmp_path / "count")[:2]
+        newest, older = selection.committed_checkpoints(tmp_path / "count")[:2]
         damage(tmp_path / "count" / str(newest))
 
         daemon.call("start", name="count")
@@ -93,7 +93,7 @@ def test_job_whose_every_checkpoint_is_damaged_fails_with_the_list(tmp_path: Pat
     with Daemon(tmp_path, job("count", tmp_path, STEPS=100_000, EVERY=10)) as daemon:
         daemon.until_step("count", 35)
         daemon.call("stop", name="count")
-        names = [str(each) for each in selection.committed(tmp_path / "count")]
+        names = [str(each) for each in selection.committed_checkpoints(tmp_path / "count")]
         for name in names:
             damage_bit(tmp_path / "count" / name)
 
@@ -121,7 +121,7 @@ def test_shutdown_flushes_all_jobs_side_by_side(tmp_path: Path):
             "checkpoint.committed"
         ]
         for name in names:
-            assert len(selection.committed(tmp_path / name)) == 1
+            assert len(selection.committed_checkpoints(tmp_path / name)) == 1
 
 
 def test_what_was_wanted_runs_again_and_what_was_stopped_stays_stopped(tmp_path: Path):
@@ -130,7 +130,7 @@ def test_what_was_wanted_runs_again_and_what_was_stopped_stays_stopped(tmp_path:
         daemon.until_step("off", 5)
         daemon.call("stop", name="off")
         daemon.stop()
-        flushed = selection.committed(tmp_path / "on")[0]
+        flushed = selection.committed_checkpoints(tmp_path / "on")[0]
 
         daemon.start()
 
@@ -196,7 +196,7 @@ def test_two_signals_at_once_are_one_and_jobs_flush(tmp_path: Path):
 
         assert daemon.stop() == 0
 
-    assert selection.committed(tmp_path / "count")
+    assert selection.committed_checkpoints(tmp_path / "count")
 
 
 def test_hung_job_is_aborted_and_relaunched_from_its_checkpoint(tmp_path: Path):

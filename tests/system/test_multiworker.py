@@ -82,7 +82,7 @@ def test_whoever_is_killed_all_resume_alike_and_end_with_the_same_bits(tmp_path:
             other = both[1 - killed][0]
             daemon.until(lambda other=other: not alive(other), "the other one left", PATIENCE_S)
             if times == 2:
-                newest = tmp_path / "ckpt" / str(selection.committed(tmp_path / "ckpt")[0])
+                newest = tmp_path / "ckpt" / str(selection.committed_checkpoints(tmp_path / "ckpt")[0])
                 content = bytearray((newest / "worker-1.npz").read_bytes())
                 content[len(content) // 2] ^= 1
                 (newest / "worker-1.npz").write_bytes(content)

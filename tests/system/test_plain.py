@@ -37,7 +37,7 @@ def test_killed_and_damaged_it_ends_with_the_same_bits(tmp_path: Path) -> None:
             daemon.until(lambda gone=killed["pid"]: daemon.status("rough")["pid"] != gone, "the kill is seen")
         daemon.until_step("rough", 1000, patience_s=PATIENCE_S)
         daemon.call("stop", name="rough")
-        flushed = selection.committed(tmp_path / "rough")[0]
+        flushed = selection.committed_checkpoints(tmp_path / "rough")[0]
         (tmp_path / "rough" / str(flushed) / "state.npz").write_bytes(b"damaged")
         last = flushed.step + 300
         daemon.write(section("rough", tmp_path, last) + section("calm", tmp_path, last))
@@ -71,7 +71,7 @@ def test_it_trains_on_when_the_daemon_dies_and_another_comes(tmp_path: Path) -> 
 
 def test_it_trains_on_while_there_is_no_daemon(tmp_path: Path) -> None:
     def saved() -> int:
-        return selection.committed(tmp_path / "plain")[0].step
+        return selection.committed_checkpoints(tmp_path / "plain")[0].step
 
     with Daemon(tmp_path, section("plain", tmp_path, steps=10**9)) as daemon:
         daemon.call("start", name="plain")
@@ -101,7 +101,7 @@ def test_its_last_save_that_fails_is_no_end(tmp_path: Path) -> None:
 
     assert first["exit_code"] == 74 and "last save failed" in first["text"]
     assert (last["attempt"], last["cause"]) == (2, "done")
-    assert str(selection.committed(tmp_path / "plain")[0]) == f"step-{steps:010d}.a2"
+    assert str(selection.committed_checkpoints(tmp_path / "plain")[0]) == f"step-{steps:010d}.a2"
 
 
 def test_it_imports_nothing_of_stepkeeper() -> None:

@@ -89,7 +89,7 @@ def test_a_promoted_standby_goes_on_from_the_checkpoint_and_ends_like_any_worker
 
     assert ended and [each["cause"] for each in attempts] == ["crash", "done"]
     assert attempts[1]["restored"].endswith(".a1")
-    newest = next(iter(selection.committed(tmp_path / "digits")))
+    newest = next(iter(selection.committed_checkpoints(tmp_path / "digits")))
     assert (newest.step, newest.attempt) == (1500, 2)
     assert promoted != pid
 
@@ -293,7 +293,7 @@ def test_kills_of_everybody_at_random_moments_leave_one_worker_and_an_exact_end(
             time.sleep(0.3 + 0.37 * (number % 5))
         ends_well(daemon, "none", steps)
 
-    attempts = [each.attempt for each in selection.committed(tmp_path / "c")]
+    attempts = [each.attempt for each in selection.committed_checkpoints(tmp_path / "c")]
     assert attempts == sorted(attempts, reverse=True)
 
 

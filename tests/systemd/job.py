@@ -61,7 +61,7 @@ def save(pipes: Pipes, folder: Path, job: str, step: int, state: str) -> Committ
         (partial / STATE).write_text(f"{step} {state}\n")
         while (left := began + FLUSH_S - time.monotonic()) > 0:
             pipes.hear(left)
-        files = manifest.record(partial, (STATE,))
+        files = manifest.record_files(partial, (STATE,))
         whole = manifest.Manifest(job=job, attempt=attempt, step=step, created_wall_at=time.time(), files=files)
         durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
         durable.commit_folder(partial, final, (STATE,))
@@ -79,7 +79,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     lock = os.open(folder / layout.LOCK, os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # two of them must never be
-    selection.sweep_partials(folder)
+    selection.delete_partials(folder)
     pipes.say(Hello(attempt, PROTOCOL, os.getpid(), "test"))
     go: Go | None = None
     while go is None:

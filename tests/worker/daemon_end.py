@@ -31,7 +31,7 @@ class DaemonEnd:
         return Control(self.attempt, self.folder)
 
     def send(self, message: messages.Message) -> None:
-        self.send_line(codec.encode(message))
+        self.send_line(codec.encode_message(message))
 
     def send_line(self, line: bytes) -> None:
         os.write(self._out, line)

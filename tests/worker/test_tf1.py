@@ -59,7 +59,7 @@ def test_interrupted_loop_ends_with_the_same_bits(tmp_path: Path) -> None:
 
     assert first == 10
     assert same(disturbed, undisturbed)
-    assert len(selection.committed(tmp_path / "b")) == 5
+    assert len(selection.committed_checkpoints(tmp_path / "b")) == 5
 
 
 def test_folder_of_the_saver_is_gone_on_with(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_folder_of_the_saver_is_gone_on_with(tmp_path: Path) -> None:
     assert first == 100
     assert int(next(value for value in values if np.ndim(value) == 0 and np.issubdtype(value.dtype, np.integer))) == 101
     assert (tmp_path / "old" / "model.ckpt-100.index").exists()
-    assert [name.step for name in selection.committed(tmp_path / "old")] == [101]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "old")] == [101]
 
 
 def test_graph_it_does_not_fit_leaves_with_65(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_manifest_says_whether_operations_are_deterministic_and_on_how_many_thre
         session.run(tf1.global_variables_initializer())
         with Run(session, total_steps=1) as run:
             run.step_done()
-    found = manifest.read(tmp_path / str(selection.committed(tmp_path)[0])).topology
+    found = manifest.read_manifest(tmp_path / str(selection.committed_checkpoints(tmp_path)[0])).topology
 
     assert (found["deterministic"], found["intra_op_threads"]) == (False, 3)
     assert "call prepare() of worker.tf1 before it builds anything" in capsys.readouterr().err
@@ -157,7 +157,7 @@ def test_a_variable_that_is_not_finite_is_never_saved_unless_it_was_so_from_the_
                 run.step_done(loss=1.0)
 
     assert leaving.value.code == 80
-    assert [name.step for name in selection.committed(tmp_path)] == [2, 1]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path)] == [2, 1]
 
 
 @pytest.fixture

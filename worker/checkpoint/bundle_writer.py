@@ -22,7 +22,7 @@ from supervisor.protocol.tensorbundle import (
     sstable,
     verify,
 )
-from supervisor.protocol.tensorbundle.protowire import encoded
+from supervisor.protocol.tensorbundle.protowire import encode_varint
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
@@ -198,7 +198,7 @@ class _BundleIndex:
 
     def table(self) -> bytes:
         """The file."""
-        return sstable.table(sorted(self._records.items()))
+        return sstable.encode_table(sorted(self._records.items()))
 
 
 def _flat_size(tensor: tf.Tensor) -> int:
@@ -220,9 +220,9 @@ def _encode_strings(tensor: tf.Tensor) -> tuple[list[bytes], int]:
     # as objects: NumPy's own type for bytes drops zeros at the end of a text
     texts: list[bytes] = np.asarray(tensor.numpy(), dtype=object).reshape(-1).tolist()
     fixed = b"".join(struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text)) for text in texts)
-    crc = crc32c.value(fixed)
+    crc = crc32c.checksum(fixed)
     of_lengths = struct.pack("<I", sstable.mask(crc))
     crc = crc32c.extend(crc, of_lengths)
     for text in texts:
         crc = crc32c.extend(crc, text)
-    return [b"".join(encoded(len(text)) for text in texts), of_lengths, *texts], crc
+    return [b"".join(encode_varint(len(text)) for text in texts), of_lengths, *texts], crc

@@ -33,10 +33,10 @@ def restore_foreign(tracked: tf.train.Checkpoint, prefix: Path) -> RestoredCheck
     """
     started = time.monotonic()
     try:
-        bundle = verify.look(prefix)
+        bundle = verify.read_counters(prefix)
     except BundleError as error:  # it was whole a moment ago
         raise Unfit(f"cannot restore {prefix}: {error}") from error
-    step, source = foreign.step_of(bundle)
+    step, source = foreign.step_of_bundle(bundle)
     unmatched = _by_objects(tracked, prefix) if bundle.object_based else _by_names(tracked, prefix, step)
     if not any(word in source for word in SURE):
         unmatched.append(f"the step, which is taken to be {step}, from {source}")

@@ -102,7 +102,7 @@ def restore_checkpoint(
     except (ValueError, KeyError, TypeError) as error:
         raise Unfit(f"cannot restore {folder.name}: {error}; {_REMEDY}") from error
     unmatched += _restore_copies(hidden, host, folder, replicas)
-    size_bytes = manifest.read(folder).size_bytes
+    size_bytes = manifest.read_manifest(folder).size_bytes
     return RestoredCheckpoint(folder.name, host, tuple(unmatched), size_bytes, time.monotonic() - started)
 
 

@@ -67,9 +67,9 @@ def recorded_conditions(directory: Path) -> Conditions | None:
 
     Raises OSError if the directory can't be read.
     """
-    for name in selection.committed(directory):
+    for name in selection.committed_checkpoints(directory):
         try:
-            return conditions_of(manifest.read(directory / str(name)))
+            return conditions_of(manifest.read_manifest(directory / str(name)))
         except ManifestError:
             continue
     try:
@@ -121,7 +121,7 @@ def report_changed_conditions(
     `restored`: the checkpoint that training goes on from. `write` is given the conditions of a first start.
     """
     if restored is not None and restored.is_dir():
-        before: Conditions | None = conditions_of(manifest.read(restored))
+        before: Conditions | None = conditions_of(manifest.read_manifest(restored))
     else:
         before = recorded_conditions(directory)
         if before != present:

@@ -177,7 +177,7 @@ class FilesRun(RunBase):
             self.step, self.epoch, self.batch = found["step"], found["epoch"], found["batch"]
             self.examples = found.get("examples")
             self._metrics = found["metrics"]
-            return LastCheckpoint(self.step, path.name, manifest.read(path).size_bytes)
+            return LastCheckpoint(self.step, path.name, manifest.read_manifest(path).size_bytes)
         except FileNotFoundError as error:
             if not (path / layout.MANIFEST).exists():
                 raise  # somebody deleted it since it was proven: the next attempt gets another one

@@ -128,7 +128,7 @@ class WorkerChannel:
         self._wake_thread()
         self._thread.join()
         for message in self._unserved_orders:
-            os.write(self._incoming, codec.encode(message))
+            os.write(self._incoming, codec.encode_message(message))
 
     def drain(self, timeout: float) -> bool:
         """Waits at most `timeout` seconds until all messages are in the pipe; whether they are."""

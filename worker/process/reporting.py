@@ -98,9 +98,9 @@ def encode_within_limit(message: FromWorker) -> bytes:
     The names of a script's metrics and the texts of its errors may have any length; they must not end the reporting.
     """
     try:
-        return codec.encode(message)
+        return codec.encode_message(message)
     except codec.ProtocolError:
-        return codec.encode(_shortened(message))
+        return codec.encode_message(_shortened(message))
 
 
 def _shortened(message: FromWorker) -> FromWorker:

@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from supervisor.protocol.tensorbundle.protowire import encoded
+from supervisor.protocol.tensorbundle.protowire import encode_varint
 from supervisor.protocol.tensorbundle.sstable import masked_crc
 
 _SESSION_START = 1  # SessionLog.START: readers drop what they have of that step and later ones
@@ -84,11 +84,11 @@ def _crc(content: bytes) -> bytes:
 
 
 def _varint(field: int, value: int) -> bytes:
-    return encoded(field << 3) + encoded(value)
+    return encode_varint(field << 3) + encode_varint(value)
 
 
 def _message(field: int, content: bytes) -> bytes:
-    return encoded(field << 3 | 2) + encoded(len(content)) + content
+    return encode_varint(field << 3 | 2) + encode_varint(len(content)) + content
 
 
 def _text(field: int, text: str) -> bytes:
@@ -100,4 +100,4 @@ def _float(field: int, value: float) -> bytes:
         content = struct.pack("<f", value)
     except OverflowError:  # TensorFlow's summaries round the same way
         content = struct.pack("<f", math.copysign(math.inf, value))
-    return encoded(field << 3 | 5) + content
+    return encode_varint(field << 3 | 5) + content

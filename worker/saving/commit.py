@@ -35,7 +35,7 @@ from supervisor.protocol import layout
 from supervisor.protocol.checkpoints import manifest, selection
 from supervisor.protocol.checkpoints.manifest import FileRecord, Manifest, ManifestError
 from supervisor.protocol.checkpoints.new_folder import NewFolder
-from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, expendable
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
 from supervisor.protocol.layout import CheckpointName
 from worker.process.reporting import print_message
 
@@ -79,7 +79,7 @@ class Retention:
         if not self._make_room:
             return False
         try:
-            deleted = selection.make_room(self._directory)
+            deleted = selection.delete_oldest(self._directory)
         except OSError:
             return False  # the save's own error says what is wrong with the disk
         if deleted is None:
@@ -92,21 +92,25 @@ class Retention:
         """Deletes what a failed save has written; the next start sweeps what can't be deleted now."""
         shutil.rmtree(self._directory / name.partial, ignore_errors=True)
         with contextlib.suppress(OSError):  # renamed, but perhaps not durable: it would be in the way of the next try
-            selection.delete(self._directory, name)
+            selection.delete_checkpoint(self._directory, name)
 
     def apply_policy(self, newest: CheckpointName) -> None:
         """Deletes what the policy does not keep, but never `newest`. Raises OSError."""
-        kept = [found for name in selection.committed(self._directory) if (found := self._read_entry(name)) is not None]
-        for name in expendable(kept, self._policy):
+        kept = [
+            found
+            for name in selection.committed_checkpoints(self._directory)
+            if (found := self._read_entry(name)) is not None
+        ]
+        for name in select_expendable(kept, self._policy):
             if name != newest:
-                selection.delete(self._directory, name)
+                selection.delete_checkpoint(self._directory, name)
                 self._known.pop(name, None)
 
     def _read_entry(self, name: CheckpointName) -> RetainedCheckpoint | None:
         """What the policy needs to know; None for a damaged checkpoint, which is evidence and is not deleted here."""
         if name not in self._known:
             try:
-                found = manifest.read(self._directory / str(name))
+                found = manifest.read_manifest(self._directory / str(name))
             except ManifestError:
                 return None
             self._known[name] = RetainedCheckpoint(name, found.created_wall_at, found.metrics)

@@ -67,7 +67,7 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
         if attempt.channel is None:
             attempt.number = 1 + selection.highest_attempt(directory)
         lock = DirectoryLock(directory, attempt.number)
-        selection.sweep_partials(directory)
+        selection.delete_partials(directory)
         if go is None:
             return OpenedDirectory(directory, lock, _select_checkpoint(attempt, directory))
     except DirectoryLocked as error:
@@ -82,10 +82,10 @@ def open_checkpoint_directory(attempt: Attempt, directory: Path) -> OpenedDirect
 
 def _select_checkpoint(attempt: Attempt, directory: Path) -> Path | None:
     try:
-        chosen = selection.select(directory, attempt.launch.initial_checkpoint)
+        chosen = selection.select_checkpoint(directory, attempt.launch.initial_checkpoint)
     except NoValidCheckpoint as error:
         attempt.exit_with_error(WorkerExit.CHECKPOINT_UNFIT, str(error))
-    for refused in chosen.refused:
+    for refused in chosen.rejected:
         moved = (directory / layout.QUARANTINE / refused.name).exists()
         where = f"; it was moved to {layout.QUARANTINE}/" if moved else ""
         attempt.reporter.show_message(f"refused {refused.name}: {refused.reason}{where}")

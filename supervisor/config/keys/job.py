@@ -69,7 +69,7 @@ class JobConfig(SectionModel):
         "How many devices to use, 1 or more; where there is no GPU, as many logical CPU devices are made.",
         shown="every GPU, or one CPU device",
     )
-    workers: Annotated[int, parsed_by(lambda text: values.whole(text, 2, MAX_WORKERS))] | None = key(
+    workers: Annotated[int, parsed_by(lambda text: values.whole_number(text, 2, MAX_WORKERS))] | None = key(
         None,
         "How many processes train together on this host under `strategy = multiworker`, 2 or more. The job's process "
         "is the first of them and starts the others; they live and end together (docs/strategies.md).",
@@ -115,7 +115,7 @@ class JobConfig(SectionModel):
     checkpoint_keep_every: Annotated[float, parsed_by(values.hours)] | None = key(
         None, "Besides, one checkpoint stays for every such length of time, such as `6 hours`.", shown="none"
     )
-    checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best)] | None = key(
+    checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best_rule)] | None = key(
         None, "Besides, the one best by a metric stays: `min loss` or `max accuracy`.", shown="none"
     )
     startup_timeout: Timeout = key(

@@ -45,7 +45,7 @@ MAX_NUMPROCS = 10_000  # more are a typing error: each is a process, two pipes a
 class ProcessesConfig(SectionModel):
     """How many processes a program's section stands for, and what they are called. More than one make a group."""
 
-    numprocs: Annotated[int, parsed_by(lambda text: values.whole(text, 1, MAX_NUMPROCS))] = key(
+    numprocs: Annotated[int, parsed_by(lambda text: values.whole_number(text, 1, MAX_NUMPROCS))] = key(
         1, "How many processes, each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
     )
     numprocs_start: Count = key(0, "The first one's number.")
@@ -60,7 +60,7 @@ class ProcessesConfig(SectionModel):
 class GroupConfig(SectionModel):
     """Programs that are started, stopped and shown together, as `GROUP:*`; each is then called `GROUP:NAME`."""
 
-    programs: Annotated[tuple[str, ...], parsed_by(values.names)] = required(
+    programs: Annotated[tuple[str, ...], parsed_by(values.name_list)] = required(
         "Names of their sections, separated by commas. A program is in one group at most."
     )
     priority: Priority = key(
@@ -71,7 +71,7 @@ class GroupConfig(SectionModel):
 
 def _events(text: str) -> tuple[str, ...]:
     """Names of event types, separated by commas."""
-    found = tuple(name.upper() for name in values.names(text))
+    found = tuple(name.upper() for name in values.name_list(text))
     for name in found:
         if name not in TYPES:
             meant = nearest_word(name, TYPES)
@@ -169,7 +169,7 @@ class ProgramConfig(HookKeys):
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first. As Docker's.")
     healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take; then it has failed. As Docker's.")
     healthcheck_retries: Positive = key(3, "How many checks in a row have to fail. As Docker's.")
-    oom_score_adjust: Annotated[int, parsed_by(lambda text: values.whole(text, 0, 1000))] | None = key(
+    oom_score_adjust: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, 1000))] | None = key(
         None,
         "How much sooner than others the kernel kills it when memory runs out, 0 to 1000. Never below 0, so that a "
         "program goes before the daemon.",
@@ -180,7 +180,7 @@ class ProgramConfig(HookKeys):
         "Lower numbers start first and are told to stop last: with the daemon, with all and with groups. It is only "
         "the order; what has to be ready before, or gone after, is for depends_on to say, which wins.",
     )
-    depends_on: Annotated[tuple[str, ...], parsed_by(values.names)] = key(
+    depends_on: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
         (),
         "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
         "for its startsecs or said so (notify), a job trains, or either has done its work. It waits for them at its "

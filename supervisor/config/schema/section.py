@@ -191,7 +191,7 @@ def _utf8(text: str) -> str:
 
 
 def _path(text: str, folder: Path) -> Path:
-    return Path(values.path(text, str(folder)))
+    return Path(values.absolute_path(text, str(folder)))
 
 
 def _optional_path(text: str, folder: Path) -> Path | None:
@@ -211,14 +211,14 @@ INTERPRETER = ValueParser(_interpreter)
 
 Boolean = Annotated[bool, parsed_by(values.boolean)]
 Bytes = Annotated[int, parsed_by(values.size_bytes)]
-Count = Annotated[int, parsed_by(lambda text: values.whole(text, 0))]
-Positive = Annotated[int, parsed_by(lambda text: values.whole(text, 1))]
+Count = Annotated[int, parsed_by(lambda text: values.whole_number(text, 0))]
+Positive = Annotated[int, parsed_by(lambda text: values.whole_number(text, 1))]
 Mode = Annotated[int, parsed_by(values.octal)]
-Priority = Annotated[int, parsed_by(lambda text: values.whole(text, -1_000_000))]
-Limit = Annotated[int, parsed_by(lambda text: values.whole(text, 0, values.MAX_LIMIT))]
-CountLimit = Annotated[int, parsed_by(lambda text: values.limit(text, is_size=False))]
+Priority = Annotated[int, parsed_by(lambda text: values.whole_number(text, -1_000_000))]
+Limit = Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, values.MAX_LIMIT))]
+CountLimit = Annotated[int, parsed_by(lambda text: values.resource_limit(text, is_size=False))]
 PositiveBytes = Annotated[int, parsed_by(values.positive_size)]
-SizeLimit = Annotated[int, parsed_by(lambda text: values.limit(text, is_size=True))]
+SizeLimit = Annotated[int, parsed_by(lambda text: values.resource_limit(text, is_size=True))]
 Seconds = Annotated[float, parsed_by(values.seconds)]
 Cores = Annotated[float, parsed_by(values.cores)]
 Timeout = Annotated[float, parsed_by(values.timeout)]

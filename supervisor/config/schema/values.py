@@ -122,7 +122,7 @@ def notices(text: str) -> Literal["auto"] | tuple[str, ...]:
     return names
 
 
-def whole(text: str, lowest: int, highest: int = MAX_COUNT) -> int:
+def whole_number(text: str, lowest: int, highest: int = MAX_COUNT) -> int:
     """A whole number within limits."""
     try:
         number = int(text) if len(text) <= 20 else None
@@ -151,11 +151,11 @@ def positive_size(text: str) -> int:
     return size
 
 
-def limit(text: str, is_size: bool) -> int:
+def resource_limit(text: str, is_size: bool) -> int:
     """A number (or a size), or `unlimited`."""
     if text.lower() == "unlimited":
         return UNLIMITED
-    return size_bytes(text) if is_size else whole(text, 1, MAX_LIMIT)
+    return size_bytes(text) if is_size else whole_number(text, 1, MAX_LIMIT)
 
 
 def cores(text: str) -> float:
@@ -217,7 +217,7 @@ def interval(text: str) -> Interval | None:
     return parsed
 
 
-def best(text: str) -> tuple[Literal["min", "max"], str]:
+def best_rule(text: str) -> tuple[Literal["min", "max"], str]:
     """`min loss` or `max accuracy` as (mode, metric)."""
     match text.split():
         case ["min", metric]:
@@ -234,7 +234,7 @@ def octal(text: str) -> int:
     return int(text.replace("o", ""), 8) & 0o7777
 
 
-def names(text: str) -> tuple[str, ...]:
+def name_list(text: str) -> tuple[str, ...]:
     """Names, separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
     if not found:
@@ -267,7 +267,7 @@ def stop_signal(text: str) -> signal.Signals:
 def exit_codes(text: str) -> frozenset[int]:
     """Exit codes, separated by commas."""
     try:
-        return frozenset(whole(part.strip(), 0, 255) for part in text.split(","))
+        return frozenset(whole_number(part.strip(), 0, 255) for part in text.split(","))
     except ValueError as error:
         raise ValueError(f"is {text!r:.80}; write exit codes from 0 to 255, separated by commas") from error
 
@@ -363,7 +363,7 @@ def _entry_of_user(text: str) -> pwd.struct_passwd:
         raise ValueError(f"names the user {text!r:.80}, who does not exist; create the user, or name another") from None
 
 
-def path(text: str, folder: str) -> str:
+def absolute_path(text: str, folder: str) -> str:
     """An absolute path: `~` is the home folder, and what is relative starts from `folder`."""
     if not text:
         raise ValueError("is empty; write a path, or delete the line")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from supervisor.protocol.messages import PERMANENT, WorkerExit
+from supervisor.protocol.messages import PERMANENT_EXITS, WorkerExit
 
 BACKOFF_FIRST_S = 1.0  # Supervisor's first pause
 BACKOFF_LIMIT_S = 60.0  # a minute of idle GPU is the most that politeness to a broken dependency is worth
@@ -99,7 +99,7 @@ def backoff_s(idle_deaths: int, key: str) -> float:
 
 def is_permanent(code: int | None) -> bool:
     """Whether a worker's exit status says that the same start would fail the same way."""
-    return code in PERMANENT
+    return code in PERMANENT_EXITS
 
 
 def describe_exit(code: int | None, signal: int | None) -> str:

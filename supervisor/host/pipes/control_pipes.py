@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 from supervisor.protocol import layout
-from supervisor.protocol.codec import Decoder, ProtocolError, encode
+from supervisor.protocol.codec import Decoder, ProtocolError, encode_message
 from supervisor.protocol.messages import STANDBY, FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
@@ -73,7 +73,7 @@ class ControlPipes:
             return False
         if not self._unsent:
             self._loop.add_writer(self._writing, self._write)
-        self._unsent.append(encode(message))
+        self._unsent.append(encode_message(message))
         self._write()
         return True
 
@@ -233,7 +233,7 @@ def send_once(folder: Path, message: ToWorker) -> bool:
     except OSError:
         return False
     try:
-        return os.write(writing, b"\n" + encode(message)) > 0
+        return os.write(writing, b"\n" + encode_message(message)) > 0
     except BlockingIOError:
         return False
     finally:

@@ -19,7 +19,7 @@ REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP)  # open(2) names the former; file sy
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h: begin to write these pages, wait for nothing
 
 
-class Cached:
+class CachedWriter:
     """Through the page cache, straight from the caller's memory."""
 
     def __init__(self, descriptor: int, at: int = 0) -> None:
@@ -43,7 +43,7 @@ class Cached:
         self._handed = self._written
 
 
-class Direct:
+class DirectWriter:
     """Past the page cache; goes on as `Cached` where that is refused.
 
     From the caller's memory, where the next block of the file begins with a page there; else by way of an aligned
@@ -54,7 +54,7 @@ class Direct:
         self._descriptor = descriptor
         self._buffer = mmap.mmap(-1, PIECE_BYTES)
         self._filled = self._written = 0
-        self._cached: Cached | None = None if _made_direct(descriptor) else Cached(descriptor)
+        self._cached: CachedWriter | None = None if _made_direct(descriptor) else CachedWriter(descriptor)
 
     def put(self, content: memoryview) -> None:
         """Writes, or keeps for the next write. Raises OSError."""
@@ -115,7 +115,7 @@ class Direct:
     def _go_cached(self) -> None:
         if self._cached is None:
             _set_direct(self._descriptor, False)  # raises: what follows is not aligned
-            self._cached = Cached(self._descriptor, self._written)
+            self._cached = CachedWriter(self._descriptor, self._written)
             with memoryview(self._buffer) as view:
                 self._cached.put(view[: self._filled])
             self._buffer.close()

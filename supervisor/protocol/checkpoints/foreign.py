@@ -39,7 +39,7 @@ class ForeignCheckpoint:
     step_source: str
 
 
-def newest_whole(prefixes: Iterable[Path]) -> tuple[ForeignCheckpoint | None, tuple[RejectedCheckpoint, ...]]:
+def select_newest_whole(prefixes: Iterable[Path]) -> tuple[ForeignCheckpoint | None, tuple[RejectedCheckpoint, ...]]:
     """The first that is whole, and those refused before it.
 
     Raises OSError if one can't be read for a reason that says nothing about it.
@@ -47,25 +47,25 @@ def newest_whole(prefixes: Iterable[Path]) -> tuple[ForeignCheckpoint | None, tu
     refused = []
     for prefix in prefixes:
         try:
-            bundle = verify.verify(prefix)
+            bundle = verify.verify_bundle(prefix)
         except BundleError as error:
-            refused.append(RejectedCheckpoint(prefix.name, explained(prefix, error)))
+            refused.append(RejectedCheckpoint(prefix.name, explain_rejection(prefix, error)))
         else:
-            return ForeignCheckpoint(bundle, *step_of(bundle)), tuple(refused)
+            return ForeignCheckpoint(bundle, *step_of_bundle(bundle)), tuple(refused)
     return None, tuple(refused)
 
 
-def explained(prefix: Path, error: BundleError) -> str:
+def explain_rejection(prefix: Path, error: BundleError) -> str:
     """Why a checkpoint was refused, in words."""
     if prefix.is_file():
         return "is one file, so in TensorFlow's V1 format, which is not supported; save it again in V2"
     return str(error)
 
 
-def at(place: Path) -> list[Path]:
+def prefixes_at(place: Path) -> list[Path]:
     """The prefixes at a place that a person named: those in a folder, newest first, or the one that it is."""
     if place.is_dir():
-        return inside(place)
+        return prefixes_in(place)
     try:
         is_prefix = any(_prefix_of(entry.name) == place.name for entry in place.parent.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -73,18 +73,18 @@ def at(place: Path) -> list[Path]:
     return [place] if is_prefix else []
 
 
-def inside(folder: Path) -> list[Path]:
+def prefixes_in(folder: Path) -> list[Path]:
     """Every prefix that has an index or data in a folder, or should have by its state file, newest first.
 
     Raises OSError if it can't be read; a folder that does not exist has none.
     """
-    named = _state(folder / layout.POINTER)
+    named = _names_in_state_file(folder / layout.POINTER)
     try:
         names = {name for entry in folder.iterdir() if (name := _prefix_of(entry.name)) is not None} | set(named)
     except FileNotFoundError:
         return []
     main = _family(named[0]) if named else None
-    return [folder / name for name in sorted(names, key=lambda name: _age(folder, name, main), reverse=True)]
+    return [folder / name for name in sorted(names, key=lambda name: _age_order(folder, name, main), reverse=True)]
 
 
 def _prefix_of(file: str) -> str | None:
@@ -94,7 +94,7 @@ def _prefix_of(file: str) -> str | None:
     return match[1] if match else None
 
 
-def _age(place: Path, name: str, main: str | None) -> tuple[bool, int, int, str]:
+def _age_order(place: Path, name: str, main: str | None) -> tuple[bool, int, int, str]:
     """Sorts oldest first: of the main family last, by number, then by time."""
     try:
         written_at = (place / f"{name}{INDEX}").stat().st_mtime_ns
@@ -114,7 +114,7 @@ def _family(name: str) -> str:
     return _LAST_NUMBER.sub("#", name)
 
 
-def _state(path: Path) -> list[str]:
+def _names_in_state_file(path: Path) -> list[str]:
     """The names in a state file, the one it calls newest first; none if it is missing or anything else.
 
     Paths in it are cut to their last part: the folder may have been moved. Our own pointer names none.
@@ -145,7 +145,7 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return _PLAIN.get(code, code)
 
 
-def step_of(bundle: Bundle) -> tuple[int, str]:
+def step_of_bundle(bundle: Bundle) -> tuple[int, str]:
     """The step of a checkpoint, and in words where it was read.
 
     A step counter in it wins over its name, as CheckpointManager numbers its checkpoints by saves and not by steps.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.protocol import durable, layout
-from supervisor.protocol.damage import READING_SAYS_DAMAGE
+from supervisor.protocol.damage import DAMAGE_ERRNOS
 
 FORMAT = 1
 MAX_BYTES = 16 << 20  # a manifest is kilobytes; more is not ours
@@ -74,7 +74,7 @@ def _self_hash(body: Mapping[str, Any]) -> str:
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def parse(content: bytes) -> Manifest:
+def parse_manifest(content: bytes) -> Manifest:
     """The manifest in a file's content.
 
     Raises ManifestError, saying what is wrong: not JSON, changed since it was written, of another format,
@@ -113,7 +113,7 @@ def _from_body(body: dict[str, Any]) -> Manifest:
     )
 
 
-def verify(directory: Path) -> Manifest:
+def verify_checkpoint(directory: Path) -> Manifest:
     """Proves that `directory` is a whole checkpoint: reads every byte of it and compares with its manifest.
 
     Raises ManifestError if anything is missing, changed, of another size, or not where its name says; OSError if it
@@ -123,7 +123,7 @@ def verify(directory: Path) -> Manifest:
     name = layout.parse_name(directory.name)
     if name is None:
         raise ManifestError(f"{directory.name} is not a checkpoint's name (step-NNNNNNNNNN.aN)")
-    manifest = read(directory)
+    manifest = read_manifest(directory)
     if manifest.name != name:
         raise ManifestError(f"{layout.MANIFEST} says {manifest.name}, the directory is called {directory.name}")
     for file in manifest.files:
@@ -131,14 +131,14 @@ def verify(directory: Path) -> Manifest:
     return manifest
 
 
-def read(directory: Path) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """The manifest of a directory, without proof that the files it names are whole. Raises as `verify` does."""
     with _reading(layout.MANIFEST):
         content = durable.read_file(directory / layout.MANIFEST, MAX_BYTES + 1)
-    return parse(content)
+    return parse_manifest(content)
 
 
-def record(directory: Path, names: tuple[str, ...]) -> tuple[FileRecord, ...]:
+def record_files(directory: Path, names: tuple[str, ...]) -> tuple[FileRecord, ...]:
     """Sizes and hashes of the named files, for a manifest that is about to be written."""
     return tuple(FileRecord(name, *durable.hash_file(directory / name)) for name in names)
 
@@ -159,7 +159,7 @@ def _reading(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in READING_SAYS_DAMAGE:
+        if error.errno not in DAMAGE_ERRNOS:
             raise
         why = f"{name} is missing" if error.errno == errno.ENOENT else f"{name}: {error.strerror}"
         raise ManifestError(why) from error

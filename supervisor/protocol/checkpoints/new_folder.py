@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import xxhash
 
 from supervisor.protocol import durable
-from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES, Cached, Direct
+from supervisor.protocol.checkpoints.direct_write import PIECE_BYTES, CachedWriter, DirectWriter
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -29,7 +29,7 @@ class NewFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         self._digest = xxhash.xxh3_128()
         self._gathered = bytearray()
-        self._way: Direct | Cached | None = None  # none yet: it may be small
+        self._writer: DirectWriter | CachedWriter | None = None  # none yet: it may be small
         self._has_ended = False
         self._failure: OSError | None = None
         self.size = 0
@@ -42,17 +42,17 @@ class NewFile:
         if len(self._gathered) + len(view) < SMALL_BYTES:
             self._gathered += view
             return
-        if self._way is None:
-            self._way = Direct(self._descriptor)
-        self._put_gathered(self._way)
+        if self._writer is None:
+            self._writer = DirectWriter(self._descriptor)
+        self._put_gathered(self._writer)
         for at in range(0, len(view), PIECE_BYTES):
-            self._put(self._way, view[at : at + PIECE_BYTES])
+            self._put(self._writer, view[at : at + PIECE_BYTES])
 
-    def _put_gathered(self, way: Direct | Cached) -> None:
+    def _put_gathered(self, way: DirectWriter | CachedWriter) -> None:
         gathered, self._gathered = self._gathered, bytearray()
         self._put(way, memoryview(gathered))
 
-    def _put(self, way: Direct | Cached, piece: memoryview) -> None:
+    def _put(self, way: DirectWriter | CachedWriter, piece: memoryview) -> None:
         self._digest.update(piece)
         with self._named():
             way.put(piece)
@@ -63,7 +63,7 @@ class NewFile:
         if self._failure is not None:  # bytes are missing
             raise self._failure
         if not self._has_ended:
-            way = self._way or Cached(self._descriptor)
+            way = self._writer or CachedWriter(self._descriptor)
             self._put_gathered(way)
             with self._named():
                 way.end()

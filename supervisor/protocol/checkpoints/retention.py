@@ -29,7 +29,7 @@ class RetentionPolicy:
     checkpoint_keep_best: tuple[str, str] | None = None
 
 
-def expendable(checkpoints: Iterable[RetainedCheckpoint], policy: RetentionPolicy) -> list[CheckpointName]:
+def select_expendable(checkpoints: Iterable[RetainedCheckpoint], policy: RetentionPolicy) -> list[CheckpointName]:
     """The checkpoints that no rule of `policy` keeps, oldest first.
 
     The newest one always stays, and that of the newest attempt, which may have begun from an older one. A checkpoint

@@ -33,7 +33,7 @@ class Selection:
 
     path: Path | None
     manifest: Manifest | None
-    refused: tuple[RejectedCheckpoint, ...] = ()
+    rejected: tuple[RejectedCheckpoint, ...] = ()
     foreign: ForeignCheckpoint | None = None
 
     @property
@@ -44,7 +44,7 @@ class Selection:
         return self.foreign.step if self.foreign is not None else None
 
     @property
-    def place(self) -> str | None:
+    def data_position(self) -> str | None:
         """Where its data stand, in words, as `state.json` says; None if it does not."""
         if self.path is None or self.manifest is None:
             return None
@@ -59,17 +59,17 @@ class Selection:
 class NoValidCheckpoint(Exception):
     """Checkpoints exist, or existed, and none is whole: beginning again at step 0 is a decision for a person."""
 
-    def __init__(self, directory: Path, refused: tuple[RejectedCheckpoint, ...], what_else: str = BEGIN_AGAIN) -> None:
+    def __init__(self, directory: Path, rejected: tuple[RejectedCheckpoint, ...], what_else: str = BEGIN_AGAIN) -> None:
         """`what_else`: what a person can do instead of restoring one from a copy."""
-        self.refused = refused
-        listed = "; ".join(f"{each.name}: {each.reason}" for each in refused)
+        self.rejected = rejected
+        listed = "; ".join(f"{each.name}: {each.reason}" for each in rejected)
         super().__init__(
             f"cannot restore from {directory}: no checkpoint in it is whole ({listed}); "
             f"restore one from a copy, or {what_else}"
         )
 
 
-def committed(directory: Path) -> list[CheckpointName]:
+def committed_checkpoints(directory: Path) -> list[CheckpointName]:
     """The names of all checkpoint directories, newest first; a directory that does not exist has none.
 
     Raises OSError if it exists and can't be read.
@@ -82,7 +82,7 @@ def committed(directory: Path) -> list[CheckpointName]:
     return sorted(filter(None, map(layout.parse_name, names)), reverse=True)
 
 
-def select(directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
+def select_checkpoint(directory: Path, initial: Path | None = None, avoid: Collection[str] = ()) -> Selection:
     """Verifies newest first and returns the first whole checkpoint; the bad ones before it go to quarantine.
 
     Reads every byte of what it verifies. A bad one that can't be moved (disk full, read-only) is passed over and says
@@ -92,12 +92,12 @@ def select(directory: Path, initial: Path | None = None, avoid: Collection[str] 
     `initial` is nothing; OSError if the directory can't be read.
     """
     refused: list[RejectedCheckpoint] = []
-    names = committed(directory)
+    names = committed_checkpoints(directory)
     for name in [*(each for each in names if str(each) not in avoid), *(each for each in names if str(each) in avoid)]:
         try:
-            proven = manifest.verify(directory / str(name))
+            proven = manifest.verify_checkpoint(directory / str(name))
         except ManifestError as error:
-            if name not in committed(directory):
+            if name not in committed_checkpoints(directory):
                 continue  # retention of a worker that is still leaving took it
             refused.append(RejectedCheckpoint(str(name), _set_aside(directory, name, str(error))))
         else:
@@ -108,12 +108,12 @@ def select(directory: Path, initial: Path | None = None, avoid: Collection[str] 
     ]
     if set_aside:
         raise NoValidCheckpoint(directory, tuple(set_aside))
-    return _begin(directory, foreign.inside(directory)) if initial is None else _begin_from(initial)
+    return _select_foreign(directory, foreign.prefixes_in(directory)) if initial is None else _select_initial(initial)
 
 
-def _begin(place: Path, candidates: Iterable[Path]) -> Selection:
+def _select_foreign(place: Path, candidates: Iterable[Path]) -> Selection:
     """From what another program left at a place, if it did."""
-    found, refused = foreign.newest_whole(candidates)
+    found, refused = foreign.select_newest_whole(candidates)
     if found is not None:
         return Selection(found.bundle.prefix, None, refused, found)
     if refused:
@@ -121,17 +121,21 @@ def _begin(place: Path, candidates: Iterable[Path]) -> Selection:
     return Selection(None, None)
 
 
-def _begin_from(initial: Path) -> Selection:
+def _select_initial(initial: Path) -> Selection:
     """From where the operator said: ours or another program's, a folder of several or one. Nothing there is moved."""
     refused: list[RejectedCheckpoint] = []
-    own = [initial] if layout.parse_name(initial.name) else [initial / str(name) for name in committed(initial)]
+    own = (
+        [initial]
+        if layout.parse_name(initial.name)
+        else [initial / str(name) for name in committed_checkpoints(initial)]
+    )
     for folder in own:
         try:
-            return Selection(folder, manifest.verify(folder), tuple(refused))
+            return Selection(folder, manifest.verify_checkpoint(folder), tuple(refused))
         except ManifestError as error:
             refused.append(RejectedCheckpoint(folder.name, str(error)))
     if not own:
-        chosen = _begin(initial, foreign.at(initial))
+        chosen = _select_foreign(initial, foreign.prefixes_at(initial))
         if chosen.path is not None:
             return chosen
     nothing = "there is no checkpoint of this name, nor a folder with any"
@@ -147,7 +151,7 @@ def roll_back(directory: Path, before: int) -> tuple[RejectedCheckpoint, ...]:
     Only if one of an earlier step is proven whole; else nothing, as what is there is better than nothing.
     Raises OSError if the directory can't be read or changed.
     """
-    names = committed(directory)
+    names = committed_checkpoints(directory)
     if not any(_is_whole(directory / str(name)) for name in names if name.step < before):
         return ()
     reason = f"given up: training diverged at about step {before}, and this is not from before that"
@@ -177,7 +181,7 @@ def highest_attempt(directory: Path) -> int:
     return max((found.attempt for found in map(layout.checkpoint_name_in, names) if found is not None), default=0)
 
 
-def sweep_partials(directory: Path) -> list[str]:
+def delete_partials(directory: Path) -> list[str]:
     """Deletes what interrupted saves left behind. Only the worker that holds the directory's lock may call it."""
     replaced = (layout.POINTER, layout.CONDITIONS, layout.SKIPPED, layout.BATCH)
     temporary = tuple(map(durable.temporary_prefix, replaced))
@@ -192,32 +196,32 @@ def sweep_partials(directory: Path) -> list[str]:
     return [leftover.name for leftover in leftovers]
 
 
-def delete(directory: Path, name: CheckpointName) -> None:
+def delete_checkpoint(directory: Path, name: CheckpointName) -> None:
     """Deletes a committed checkpoint: it stops existing first (one rename), its bytes go after."""
     doomed = directory / name.partial
     (directory / str(name)).rename(doomed)
     shutil.rmtree(doomed)
 
 
-def make_room(directory: Path) -> CheckpointName | None:
+def delete_oldest(directory: Path) -> CheckpointName | None:
     """Deletes the oldest checkpoint, whatever retention promises, but never the newest one that is whole, nor the
     newest whole one of the newest attempt, which may have begun from an older one.
 
     Says which one; None if no other is left. Damaged ones are evidence and stay. Raises OSError.
     """
-    whole = [name for name in committed(directory) if _is_whole(directory / str(name))]
+    whole = [name for name in committed_checkpoints(directory) if _is_whole(directory / str(name))]
     if not whole:
         return None
     kept = (whole[0], max(whole, key=lambda name: (name.attempt, name.step)))
     oldest = next((name for name in reversed(whole) if name not in kept), None)
     if oldest is not None:
-        delete(directory, oldest)
+        delete_checkpoint(directory, oldest)
     return oldest
 
 
 def _is_whole(path: Path) -> bool:
     try:
-        manifest.verify(path)
+        manifest.verify_checkpoint(path)
     except ManifestError:
         return False
     return True

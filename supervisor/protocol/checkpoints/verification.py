@@ -37,16 +37,16 @@ def verify_all(place: Path) -> list[VerifiedCheckpoint]:
     """
     if layout.parse_name(place.name) is not None and place.is_dir():
         return [_ours(place)]
-    ours = [_ours(place / str(name)) for name in selection.committed(place)] if place.is_dir() else []
+    ours = [_ours(place / str(name)) for name in selection.committed_checkpoints(place)] if place.is_dir() else []
     aside = [_set_aside(each.name, each.reason) for each in list_quarantined(place)]
-    return [*ours, *map(_other, foreign.at(place)), *aside]
+    return [*ours, *map(_other, foreign.prefixes_at(place)), *aside]
 
 
 def _ours(folder: Path) -> VerifiedCheckpoint:
     name = layout.parse_name(folder.name)
     step, attempt = (name.step, name.attempt) if name is not None else (None, None)
     try:
-        found = manifest.verify(folder)
+        found = manifest.verify_checkpoint(folder)
     except ManifestError as error:
         return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, None, None, False, str(error))
     return VerifiedCheckpoint(folder.name, "stepkeeper", step, attempt, found.created_wall_at, found.size_bytes, True)
@@ -54,13 +54,13 @@ def _ours(folder: Path) -> VerifiedCheckpoint:
 
 def _other(prefix: Path) -> VerifiedCheckpoint:
     try:
-        found = verify.verify(prefix)
+        found = verify.verify_bundle(prefix)
     except BundleError as error:
-        reason = foreign.explained(prefix, error)
+        reason = foreign.explain_rejection(prefix, error)
         return VerifiedCheckpoint(prefix.name, "tensorflow", None, None, None, None, False, reason, error.damage)
     written_at = prefix.with_name(f"{prefix.name}{verify.INDEX}").stat().st_mtime
     return VerifiedCheckpoint(
-        prefix.name, "tensorflow", foreign.step_of(found)[0], None, written_at, found.size_bytes, True
+        prefix.name, "tensorflow", foreign.step_of_bundle(found)[0], None, written_at, found.size_bytes, True
     )
 
 

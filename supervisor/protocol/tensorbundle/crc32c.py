@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
-def value(content: bytes) -> int:
+def checksum(content: bytes) -> int:
     """The crc32c of some bytes."""
     return extend(0, content)
 

@@ -10,11 +10,11 @@ from supervisor.protocol.tensorbundle.protowire import (
     BYTES,
     FIXED32,
     VARINT,
+    as_signed,
     bytes_field,
-    encoded,
-    fields,
+    decode_fields,
+    encode_varint,
     number_field,
-    signed,
 )
 
 MAX_SHARDS = 99_999  # the names of data files have five digits
@@ -66,7 +66,7 @@ def parse_header(key: bytes, record: bytes) -> BundleHeader:
     """The first record. Raises ValueError for another one, and for what TensorFlow's reader refuses too."""
     if key:
         raise ValueError("its first record is no header")
-    values = {number: value for number, kind, value in fields(record) if kind == VARINT}
+    values = {number: value for number, kind, value in decode_fields(record) if kind == VARINT}
     shards, big_endian = values.get(1, 0), values.get(2, 0)
     if not isinstance(shards, int) or not 1 <= shards <= MAX_SHARDS:
         raise ValueError(f"its header says there are {shards!r} data files")
@@ -83,7 +83,7 @@ def encode_tensor(dtype: int, shape: Sequence[int], offset: int, size: int, crc:
     """A tensor's record, as TensorFlow writes it. `crc`: masked; of a tensor in the first data file."""
     dimensions = b"".join(bytes_field(2, number_field(1, length)) for length in shape)
     places = number_field(4, offset) + number_field(5, size)
-    checksum = encoded(6 << 3 | FIXED32) + struct.pack("<I", crc) if crc else b""
+    checksum = encode_varint(6 << 3 | FIXED32) + struct.pack("<I", crc) if crc else b""
     return number_field(1, dtype) + bytes_field(2, dimensions) + places + checksum
 
 
@@ -92,13 +92,13 @@ def parse_tensor(key: bytes, record: bytes) -> TensorEntry | None:
     name = key.decode(errors="backslashreplace")
     numbers = {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}
     shape: tuple[int, ...] = ()
-    for number, kind, value in fields(record):
+    for number, kind, value in decode_fields(record):
         if number == 7 and kind == BYTES:
             return None
         if number == 2 and isinstance(value, bytes):
             shape += _shape(value)
         elif number in numbers and isinstance(value, int) and kind == (FIXED32 if number == 6 else VARINT):
-            numbers[number] = signed(value)
+            numbers[number] = as_signed(value)
         elif number in numbers or number == 2:
             raise ValueError(f"the record of {name!r:.120} is not one of a tensor")
     found = TensorEntry(name, numbers[1], len(shape), math.prod(shape), numbers[3], numbers[4], numbers[5], numbers[6])
@@ -122,8 +122,8 @@ def _check(found: TensorEntry, shape: tuple[int, ...]) -> None:
 
 def _shape(record: bytes) -> tuple[int, ...]:
     dimensions = []
-    for number, kind, value in fields(record):
+    for number, kind, value in decode_fields(record):
         if number == 2 and kind == BYTES and isinstance(value, bytes):
-            sizes = [size for inner, inner_kind, size in fields(value) if inner == 1 and inner_kind == VARINT]
-            dimensions.append(signed(int(sizes[-1])) if sizes else 0)
+            sizes = [size for inner, inner_kind, size in decode_fields(value) if inner == 1 and inner_kind == VARINT]
+            dimensions.append(as_signed(int(sizes[-1])) if sizes else 0)
     return tuple(dimensions)

@@ -6,7 +6,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 MAX_SHIFT = 63  # of a varint's last byte: 64 bits in all
 
 
-def varint(content: bytes, at: int) -> tuple[int, int]:
+def decode_varint(content: bytes, at: int) -> tuple[int, int]:
     """The unsigned number of at most 64 bits at `at`, and where it ends. Raises ValueError."""
     value = shift = 0
     while at < len(content) and shift <= MAX_SHIFT:
@@ -21,7 +21,7 @@ def varint(content: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number is cut off, or has more than 64 bits")
 
 
-def encoded(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """A number from 0 to 2**64 - 1 as a varint."""
     out = bytearray()
     while value > 0x7F:
@@ -33,32 +33,32 @@ def encoded(value: int) -> bytes:
 
 def number_field(number: int, value: int) -> bytes:
     """A field of type VARINT; nothing where it has its default, 0."""
-    return encoded(number << 3 | VARINT) + encoded(value) if value else b""
+    return encode_varint(number << 3 | VARINT) + encode_varint(value) if value else b""
 
 
 def bytes_field(number: int, content: bytes) -> bytes:
     """A field of type BYTES, present also where it is empty."""
-    return encoded(number << 3 | BYTES) + encoded(len(content)) + content
+    return encode_varint(number << 3 | BYTES) + encode_varint(len(content)) + content
 
 
-def signed(value: int) -> int:
+def as_signed(value: int) -> int:
     """A varint's value as the int32 or int64 it stands for."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def fields(content: bytes) -> Iterator[tuple[int, int, int | bytes]]:
+def decode_fields(content: bytes) -> Iterator[tuple[int, int, int | bytes]]:
     """Number, wire type and value of each field: an int of VARINT, FIXED32 and FIXED64, bytes of BYTES.
 
     Raises ValueError for what is cut off, for groups, and for field number 0.
     """
     at = 0
     while at < len(content):
-        tag, at = varint(content, at)
+        tag, at = decode_varint(content, at)
         number, kind = tag >> 3, tag & 7
         if number == 0:
             raise ValueError("a field has number 0")
         if kind == VARINT:
-            value, at = varint(content, at)
+            value, at = decode_varint(content, at)
             yield number, kind, value
             continue
         length, at = _length(content, kind, at)
@@ -71,7 +71,7 @@ def fields(content: bytes) -> Iterator[tuple[int, int, int | bytes]]:
 
 def _length(content: bytes, kind: int, at: int) -> tuple[int, int]:
     if kind == BYTES:
-        return varint(content, at)
+        return decode_varint(content, at)
     if kind in (FIXED32, FIXED64):
         return (4 if kind == FIXED32 else 8), at
     raise ValueError(f"a field has wire type {kind}")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from supervisor.protocol import durable
-from supervisor.protocol.damage import BundleError, Damage, reading
+from supervisor.protocol.damage import BundleError, Damage, errors_as_damage
 from supervisor.protocol.tensorbundle import crc32c
-from supervisor.protocol.tensorbundle.protowire import encoded, varint
+from supervisor.protocol.tensorbundle.protowire import decode_varint, encode_varint
 
 FOOTER_BYTES = 48
 MAGIC = bytes.fromhex("57fb808b247547db")
@@ -37,7 +37,7 @@ class _Handle:
 
 def masked_crc(content: bytes) -> int:
     """The crc32c of some bytes as TensorFlow stores it."""
-    return mask(crc32c.value(content))
+    return mask(crc32c.checksum(content))
 
 
 def mask(crc: int) -> int:
@@ -45,12 +45,12 @@ def mask(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
+def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
     """All keys and values, in their order. Holds one block in memory.
 
     Raises BundleError as soon as something is wrong; OSError if the file can't be read for a reason of its own.
     """
-    with reading(path.name), durable.open_regular(path) as file:
+    with errors_as_damage(path.name), durable.open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         index = _footer(file, size, path.name)
         last: bytes | None = None
@@ -80,8 +80,8 @@ def _handle(value: bytes, name: str) -> _Handle:
 
 def _handle_at(content: bytes, at: int, name: str) -> tuple[_Handle, int]:
     try:
-        offset, at = varint(content, at)
-        size, at = varint(content, at)
+        offset, at = decode_varint(content, at)
+        size, at = decode_varint(content, at)
     except ValueError as error:
         raise BundleError(Damage.MALFORMED, f"{name}: the place of a block is not a number") from error
     return _Handle(offset, size), at
@@ -111,9 +111,9 @@ def _block_entries(block: bytes, name: str) -> Iterator[tuple[bytes, bytes]]:
     key, at = b"", 0
     while at < end:
         try:
-            shared, at = varint(block, at)
-            rest, at = varint(block, at)
-            length, at = varint(block, at)
+            shared, at = decode_varint(block, at)
+            rest, at = decode_varint(block, at)
+            length, at = decode_varint(block, at)
         except ValueError as error:
             raise BundleError(Damage.MALFORMED, f"{name}: an entry of a block is cut off") from error
         if shared > len(key) or at + rest + length > end or shared + rest > MAX_KEY_BYTES:
@@ -133,7 +133,7 @@ def _end_of_entries(block: bytes, name: str) -> int:
     raise BundleError(Damage.MALFORMED, f"{name}: a block of {len(block)} bytes has no end of its entries")
 
 
-def table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+def encode_table(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The file that TensorFlow makes of these keys and values, byte for byte; keys in order, none twice."""
     out, index = bytearray(), _Block(INDEX_RESTART_ENTRIES)
     block, last = _Block(RESTART_ENTRIES), b""
@@ -176,7 +176,9 @@ class _Block:
             shared = _shared(self._last, key)
         elif self.entries:
             self._restarts.append(len(self._body))
-        self._body += encoded(shared) + encoded(len(key) - shared) + encoded(len(value)) + key[shared:] + value
+        self._body += (
+            encode_varint(shared) + encode_varint(len(key) - shared) + encode_varint(len(value)) + key[shared:] + value
+        )
         self._last = key
         self.entries += 1
 
@@ -187,7 +189,7 @@ class _Block:
 def _append(out: bytearray, block: _Block) -> bytes:
     """Adds a block with its trailer, uncompressed; gives the handle."""
     content = block.content()
-    handle = encoded(len(out)) + encoded(len(content))
+    handle = encode_varint(len(out)) + encode_varint(len(content))
     out += content + b"\0" + struct.pack("<I", masked_crc(content + b"\0"))
     return handle
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from supervisor.protocol import durable
-from supervisor.protocol.damage import BundleError, Damage, reading
+from supervisor.protocol.damage import BundleError, Damage, errors_as_damage
 from supervisor.protocol.tensorbundle import crc32c, sstable
 from supervisor.protocol.tensorbundle import entry as bundle_entry
 from supervisor.protocol.tensorbundle.entry import BundleHeader, Dtype, TensorEntry
-from supervisor.protocol.tensorbundle.protowire import varint
+from supervisor.protocol.tensorbundle.protowire import decode_varint
 
 INDEX = ".index"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -45,7 +45,7 @@ class Bundle:
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
-def verify(prefix: Path) -> Bundle:
+def verify_bundle(prefix: Path) -> Bundle:
     """Reads every byte of a checkpoint and compares it with its checksums.
 
     Raises BundleError, which says what is damaged and how; OSError if it can't be read for a reason that says nothing
@@ -54,7 +54,7 @@ def verify(prefix: Path) -> Bundle:
     return _read(prefix, _prove_shard)
 
 
-def look(prefix: Path) -> Bundle:
+def read_counters(prefix: Path) -> Bundle:
     """The same without the proof: reads the index and the counters only. Raises as `verify` does."""
     return _read(prefix, _look_at_shard)
 
@@ -76,7 +76,7 @@ def _read(prefix: Path, read_shard: _ReadShard) -> Bundle:
         by_shard[entry.shard].append(entry)
     for number, inside in by_shard.items():
         path = prefix.with_name(f"{prefix.name}.data-{number:05d}-of-{header.shards:05d}")
-        with reading(path.name), durable.open_regular(path) as file:
+        with errors_as_damage(path.name), durable.open_regular(path) as file:
             shard = _Shard(path.name, file, os.fstat(file.fileno()).st_size)
             size_bytes += shard.size
             read_shard(shard, sorted(inside, key=lambda entry: (entry.offset, entry.size)), counters)
@@ -88,7 +88,7 @@ def _index(path: Path) -> tuple[BundleHeader, list[TensorEntry]]:
     header: BundleHeader | None = None
     entries: list[TensorEntry] = []
     names_bytes = 0
-    for key, value in sstable.entries(path):
+    for key, value in sstable.read_table(path):
         try:
             if header is None:
                 header = bundle_entry.parse_header(key, value)
@@ -159,7 +159,7 @@ def _prove(shard: _Shard, entry: TensorEntry, counters: dict[str, int]) -> None:
             crc = _crc_of_variants(shard, entry)
         case _ if entry.is_counter:
             content = shard.exactly(entry.size)
-            crc = crc32c.value(content)
+            crc = crc32c.checksum(content)
             if len(counters) < MAX_COUNTERS:
                 counters[entry.name] = int.from_bytes(content, "little", signed=True)
         case _:
@@ -196,7 +196,7 @@ class _Span:
         """The next varint. Raises BundleError if there is none."""
         self._fill(10)
         try:
-            value, self._at = varint(self._held, self._at)
+            value, self._at = decode_varint(self._held, self._at)
         except ValueError as error:
             raise self._mismatch from error
         return value

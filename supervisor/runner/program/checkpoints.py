@@ -61,14 +61,14 @@ class CheckpointSelector:
                 self._record_refused(attempt, await store.roll_back(directory, effect.below_step))
             selection = await store.select(directory, self._job.initial_checkpoint, effect.avoid | unfit.keys())
         except NoValidCheckpoint as error:
-            self._record_refused(attempt, error.refused)
+            self._record_refused(attempt, error.rejected)
             return events.SelectionFailed(attempt, str(error), permanent=True)
         except OSError as error:
             text = (
                 f"cannot read checkpoint_dir {directory}: {error.strerror}; make it a folder that the daemon can read"
             )
             return events.SelectionFailed(attempt, text, permanent=error.errno not in TRANSIENT_ERRNOS)
-        self._record_refused(attempt, selection.refused)
+        self._record_refused(attempt, selection.rejected)
         if selection.path is not None and selection.path.name in unfit:
             remedy = "restore it with the program that wrote it, or give this one a checkpoint_dir of its own"
             text = f"{unfit[selection.path.name]}; no older checkpoint fits either; {remedy}"
@@ -79,7 +79,7 @@ class CheckpointSelector:
             self._log.info("checkpoint.foreign", attempt=attempt, checkpoint=path, **facts)
         if effect.avoid:
             self._log.warning("checkpoint.avoided", attempt=attempt, suspects=sorted(effect.avoid), chosen=path)
-        return events.CheckpointSelected(attempt, path, selection.step, selection.place)
+        return events.CheckpointSelected(attempt, path, selection.step, selection.data_position)
 
     async def quarantine(self, effect: effects.QuarantineCheckpoints) -> None:
         """Moves checkpoints that the program can't restore into quarantine; one that can't be moved stays."""

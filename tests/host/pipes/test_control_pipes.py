@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from supervisor.host.pipes import control_pipes as channel_module
 from supervisor.host.pipes.control_pipes import ITEMS_A_TURN, ControlPipes
 from supervisor.protocol import layout
-from supervisor.protocol.codec import MAX_LINE_BYTES, encode
+from supervisor.protocol.codec import MAX_LINE_BYTES, encode_message
 from supervisor.protocol.messages import Done, Flush, FromWorker, Go, Hello, Identify, Progress, Then
 from tests.fuzzing import cases
 from tests.host.conftest import PATIENCE_S, Spawned
@@ -64,7 +64,7 @@ async def heard(folder: Path, attempt: int = 1) -> AsyncIterator[Heard]:
 
 async def test_messages_arrive_in_order(tmp_path: Path) -> None:
     async with heard(tmp_path / "a1") as end:
-        os.write(end.says, encode(Hello(1, 1, 42, "0.1")) + encode(Progress(1, 5)))
+        os.write(end.says, encode_message(Hello(1, 1, 42, "0.1")) + encode_message(Progress(1, 5)))
 
         assert await end.count(2) == [Hello(1, 1, 42, "0.1"), Progress(1, 5)]
 
@@ -86,7 +86,7 @@ async def test_a_worker_hears_and_answers(tmp_path: Path, start_child: Callable[
 
 async def test_last_words_are_heard_after_the_workers_death(tmp_path: Path) -> None:
     async with heard(tmp_path / "a1") as end:
-        os.write(end.says, encode(Done(1, 100)))
+        os.write(end.says, encode_message(Done(1, 100)))
         end.channel.close()
 
         assert end.messages == [Done(1, 100)]
@@ -121,10 +121,10 @@ async def test_the_pipes_belong_to_the_jobs_user(tmp_path: Path) -> None:
 
 async def test_what_an_earlier_daemon_left_is_removed_first(tmp_path: Path) -> None:
     (tmp_path / "a1" / "sub").mkdir(parents=True)
-    (tmp_path / "a1" / layout.FROM_WORKER).write_bytes(encode(Done(1, 1)))
+    (tmp_path / "a1" / layout.FROM_WORKER).write_bytes(encode_message(Done(1, 1)))
 
     async with heard(tmp_path / "a1") as end:
-        os.write(end.says, encode(Progress(1, 2)))
+        os.write(end.says, encode_message(Progress(1, 2)))
 
         assert await end.count(1) == [Progress(1, 2)]
         assert sorted(os.listdir(tmp_path / "a1")) == [layout.FROM_WORKER, layout.TO_WORKER]
@@ -142,8 +142,8 @@ async def test_where_no_pipe_can_be_made_it_raises_and_leaves_nothing(tmp_path: 
 async def test_words_of_another_attempt_and_orders_are_dropped_and_reported_once(tmp_path: Path) -> None:
     async with heard(tmp_path / "a2", attempt=2) as end:
         for _ in range(3):
-            os.write(end.says, encode(Progress(1, 5)) + encode(Go(2, "/etc")) + b"nonsense\n")
-        os.write(end.says, encode(Progress(2, 6)))
+            os.write(end.says, encode_message(Progress(1, 5)) + encode_message(Go(2, "/etc")) + b"nonsense\n")
+        os.write(end.says, encode_message(Progress(2, 6)))
 
         assert await end.count(1) == [Progress(2, 6)]
         assert end.errors == [
@@ -162,7 +162,7 @@ async def test_a_worker_that_never_reads_holds_nobody_and_hears_all_that_was_acc
         accepted = [order for order in orders if end.channel.send(order)]
 
         assert channel_module.QUEUED_MESSAGES <= len(accepted) < len(orders)
-        stream, whole = b"", b"".join(map(encode, accepted))
+        stream, whole = b"", b"".join(map(encode_message, accepted))
         async with asyncio.timeout(PATIENCE_S):
             while len(stream) < len(whole):
                 try:
@@ -173,7 +173,7 @@ async def test_a_worker_that_never_reads_holds_nobody_and_hears_all_that_was_acc
 
 
 async def test_much_at_once_is_heard_in_several_turns(tmp_path: Path) -> None:
-    lines = [encode(Progress(1, step)) for step in range(ITEMS_A_TURN * 2)]
+    lines = [encode_message(Progress(1, step)) for step in range(ITEMS_A_TURN * 2)]
     async with heard(tmp_path / "a1") as end:
         assert sum(map(len, lines)) < 65536, "more than the pipe holds"
         os.write(end.says, b"".join(lines))
@@ -217,7 +217,7 @@ async def test_closing_it_from_what_was_heard_is_safe(tmp_path: Path) -> None:
 
     channel = ControlPipes(tmp_path / "a1", 1, None, on_message, print)
     says = os.open(tmp_path / "a1" / layout.FROM_WORKER, os.O_RDWR)
-    os.write(says, encode(Progress(1, 1)) + encode(Progress(1, 2)))
+    os.write(says, encode_message(Progress(1, 1)) + encode_message(Progress(1, 2)))
     await asyncio.wait_for(closed.wait(), PATIENCE_S)
     os.close(says)
 
@@ -229,8 +229,8 @@ async def test_closing_it_from_what_was_heard_is_safe(tmp_path: Path) -> None:
 
 CHUNKS = st.lists(
     st.binary(max_size=100)
-    | st.just(encode(Progress(1, 7)))
-    | st.just(encode(Progress(2, 7)))
+    | st.just(encode_message(Progress(1, 7)))
+    | st.just(encode_message(Progress(2, 7)))
     | st.just(b"[" * 5000)
     | st.just(b"x" * (MAX_LINE_BYTES // 2))
     | st.just(b"\n"),
@@ -248,7 +248,7 @@ def test_valid_lines_arrive_between_whatever_else_comes(chunks: list[bytes]) -> 
                 os.write(end.says, chunk)
                 await asyncio.sleep(0)
                 await asyncio.sleep(0)
-            os.write(end.says, b"\n" + encode(Done(1, 8)))
+            os.write(end.says, b"\n" + encode_message(Done(1, 8)))
             end.channel.close()
             return end.messages
 

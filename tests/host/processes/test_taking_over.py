@@ -16,7 +16,7 @@ from supervisor.host.processes import leftovers, marks, process_status
 from supervisor.host.processes.process import Process, adopt
 from supervisor.host.processes.process_status import Exit, read_start_time
 from supervisor.protocol import layout
-from supervisor.protocol.codec import encode
+from supervisor.protocol.codec import encode_message
 from supervisor.protocol.messages import Done, Flush, FromWorker, Identify, Progress, Then
 from tests.host.conftest import PATIENCE_S
 from tests.waiting import wait_until
@@ -154,14 +154,16 @@ async def test_what_was_said_while_no_daemon_was_there_is_heard(tmp_path: Path) 
     folder = tmp_path / "a1"
     ends = Ends(folder)
     os.write(ends.hears, b'{"type":"fl')  # the daemon died in the middle of a line
-    os.write(ends.says, b'ss","attempt":1,"step":3}\n' + encode(Progress(1, 4)))  # and had read half of this one
+    os.write(
+        ends.says, b'ss","attempt":1,"step":3}\n' + encode_message(Progress(1, 4))
+    )  # and had read half of this one
     heard: asyncio.Queue[FromWorker] = asyncio.Queue()
     found = ControlPipes(folder, 1, None, heard.put_nowait, lambda error: None, found=True)
 
     found.send(Identify(1))
 
     assert await asyncio.wait_for(heard.get(), PATIENCE_S) == Progress(1, 4)
-    assert os.read(ends.hears, 4096) == b'{"type":"fl\n' + encode(Identify(1))
+    assert os.read(ends.hears, 4096) == b'{"type":"fl\n' + encode_message(Identify(1))
     found.detach()
     assert folder.exists()
     ends.close()
@@ -180,10 +182,10 @@ async def test_what_is_no_pipe_is_refused(tmp_path: Path) -> None:
 
 
 def test_last_words_of_another_attempt_and_through_a_link_are_not_heard(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_bytes(encode(Done(1, 9)))
+    (tmp_path / "elsewhere").write_bytes(encode_message(Done(1, 9)))
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / layout.LAST_WORDS).symlink_to(tmp_path / "elsewhere")
-    (tmp_path / layout.LAST_WORDS).write_bytes(encode(Done(2, 9)) + b"garbage\n" + encode(Done(1, 9)))
+    (tmp_path / layout.LAST_WORDS).write_bytes(encode_message(Done(2, 9)) + b"garbage\n" + encode_message(Done(1, 9)))
 
     assert control_pipes.read_last_words(tmp_path, 1) == [Done(1, 9)]
     assert control_pipes.read_last_words(tmp_path / "linked", 1) == []

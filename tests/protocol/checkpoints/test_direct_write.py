@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as some
 
 from supervisor.protocol.checkpoints import direct_write
-from supervisor.protocol.checkpoints.direct_write import BLOCK_BYTES, PIECE_BYTES, Direct
+from supervisor.protocol.checkpoints.direct_write import BLOCK_BYTES, PIECE_BYTES, DirectWriter
 from tests.fuzzing import cases
 
 Write = Callable[[int, memoryview, int], int]
@@ -79,7 +79,7 @@ def test_the_file_has_what_was_given(
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", WAYS[way]())
-        direct = Direct(descriptor)
+        direct = DirectWriter(descriptor)
         for part in parts:
             direct.put(part)
         direct.end()
@@ -101,7 +101,7 @@ def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypa
     monkeypatch.setattr(direct_write, "_made_direct", lambda descriptor: True)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
     direct_write._set_direct(descriptor, True)
-    direct = Direct(descriptor)
+    direct = DirectWriter(descriptor)
     direct.put(given)
     direct.end()
     os.close(descriptor)
@@ -113,7 +113,7 @@ def test_what_begins_a_page_is_written_from_where_it_is(tmp_path: Path, monkeypa
 def test_where_there_is_no_such_way_the_cache_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(direct_write, "_made_direct", lambda descriptor: False)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    direct = Direct(descriptor)
+    direct = DirectWriter(descriptor)
     direct.put(memoryview(b"x" * (PIECE_BYTES + 10)))
     direct.end()
     os.close(descriptor)
@@ -129,7 +129,7 @@ def test_an_error_of_the_disk_is_none_of_the_way(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(os, "pwrite", fail)
     descriptor = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    direct = Direct(descriptor)
+    direct = DirectWriter(descriptor)
     with pytest.raises(OSError, match="Input/output"):
         direct.put(memoryview(bytes(PIECE_BYTES)))
     os.close(descriptor)
@@ -144,7 +144,7 @@ def test_the_cache_stays_as_it_was() -> None:
             os.close(os.open(path, os.O_RDWR | os.O_DIRECT))
         except OSError:
             pytest.skip("this file system has no O_DIRECT")
-        direct = Direct(descriptor)
+        direct = DirectWriter(descriptor)
         direct.put(memoryview(bytes(2 * PIECE_BYTES)))
         direct.end()
         os.fsync(descriptor)
@@ -161,7 +161,7 @@ def test_a_file_that_can_not_go_back_to_the_cache_is_an_error(tmp_path: Path, mo
     """Writes that are not aligned would be refused, or worse, there."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
         descriptor = os.open(Path(folder) / "file", os.O_WRONLY | os.O_CREAT)
-        direct = Direct(descriptor)
+        direct = DirectWriter(descriptor)
         direct.put(memoryview(bytes(700)))
 
         def refuse(descriptor: int, command: int, *value: int) -> int:

@@ -36,7 +36,7 @@ def commit(directory: Path, step: int) -> Path:
     partial = directory / name.partial
     partial.mkdir(parents=True)
     (partial / "state").write_bytes(b"state")
-    whole = Manifest("digits", 1, step, 1.7e9, manifest.record(partial, ("state",)))
+    whole = Manifest("digits", 1, step, 1.7e9, manifest.record_files(partial, ("state",)))
     durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
     durable.commit_folder(partial, directory / str(name), ["state"])
     return directory / str(name)
@@ -54,14 +54,14 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 def test_newest_of_checkpoint_manager_is_chosen_with_its_step(manager: Path) -> None:
-    chosen = selection.select(manager)
+    chosen = selection.select_checkpoint(manager)
 
     assert (chosen.path, chosen.step, chosen.manifest) == (manager / "ckpt-3", 120, None)
     assert chosen.foreign is not None and chosen.foreign.step_source == "its optimizer/_iterations"
 
 
 def test_newest_of_the_saver_is_chosen_with_its_global_step(saver: Path) -> None:
-    chosen = selection.select(saver)
+    chosen = selection.select_checkpoint(saver)
 
     assert (chosen.path, chosen.step) == (saver / "model.ckpt-100", 100)
 
@@ -71,11 +71,11 @@ def test_damaged_newest_is_passed_over_and_not_touched(manager: Path) -> None:
     (manager / "ckpt-2.index").unlink()
     before = everything_in(manager)
 
-    chosen = selection.select(manager)
+    chosen = selection.select_checkpoint(manager)
 
     assert (chosen.path, chosen.step) == (manager / "ckpt-1", 40)
-    assert [each.name for each in chosen.refused] == ["ckpt-3", "ckpt-2"]
-    assert chosen.refused[1].reason == "ckpt-2.index is missing"
+    assert [each.name for each in chosen.rejected] == ["ckpt-3", "ckpt-2"]
+    assert chosen.rejected[1].reason == "ckpt-2.index is missing"
     assert everything_in(manager) == before
 
 
@@ -84,7 +84,7 @@ def test_nothing_whole_is_an_error_that_lists_all_and_never_step_0(saver: Path) 
     (saver / "model.ckpt-100.data-00000-of-00001").unlink()
 
     with pytest.raises(NoValidCheckpoint, match=r"model\.ckpt-100: .* missing.*model\.ckpt-90: .*move them away"):
-        selection.select(saver)
+        selection.select_checkpoint(saver)
 
 
 def test_state_file_that_names_what_is_gone_is_an_error(manager: Path) -> None:
@@ -92,7 +92,7 @@ def test_state_file_that_names_what_is_gone_is_an_error(manager: Path) -> None:
         entry.unlink()
 
     with pytest.raises(NoValidCheckpoint, match=r"ckpt-3: ckpt-3\.index is missing"):
-        selection.select(manager)
+        selection.select_checkpoint(manager)
 
 
 @pytest.mark.parametrize("content", [None, b"", bytes(300), b"\xff\xfe garbage", b'model_checkpoint_path: "ckpt-1'])
@@ -101,13 +101,13 @@ def test_damaged_state_file_hides_nothing(content: bytes | None, manager: Path) 
     if content is not None:
         (manager / "checkpoint").write_bytes(content)
 
-    assert selection.select(manager).path == manager / "ckpt-3"
+    assert selection.select_checkpoint(manager).path == manager / "ckpt-3"
 
 
 def test_ours_come_first(manager: Path) -> None:
     ours = commit(manager, 7)
 
-    assert selection.select(manager).path == ours
+    assert selection.select_checkpoint(manager).path == ours
 
 
 def test_damaged_ours_are_not_replaced_by_what_was_there_before(manager: Path) -> None:
@@ -115,18 +115,18 @@ def test_damaged_ours_are_not_replaced_by_what_was_there_before(manager: Path) -
     (ours / "state").unlink()
 
     with pytest.raises(NoValidCheckpoint, match="quarantine"):
-        selection.select(manager)
+        selection.select_checkpoint(manager)
 
 
 def test_our_own_pointer_is_no_sign_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "step-0000000120.a1/ckpt"\n')
 
-    assert selection.select(tmp_path).path is None
+    assert selection.select_checkpoint(tmp_path).path is None
 
 
 @pytest.mark.parametrize("place", ["manager", "manager/ckpt-2"])
 def test_initial_checkpoint_is_a_folder_or_one_prefix(place: str, manager: Path, tmp_path: Path) -> None:
-    chosen = selection.select(tmp_path / "empty", initial=tmp_path / place)
+    chosen = selection.select_checkpoint(tmp_path / "empty", initial=tmp_path / place)
 
     assert chosen.step == {"manager": 120, "manager/ckpt-2": 80}[place]
 
@@ -135,10 +135,10 @@ def test_initial_checkpoint_may_be_another_jobs_and_is_never_set_aside(tmp_path:
     whole, bad = commit(tmp_path / "other", 5), commit(tmp_path / "other", 9)
     (bad / "state").unlink()
 
-    of_folder = selection.select(tmp_path / "empty", initial=tmp_path / "other")
-    of_one = selection.select(tmp_path / "empty", initial=whole)
+    of_folder = selection.select_checkpoint(tmp_path / "empty", initial=tmp_path / "other")
+    of_one = selection.select_checkpoint(tmp_path / "empty", initial=whole)
 
-    assert (of_folder.path, of_folder.step, [each.name for each in of_folder.refused]) == (whole, 5, [bad.name])
+    assert (of_folder.path, of_folder.step, [each.name for each in of_folder.rejected]) == (whole, 5, [bad.name])
     assert of_one.path == whole
     assert bad.is_dir()
 
@@ -146,20 +146,20 @@ def test_initial_checkpoint_may_be_another_jobs_and_is_never_set_aside(tmp_path:
 def test_initial_checkpoint_counts_only_until_there_is_one_of_ours(manager: Path, tmp_path: Path) -> None:
     ours = commit(tmp_path / "mine", 200)
 
-    assert selection.select(tmp_path / "mine", initial=manager).path == ours
+    assert selection.select_checkpoint(tmp_path / "mine", initial=manager).path == ours
 
 
 @pytest.mark.parametrize("place", ["nowhere", "manager/ckpt-9", "manager/ckpt"])
 def test_initial_checkpoint_that_is_not_there_is_an_error(place: str, manager: Path, tmp_path: Path) -> None:
     with pytest.raises(NoValidCheckpoint, match="no checkpoint of this name"):
-        selection.select(tmp_path / "empty", initial=tmp_path / place)
+        selection.select_checkpoint(tmp_path / "empty", initial=tmp_path / place)
 
 
 def test_main_family_comes_before_higher_numbers_of_another(manager: Path) -> None:
     for part in ("index", "data-00000-of-00001"):
         shutil.copy(manager / f"ckpt-1.{part}", manager / f"best-500.{part}")
 
-    assert [prefix.name for prefix in foreign.inside(manager)] == ["ckpt-3", "ckpt-2", "ckpt-1", "best-500"]
+    assert [prefix.name for prefix in foreign.prefixes_in(manager)] == ["ckpt-3", "ckpt-2", "ckpt-1", "best-500"]
 
 
 def test_names_without_number_are_ordered_by_time(manager: Path, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_names_without_number_are_ordered_by_time(manager: Path, tmp_path: Path)
             shutil.copy(manager / f"ckpt-1.{part}", path)
             os.utime(path, (written_at, written_at))
 
-    assert [prefix.name for prefix in foreign.inside(tmp_path)] == ["new", "old"]
+    assert [prefix.name for prefix in foreign.prefixes_in(tmp_path)] == ["new", "old"]
 
 
 def test_v1_checkpoint_says_what_it_is(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_v1_checkpoint_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"\n')
 
     with pytest.raises(NoValidCheckpoint, match="V1 format"):
-        selection.select(tmp_path)
+        selection.select_checkpoint(tmp_path)
 
 
 def bundle(name: str, **counters: int) -> verify.Bundle:
@@ -195,7 +195,7 @@ def bundle(name: str, **counters: int) -> verify.Bundle:
     ],
 )  # fmt: skip
 def test_step_comes_from_the_surest_source(found: verify.Bundle, step: int, source: str) -> None:
-    assert foreign.step_of(found) == (step, source)
+    assert foreign.step_of_bundle(found) == (step, source)
 
 
 @pytest.mark.fuzz
@@ -210,11 +210,11 @@ def test_step_comes_from_the_surest_source(found: verify.Bundle, step: int, sour
 def test_any_state_file_is_survived(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(content)
 
-    for prefix in foreign.inside(tmp_path):
+    for prefix in foreign.prefixes_in(tmp_path):
         assert prefix.parent == tmp_path and prefix.name not in ("", ".", "..")
 
 
 def test_escapes_in_a_state_file_are_those_of_text_protos(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(rb'model_checkpoint_path: "/a\"b/gr\303\266\x2dsse-1"')
 
-    assert foreign.inside(tmp_path) == [tmp_path / "grö-sse-1"]
+    assert foreign.prefixes_in(tmp_path) == [tmp_path / "grö-sse-1"]

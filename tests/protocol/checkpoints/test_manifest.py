@@ -17,7 +17,7 @@ from supervisor.protocol.checkpoints.manifest import (
     FileRecord,
     Manifest,
     ManifestError,
-    parse,
+    parse_manifest,
 )
 from tests.fuzzing import cases
 
@@ -55,7 +55,7 @@ WHOLE = Manifest(
 
 @given(MANIFESTS)
 def test_a_manifest_comes_back_as_it_was(whole: Manifest) -> None:
-    assert parse(whole.to_bytes()) == whole
+    assert parse_manifest(whole.to_bytes()) == whole
 
 
 def test_no_flipped_bit_changes_what_a_manifest_says() -> None:
@@ -64,7 +64,7 @@ def test_no_flipped_bit_changes_what_a_manifest_says() -> None:
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
         try:
-            found = parse(bytes(flipped))
+            found = parse_manifest(bytes(flipped))
         except ManifestError:
             continue
         assert found == WHOLE, f"bit {bit}: 1e-07 may become 1E-07, and nothing else may become anything"
@@ -75,7 +75,7 @@ def test_no_flipped_bit_changes_what_a_manifest_says() -> None:
 @given(st.binary(max_size=100))
 def test_bytes_that_are_no_manifest_raise_manifest_error_only(content: bytes) -> None:
     with pytest.raises(ManifestError):
-        parse(content)
+        parse_manifest(content)
 
 
 def _signed(**changes: Any) -> bytes:
@@ -98,10 +98,10 @@ JSON = st.recursive(
 @given(st.sampled_from(["job", "attempt", "step", "created_wall_at", "files", "versions", "topology", "metrics"]), JSON)
 def test_a_signed_manifest_with_odd_fields_raises_manifest_error_only(key: str, value: object) -> None:
     try:
-        found = parse(_signed(**{key: value}))
+        found = parse_manifest(_signed(**{key: value}))
     except ManifestError:
         return
-    assert parse(found.to_bytes()) == found
+    assert parse_manifest(found.to_bytes()) == found
 
 
 @pytest.mark.parametrize(
@@ -110,24 +110,24 @@ def test_a_signed_manifest_with_odd_fields_raises_manifest_error_only(key: str, 
 )
 def test_a_file_name_that_leaves_the_directory_or_can_not_exist_is_refused(name: str) -> None:
     with pytest.raises(ManifestError):
-        parse(_signed(files=[{"name": name, "size": 0, "hash": "xxh3_128:00"}]))
+        parse_manifest(_signed(files=[{"name": name, "size": 0, "hash": "xxh3_128:00"}]))
 
 
 @pytest.mark.parametrize("key", ["created_wall_at", "step"])
 def test_a_number_too_large_for_its_field_is_refused(key: str) -> None:
     with pytest.raises(ManifestError, match=key):
-        parse(_signed(**{key: 10**400}))
+        parse_manifest(_signed(**{key: 10**400}))
 
 
 def test_a_manifest_of_a_later_format_is_refused() -> None:
     with pytest.raises(ManifestError, match="format 2; this version reads 1"):
-        parse(_signed(format=2))
+        parse_manifest(_signed(format=2))
 
 
 def test_verify_proves_a_whole_checkpoint(checkpoint: Callable[..., Path]) -> None:
     folder = checkpoint(1200, attempt=3)
 
-    found = manifest.verify(folder)
+    found = manifest.verify_checkpoint(folder)
 
     assert (found.step, found.attempt, found.name) == (1200, 3, layout.CheckpointName(1200, 3))
     assert found.size_bytes == sum((folder / file.name).stat().st_size for file in found.files)
@@ -137,7 +137,7 @@ def test_a_manifest_in_a_directory_of_another_name_is_refused(checkpoint: Callab
     moved = checkpoint(1200).rename(checkpoint(1300).parent / "step-0000001400.a1")
 
     with pytest.raises(ManifestError, match=r"says step-0000001200\.a1, the directory is called step-0000001400\.a1"):
-        manifest.verify(moved)
+        manifest.verify_checkpoint(moved)
 
 
 @pytest.mark.timeout(10)  # a reader of the pipe would wait for ever
@@ -153,7 +153,7 @@ def test_a_pipe_or_a_link_in_the_place_of_a_file_is_damage_and_holds_nobody(
 
     for folder in (piped, linked):
         with pytest.raises(ManifestError):
-            manifest.verify(folder)
+            manifest.verify_checkpoint(folder)
 
 
 def test_a_reason_that_says_nothing_about_the_checkpoint_is_not_damage(
@@ -167,4 +167,4 @@ def test_a_reason_that_says_nothing_about_the_checkpoint_is_not_damage(
     monkeypatch.setattr(os, "open", no_descriptors)
 
     with pytest.raises(OSError, match="Too many open files"):
-        manifest.verify(folder)
+        manifest.verify_checkpoint(folder)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, expendable
+from supervisor.protocol.checkpoints.retention import RetainedCheckpoint, RetentionPolicy, select_expendable
 from supervisor.protocol.layout import CheckpointName
 
 HOUR = 3600.0
@@ -39,12 +39,12 @@ def _steps(names: list[CheckpointName]) -> list[int]:
 def test_the_newest_always_stay(checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy) -> None:
     newest = sorted(kept.name for kept in checkpoints)[-max(1, policy.checkpoint_keep) :]
 
-    assert not set(newest) & set(expendable(checkpoints, policy))
+    assert not set(newest) & set(select_expendable(checkpoints, policy))
 
 
 @given(CHECKPOINTS, POLICIES)
 def test_only_what_exists_goes_oldest_first(checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy) -> None:
-    gone = expendable(checkpoints, policy)
+    gone = select_expendable(checkpoints, policy)
 
     assert gone == sorted(set(gone))
     assert set(gone) <= {kept.name for kept in checkpoints}
@@ -52,43 +52,48 @@ def test_only_what_exists_goes_oldest_first(checkpoints: list[RetainedCheckpoint
 
 @given(CHECKPOINTS, POLICIES)
 def test_a_second_look_gives_up_nothing_more(checkpoints: list[RetainedCheckpoint], policy: RetentionPolicy) -> None:
-    gone = set(expendable(checkpoints, policy))
+    gone = set(select_expendable(checkpoints, policy))
 
-    assert expendable([kept for kept in checkpoints if kept.name not in gone], policy) == []
+    assert select_expendable([kept for kept in checkpoints if kept.name not in gone], policy) == []
 
 
 def test_what_an_attempt_that_went_back_has_just_saved_stays_though_older_ones_are_of_later_steps() -> None:
     passed_over = [RetainedCheckpoint(CheckpointName(step, 1), step * HOUR) for step in (20, 30)]
     saved = [RetainedCheckpoint(CheckpointName(step, 2), step * HOUR) for step in (11, 12)]
 
-    assert expendable([*passed_over, *saved], RetentionPolicy(checkpoint_keep=2)) == [CheckpointName(11, 2)]
+    assert select_expendable([*passed_over, *saved], RetentionPolicy(checkpoint_keep=2)) == [CheckpointName(11, 2)]
 
 
 def test_all_but_the_newest_go() -> None:
-    assert _steps(expendable(_hourly(3), RetentionPolicy(checkpoint_keep=0))) == [0, 1]
-    assert _steps(expendable(_hourly(6), RetentionPolicy(checkpoint_keep=2))) == [0, 1, 2, 3]
+    assert _steps(select_expendable(_hourly(3), RetentionPolicy(checkpoint_keep=0))) == [0, 1]
+    assert _steps(select_expendable(_hourly(6), RetentionPolicy(checkpoint_keep=2))) == [0, 1, 2, 3]
 
 
 def test_one_of_every_so_many_hours_stays() -> None:
-    assert _steps(expendable(_hourly(8), RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=3))) == [1, 2, 4, 5]
+    assert _steps(select_expendable(_hourly(8), RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=3))) == [
+        1,
+        2,
+        4,
+        5,
+    ]
 
 
 def test_the_best_stays() -> None:
     checkpoints = _hourly(4, loss=[3.0, 1.0, 2.0, 4.0])
 
-    assert _steps(expendable(checkpoints, RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 2]
-    assert _steps(expendable(checkpoints, RetentionPolicy(1, checkpoint_keep_best=("max", "loss")))) == [0, 1, 2]
+    assert _steps(select_expendable(checkpoints, RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 2]
+    assert _steps(select_expendable(checkpoints, RetentionPolicy(1, checkpoint_keep_best=("max", "loss")))) == [0, 1, 2]
 
 
 def test_without_the_metric_nothing_is_the_best() -> None:
-    assert _steps(expendable(_hourly(3), RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 1]
+    assert _steps(select_expendable(_hourly(3), RetentionPolicy(1, checkpoint_keep_best=("min", "loss")))) == [0, 1]
 
 
 def test_one_every_goes_on_after_the_clock_was_set_back() -> None:
     set_back = [RetainedCheckpoint(CheckpointName(100 + step, 1), step * HOUR - 24 * HOUR, {}) for step in range(8)]
     checkpoints = [*_hourly(8), *set_back]
 
-    gone = expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=4.0))
+    gone = select_expendable(checkpoints, RetentionPolicy(checkpoint_keep=1, checkpoint_keep_every=4.0))
 
     kept = sorted({each.name.step for each in checkpoints} - set(_steps(gone)))
     assert kept == [0, 4, 100, 104, 107]

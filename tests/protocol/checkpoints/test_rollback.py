@@ -13,7 +13,7 @@ def make(directory: Path, step: int) -> str:
     partial = directory / name.partial
     partial.mkdir(parents=True)
     (partial / "count").write_text(f"{step}\n")
-    files = manifest.record(partial, ("count",))
+    files = manifest.record_files(partial, ("count",))
     whole = manifest.Manifest(job="digits", attempt=1, step=step, created_wall_at=1.0, files=files)
     durable.write_file(partial / layout.MANIFEST, whole.to_bytes())
     durable.commit_folder(partial, directory / str(name), ("count",))
@@ -26,7 +26,7 @@ def test_what_is_not_from_before_is_never_chosen_again(tmp_path: Path):
     given_up = roll_back(tmp_path, 11)
 
     assert [each.name for each in given_up] == [newest, newer]
-    assert selection.select(tmp_path).path == tmp_path / old
+    assert selection.select_checkpoint(tmp_path).path == tmp_path / old
     assert "diverged" in list_quarantined(tmp_path)[0].reason
 
 
@@ -35,4 +35,4 @@ def test_nothing_is_given_up_where_nothing_older_is_whole(tmp_path: Path):
     (tmp_path / old / "count").write_text("6\n")
 
     assert roll_back(tmp_path, 11) == ()
-    assert selection.select(tmp_path).path == tmp_path / new
+    assert selection.select_checkpoint(tmp_path).path == tmp_path / new

@@ -69,14 +69,14 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_it_chosen(
     whole, damaged = checkpoint(100), checkpoint(200)
     harm(damaged / file)
 
-    chosen = checkpoints.select(tmp_path)
+    chosen = checkpoints.select_checkpoint(tmp_path)
 
     assert chosen.path == whole
     assert chosen.manifest is not None and chosen.manifest.step == 100
-    assert [each.name for each in chosen.refused] == [damaged.name]
-    assert reason in chosen.refused[0].reason
+    assert [each.name for each in chosen.rejected] == [damaged.name]
+    assert reason in chosen.rejected[0].reason
     assert not damaged.exists()
-    assert list_quarantined(tmp_path) == list(chosen.refused)
+    assert list_quarantined(tmp_path) == list(chosen.rejected)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
@@ -87,7 +87,7 @@ def test_every_single_flipped_bit_is_found(file: str, bit: int, checkpoint: Comm
     whole, damaged = checkpoint(100), checkpoint(200)
     flip_bit(damaged / file, bit)
 
-    assert checkpoints.select(tmp_path).path == whole
+    assert checkpoints.select_checkpoint(tmp_path).path == whole
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\x00garbage", b'model_checkpoint_path: "/nowhere/ckpt"\n'])
@@ -96,16 +96,16 @@ def test_tensorflows_pointer_file_decides_nothing(content: bytes | None, checkpo
     if content is not None:
         (tmp_path / layout.POINTER).write_bytes(content)
 
-    assert checkpoints.select(tmp_path).path == newest
+    assert checkpoints.select_checkpoint(tmp_path).path == newest
 
 
 def test_a_save_that_was_killed_is_never_chosen(checkpoint: Commit, tmp_path: Path) -> None:
     whole, interrupted = checkpoint(100), checkpoint(200)
     interrupted.rename(tmp_path / f"{interrupted.name}.partial")
 
-    chosen = checkpoints.select(tmp_path)
+    chosen = checkpoints.select_checkpoint(tmp_path)
 
-    assert (chosen.path, chosen.refused) == (whole, ())
+    assert (chosen.path, chosen.rejected) == (whole, ())
 
 
 def test_the_newest_is_that_of_the_highest_step_then_of_the_later_attempt(checkpoint: Commit, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_the_newest_is_that_of_the_highest_step_then_of_the_later_attempt(checkp
     checkpoint(200, attempt=9)
     newest = checkpoint(200, attempt=10)
 
-    assert checkpoints.select(tmp_path).path == newest
+    assert checkpoints.select_checkpoint(tmp_path).path == newest
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
@@ -130,10 +130,10 @@ def test_what_the_file_system_itself_calls_damaged_is_set_aside(
 
     monkeypatch.setattr(os, "open", refuse)
 
-    selection = checkpoints.select(tmp_path)
+    selection = checkpoints.select_checkpoint(tmp_path)
 
     assert selection.path == older
-    assert [(each.name, each.reason) for each in selection.refused] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
+    assert [(each.name, each.reason) for each in selection.rejected] == [(newer.name, f"{DATA}: {os.strerror(number)}")]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EUCLEAN, errno.EBADMSG], ids=errno.errorcode.get)
@@ -153,11 +153,11 @@ def test_a_folder_that_the_file_system_calls_damaged_is_passed_over(
     for name in ("open", "stat", "rename"):
         monkeypatch.setattr(os, name, refusing(getattr(os, name)))
 
-    selection = checkpoints.select(tmp_path)
+    selection = checkpoints.select_checkpoint(tmp_path)
 
     assert selection.path == older
-    assert [each.name for each in selection.refused] == [newer.name]
-    assert f"could not be set aside: {os.strerror(number)}" in selection.refused[0].reason
+    assert [each.name for each in selection.rejected] == [newer.name]
+    assert f"could not be set aside: {os.strerror(number)}" in selection.rejected[0].reason
 
 
 def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_several_bad_ones_are_all_named(checkpoint: Commit, tmp_path: Path) -> N
     for folder in damaged:
         flip_bit(folder / DATA)
 
-    chosen = checkpoints.select(tmp_path)
+    chosen = checkpoints.select_checkpoint(tmp_path)
 
     assert chosen.path == whole
-    assert [each.name for each in chosen.refused] == ["step-0000000300.a1", "step-0000000200.a1"]
+    assert [each.name for each in chosen.rejected] == ["step-0000000300.a1", "step-0000000200.a1"]
 
 
 def test_if_none_is_whole_it_says_so_with_the_list(checkpoint: Commit, tmp_path: Path) -> None:
@@ -178,24 +178,24 @@ def test_if_none_is_whole_it_says_so_with_the_list(checkpoint: Commit, tmp_path:
     with pytest.raises(
         NoValidCheckpoint, match=r"step-0000000200\.a1: ckpt\.data.* has hash.*step-0000000100"
     ) as raised:
-        checkpoints.select(tmp_path)
+        checkpoints.select_checkpoint(tmp_path)
 
-    assert len(raised.value.refused) == 2
+    assert len(raised.value.rejected) == 2
 
 
 def test_what_was_set_aside_earlier_still_forbids_step_0(checkpoint: Commit, tmp_path: Path) -> None:
     empty(checkpoint(100) / DATA)
     for _ in range(2):  # the second time, only quarantine knows of it
         with pytest.raises(NoValidCheckpoint, match="is 0 bytes"):
-            checkpoints.select(tmp_path)
+            checkpoints.select_checkpoint(tmp_path)
 
 
 def test_where_there_never_was_a_checkpoint_training_begins_at_0(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not ours")
     (tmp_path / "step-0000000100.a1").symlink_to(tmp_path)
 
-    assert checkpoints.select(tmp_path) == Selection(None, None)
-    assert checkpoints.select(tmp_path / "missing") == Selection(None, None)
+    assert checkpoints.select_checkpoint(tmp_path) == Selection(None, None)
+    assert checkpoints.select_checkpoint(tmp_path / "missing") == Selection(None, None)
 
 
 def test_a_bad_one_that_can_not_be_moved_is_passed_over(checkpoint: Commit, tmp_path: Path) -> None:
@@ -203,11 +203,11 @@ def test_a_bad_one_that_can_not_be_moved_is_passed_over(checkpoint: Commit, tmp_
     flip_bit(damaged / DATA)
     (tmp_path / layout.QUARANTINE).write_text("a file where the folder should be")
 
-    chosen = checkpoints.select(tmp_path)
+    chosen = checkpoints.select_checkpoint(tmp_path)
 
     assert chosen.path == whole
-    assert "has hash" in chosen.refused[0].reason
-    assert "could not be set aside: Not a directory" in chosen.refused[0].reason
+    assert "has hash" in chosen.rejected[0].reason
+    assert "could not be set aside: Not a directory" in chosen.rejected[0].reason
 
 
 def test_a_quarantine_that_leads_elsewhere_is_not_followed(checkpoint: Commit, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_what_root_sets_aside_stays_the_jobs_users(checkpoint: Commit, tmp_path:
 def test_a_deleted_checkpoint_is_gone(checkpoint: Commit, tmp_path: Path) -> None:
     checkpoint(100)
 
-    checkpoints.delete(tmp_path, CheckpointName(100, 1))
+    checkpoints.delete_checkpoint(tmp_path, CheckpointName(100, 1))
 
     assert os.listdir(tmp_path) == []
 
@@ -266,11 +266,11 @@ def test_the_sweep_takes_what_interrupted_saves_left_and_nothing_else(checkpoint
     (tmp_path / ".batch.json.0123abcd").write_text("a description of batches that was being written")
     (tmp_path / "mine.partial").mkdir()
 
-    swept = checkpoints.sweep_partials(tmp_path)
+    swept = checkpoints.delete_partials(tmp_path)
 
     assert len(swept) == 5
     assert sorted(os.listdir(tmp_path)) == ["mine.partial", kept.name]
-    assert checkpoints.select(tmp_path).path == kept
+    assert checkpoints.select_checkpoint(tmp_path).path == kept
 
 
 def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, tmp_path: Path) -> None:
@@ -290,16 +290,16 @@ def test_the_highest_attempt_is_known_from_any_trace_of_it(checkpoint: Commit, t
 def test_what_is_to_be_avoided_is_passed_over_and_stays_where_it_is(tmp_path: Path, checkpoint: Commit):
     older, newer = checkpoint(100), checkpoint(200)
 
-    assert checkpoints.select(tmp_path, avoid={newer.name}).path == older
+    assert checkpoints.select_checkpoint(tmp_path, avoid={newer.name}).path == older
     assert newer.is_dir()
-    assert checkpoints.select(tmp_path, avoid={newer.name, older.name}).path == newer
+    assert checkpoints.select_checkpoint(tmp_path, avoid={newer.name, older.name}).path == newer
 
 
 def test_room_is_never_made_of_the_newest_nor_of_the_newest_attempts(tmp_path: Path, checkpoint: Commit) -> None:
     """The newest attempt began from an older checkpoint: what it saved has a lower step."""
     for step, attempt in ((10, 1), (20, 3), (30, 1), (40, 2)):
         checkpoint(step, attempt)
-    gone = [checkpoints.make_room(tmp_path) for _ in range(3)]
+    gone = [checkpoints.delete_oldest(tmp_path) for _ in range(3)]
 
     assert gone == [CheckpointName(10, 1), CheckpointName(30, 1), None]
-    assert checkpoints.committed(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]
+    assert checkpoints.committed_checkpoints(tmp_path) == [CheckpointName(40, 2), CheckpointName(20, 3)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from supervisor.protocol.damage import BundleError, Damage
 from supervisor.protocol.tensorbundle import sstable, verify
-from supervisor.protocol.tensorbundle.protowire import encoded, fields, varint
+from supervisor.protocol.tensorbundle.protowire import decode_fields, decode_varint, encode_varint
 from tests.fuzzing import cases
 from tests.places import BUNDLES
 
@@ -41,7 +41,7 @@ def prefix(tmp_path: Path) -> Path:
 def test_what_tensorflow_wrote_is_whole(
     name: str, tensors: int, size_bytes: int, shards: int, object_based: bool
 ) -> None:
-    proven, looked = verify.verify(BUNDLES / name), verify.look(BUNDLES / name)
+    proven, looked = verify.verify_bundle(BUNDLES / name), verify.read_counters(BUNDLES / name)
 
     assert (proven.tensors, proven.size_bytes, proven.shards) == (tensors, size_bytes, shards)
     assert proven.object_based == object_based
@@ -49,7 +49,7 @@ def test_what_tensorflow_wrote_is_whole(
 
 
 def test_whole_numbers_in_it_can_be_read() -> None:
-    counters = verify.verify(BUNDLES / "manager" / "ckpt-3").counters
+    counters = verify.verify_bundle(BUNDLES / "manager" / "ckpt-3").counters
 
     assert counters["optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"] == 120
     assert counters["save_counter/.ATTRIBUTES/VARIABLE_VALUE"] == 3
@@ -88,7 +88,7 @@ def test_each_damage_is_named(damage: Damage, words: str, act: Callable[[Path], 
     act(prefix.parent)
 
     with pytest.raises(BundleError, match=words) as refused:
-        verify.verify(prefix)
+        verify.verify_bundle(prefix)
     assert refused.value.damage is damage
 
 
@@ -101,24 +101,24 @@ def test_no_flipped_bit_of_any_data_file_passes(name: str, tmp_path: Path) -> No
         for at in range(0, path.stat().st_size, 7):
             flip(path, at, at % 8)
             with pytest.raises(BundleError):
-                verify.verify(prefix)
+                verify.verify_bundle(prefix)
             flip(path, at, at % 8)
 
-    assert verify.verify(prefix).tensors
+    assert verify.verify_bundle(prefix).tensors
 
 
 def test_error_that_says_nothing_about_the_files_is_no_damage(tmp_path: Path) -> None:
     impossible = tmp_path / ("f" * 300)
 
     with pytest.raises(OSError, match="File name too long"):
-        verify.verify(impossible)
+        verify.verify_bundle(impossible)
 
 
 def test_memory_is_bounded_by_the_index_and_not_by_the_tensors(tmp_path: Path) -> None:
     size = 64 << 20
     write_bundle(tmp_path / "big", {b"w": (4, [size], bytes(size))})  # 4: uint8
     tracemalloc.start()
-    verify.verify(tmp_path / "big")
+    verify.verify_bundle(tmp_path / "big")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -129,7 +129,7 @@ def test_a_great_many_strings_claimed_by_a_shape_cost_nothing(tmp_path: Path) ->
     write_bundle(tmp_path / "huge", {b"w": (7, [1 << 62], b"\x00\x00")})
 
     with pytest.raises(BundleError, match="4611686018427387904 elements in 2 bytes"):
-        verify.verify(tmp_path / "huge")
+        verify.verify_bundle(tmp_path / "huge")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_records_that_contradict_themselves_are_refused(
     write_bundle(tmp_path / "odd", entries)
 
     with pytest.raises(BundleError, match=words) as refused:
-        verify.verify(tmp_path / "odd")
+        verify.verify_bundle(tmp_path / "odd")
     assert refused.value.damage is Damage.MALFORMED
 
 
@@ -157,7 +157,7 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path) -> None:
     (tmp_path / "gap.data-00000-of-00001").write_bytes(b"00001234")
 
     with pytest.raises(BundleError, match="'w' at 4 leaves a gap"):
-        verify.verify(tmp_path / "gap")
+        verify.verify_bundle(tmp_path / "gap")
 
 
 @pytest.mark.fuzz
@@ -165,7 +165,7 @@ def test_gaps_and_overlaps_are_refused(tmp_path: Path) -> None:
 @given(some.binary(max_size=300))
 @example(b"\xff" * 20)
 def test_any_bytes_are_a_number_or_a_value_error(content: bytes) -> None:
-    for parse in (lambda: varint(content, 0), lambda: list(fields(content))):
+    for parse in (lambda: decode_varint(content, 0), lambda: list(decode_fields(content))):
         try:
             parse()
         except ValueError:
@@ -177,9 +177,9 @@ def test_any_bytes_are_a_number_or_a_value_error(content: bytes) -> None:
 @given(some.integers(0, (1 << 64) - 1))
 @example((1 << 64) - 1)
 def test_any_number_is_read_as_it_was_encoded(value: int) -> None:
-    content = encoded(value)
+    content = encode_varint(value)
 
-    assert varint(content, 0) == (value, len(content))
+    assert decode_varint(content, 0) == (value, len(content))
 
 
 ROOM = cases(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -199,7 +199,7 @@ def test_any_table_is_read_or_refused_in_its_own_words(
         (tmp_path / "any.data-00000-of-00001").write_bytes(block)
         tracemalloc.start()
         try:
-            verify.verify(tmp_path / "any")
+            verify.verify_bundle(tmp_path / "any")
         except BundleError:
             continue
         finally:
@@ -217,16 +217,16 @@ def test_any_table_is_read_or_refused_in_its_own_words(
     )
 )
 def test_any_table_made_here_is_read_back(pairs: dict[bytes, bytes], tmp_path: Path) -> None:
-    (tmp_path / "made.index").write_bytes(sstable.table(sorted(pairs.items())))
+    (tmp_path / "made.index").write_bytes(sstable.encode_table(sorted(pairs.items())))
 
-    assert list(sstable.entries(tmp_path / "made.index")) == sorted(pairs.items())
+    assert list(sstable.read_table(tmp_path / "made.index")) == sorted(pairs.items())
 
 
 @pytest.mark.parametrize("name", ["manager/ckpt-3", "saver/model.ckpt-100", "kinds/ckpt", "sharded/ckpt"])
 def test_a_table_made_here_is_tensorflows_byte_for_byte(name: str) -> None:
     theirs = BUNDLES / f"{name}.index"
 
-    assert sstable.table(sstable.entries(theirs)) == theirs.read_bytes()
+    assert sstable.encode_table(sstable.read_table(theirs)) == theirs.read_bytes()
 
 
 @pytest.mark.fuzz
@@ -241,7 +241,7 @@ def test_any_damaged_index_is_read_or_refused_in_its_own_words(
     (tmp_path / INDEX).write_bytes(bytes(content[:cut]))
 
     try:
-        verify.verify(tmp_path / "ckpt-3")
+        verify.verify_bundle(tmp_path / "ckpt-3")
     except BundleError as error:
         assert str(error)
 

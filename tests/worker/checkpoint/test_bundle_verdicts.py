@@ -27,7 +27,7 @@ def tensorflow_reads(prefix: Path) -> bool:
 
 def is_whole(prefix: Path) -> bool:
     try:
-        verify.verify(prefix)
+        verify.verify_bundle(prefix)
     except BundleError:
         return False
     return True

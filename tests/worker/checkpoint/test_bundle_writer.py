@@ -86,7 +86,7 @@ def test_an_index_of_many_blocks_and_tensors_larger_than_a_piece_too(tmp_path: P
     hashes = same({**large, **small}, tmp_path)
 
     assert hashes["ckpt.index"][0] > 256 << 10, "one block would prove little"
-    assert verify.verify(tmp_path / "ours" / "ckpt").tensors == 6002
+    assert verify.verify_bundle(tmp_path / "ours" / "ckpt").tensors == 6002
 
 
 def test_what_only_tensorflow_can_write_is_known() -> None:

@@ -58,7 +58,7 @@ def test_checkpoint_managers_folder_is_gone_on_with(manager: Path, two_replicas:
     assert begun_at == 120
     same_shape = [name for name, shape in tf.train.list_variables(str(manager / "ckpt-3")) if shape == [4, 3]]
     assert any(np.array_equal(kernel, stored(manager / "ckpt-3", name)) for name in same_shape)
-    assert [str(name) for name in selection.committed(manager)] == ["step-0000000121.a1"]
+    assert [str(name) for name in selection.committed_checkpoints(manager)] == ["step-0000000121.a1"]
     assert (manager / "ckpt-3.index").exists()
 
 
@@ -66,7 +66,7 @@ def test_start_that_needs_no_further_step_is_saved_as_ours(manager: Path, two_re
     with worker.Run(build(two_replicas), strategy=two_replicas, directory=manager, total_steps=120):
         pass
 
-    assert [str(name) for name in selection.committed(manager)] == ["step-0000000120.a1"]
+    assert [str(name) for name in selection.committed_checkpoints(manager)] == ["step-0000000120.a1"]
 
 
 def test_tf1_savers_weights_and_moments_are_taken_by_name(saver: Path, two_replicas: Any) -> None:
@@ -115,7 +115,7 @@ def test_initial_checkpoint_is_the_start_of_an_empty_folder(
         begun_at = run.step
 
     assert begun_at == 80
-    assert [each.step for each in selection.committed(tmp_path / "new")] == [80]
+    assert [each.step for each in selection.committed_checkpoints(tmp_path / "new")] == [80]
 
 
 def test_daemon_hears_what_was_restored_and_what_was_not(

@@ -138,7 +138,7 @@ def test_script_that_goes_to_another_folder_saves_where_it_began(
         os.chdir("elsewhere")
         run.step_done()
 
-    assert [name.step for name in selection.committed(tmp_path / "run")] == [1]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "run")] == [1]
 
 
 def test_batches_go_on_over_epochs_until_all_steps_are_done(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_it_goes_on_where_it_was_with_both_generators(tmp_path: Path) -> None:
     files = Counting()
     with FilesRun(files, total_steps=6, directory=tmp_path, interval="3 steps") as run:
         first = train(run, files)
-    selection.delete(tmp_path, layout.CheckpointName(6, 1))
+    selection.delete_checkpoint(tmp_path, layout.CheckpointName(6, 1))
     random.seed(0)
     np.random.seed(0)
     files = Counting()
@@ -97,7 +97,7 @@ def test_script_that_goes_to_another_folder_saves_where_it_began(
         os.chdir("elsewhere")
         train(run, files)
 
-    assert [name.step for name in selection.committed(tmp_path / "c")] == [4, 2]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "c")] == [4, 2]
 
 
 def test_daemon_hears_all_of_it(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
@@ -142,7 +142,9 @@ def test_second_run_of_a_script_goes_on_where_the_first_one_ended(
     daemon.wait_for(Done, among=lambda done: done.step == 8)
 
     assert (begun_at, held) == (4, 4.0)
-    assert [str(name) for name in selection.committed(tmp_path)] == [f"step-{step:010d}.a1" for step in (8, 6, 4, 2)]
+    assert [str(name) for name in selection.committed_checkpoints(tmp_path)] == [
+        f"step-{step:010d}.a1" for step in (8, 6, 4, 2)
+    ]
     assert not daemon.all_of(SaveFailed)
 
 
@@ -188,7 +190,7 @@ def test_full_disk_is_reported_and_trained_through(tmp_path: Path, begin: Begin,
         train(run, files)
 
     assert "No space left" in daemon.wait_for(SaveFailed).error
-    assert [name.step for name in selection.committed(tmp_path)] == [6, 2]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path)] == [6, 2]
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -198,7 +200,7 @@ def test_retention_is_the_jobs(tmp_path: Path, begin: Begin) -> None:
     with FilesRun(files, total_steps=8, interval="2 steps") as run:
         train(run, files)
 
-    assert [name.step for name in selection.committed(tmp_path)] == [8, 6]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path)] == [8, 6]
 
 
 def test_damaged_newest_is_set_aside(tmp_path: Path) -> None:
@@ -297,7 +299,7 @@ def test_a_state_that_is_not_finite_is_no_checkpoint_and_ends_the_attempt_as_div
     words = daemon.wait_for(Failed)
     assert leaving.value.code == 80
     assert (words.step, words.go_back) == (4, True) and "value is not finite" in words.error
-    assert [name.step for name in selection.committed(tmp_path)] == [2]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path)] == [2]
     assert not list(tmp_path.glob("*.partial"))
 
 
@@ -424,7 +426,7 @@ def test_training_goes_on_beside_a_save_which_holds_the_step_it_was_taken_at(
         for step in (1, 2, 3):
             files.value += 1
             run.step_done(epoch=0, batch=step)
-        assert not selection.committed(tmp_path / "c")
+        assert not selection.committed_checkpoints(tmp_path / "c")
         files.may.set()
         saved = daemon.wait_for(Committed)
         files.value += 1
@@ -433,7 +435,7 @@ def test_training_goes_on_beside_a_save_which_holds_the_step_it_was_taken_at(
     folder = tmp_path / "c" / saved.checkpoint
     assert (saved.step, np.load(folder / "value.npy")[0]) == (2, 2)
     assert json.loads((folder / layout.STATE).read_text())["batch"] == 2
-    assert manifest.verify(folder).step == 2
+    assert manifest.verify_checkpoint(folder).step == 2
 
 
 def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
@@ -451,7 +453,7 @@ def test_flush_of_the_step_in_flight_is_answered_by_that_save(tmp_path: Path, be
         raise ZeroDivisionError
 
     assert answered.flushes == (4,)
-    assert [name.step for name in selection.committed(tmp_path / "c")] == [1]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "c")] == [1]
 
 
 def test_error_of_a_save_beside_training_is_told_at_once(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
@@ -496,7 +498,7 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
             train(run, files)
         assert leaving.value.code == 74
 
-    steps = [name.step for name in selection.committed(small_disk / "c")]
+    steps = [name.step for name in selection.committed_checkpoints(small_disk / "c")]
     assert 2 <= len(steps) < 8
     assert steps == (list(range(8, 8 - len(steps), -1)) if allowed else list(range(len(steps), 0, -1)))
     assert not list((small_disk / "c").glob("*.partial"))
@@ -514,7 +516,7 @@ def test_a_lack_of_memory_for_a_copy_has_training_wait_and_is_said_once(
     with FilesRun(files, total_steps=3) as run:
         train(run, files)
 
-    assert [name.step for name in selection.committed(tmp_path)] == [3, 2, 1]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path)] == [3, 2, 1]
     assert capsys.readouterr().err.count("cannot allocate 2 GiB") == 1
 
 
@@ -536,9 +538,13 @@ def test_training_waits_for_saves_where_no_thread_can_be_started(
         for step in (1, 2, 3):
             files.value += 1
             run.step_done(epoch=0, batch=step)
-            assert selection.committed(tmp_path)[0].step == step
+            assert selection.committed_checkpoints(tmp_path)[0].step == step
 
-    assert [np.load(tmp_path / str(name) / "value.npy")[0] for name in selection.committed(tmp_path)] == [3, 2, 1]
+    assert [np.load(tmp_path / str(name) / "value.npy")[0] for name in selection.committed_checkpoints(tmp_path)] == [
+        3,
+        2,
+        1,
+    ]
 
 
 def test_an_error_while_the_copy_is_made_is_trained_through(tmp_path: Path, begin: Begin, daemon: DaemonEnd) -> None:
@@ -553,7 +559,7 @@ def test_an_error_while_the_copy_is_made_is_trained_through(tmp_path: Path, begi
         train(run, files)
 
     assert "cannot save step-0000000002.a1: device is busy" in daemon.wait_for(SaveFailed).error
-    assert [name.step for name in selection.committed(tmp_path / "c")] == [3]
+    assert [name.step for name in selection.committed_checkpoints(tmp_path / "c")] == [3]
 
 
 @pytest.mark.parametrize("kind", [MemoryError, ValueError])

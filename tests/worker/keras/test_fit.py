@@ -172,13 +172,13 @@ def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Pat
         return seen, history
 
     heard, first = train()
-    saved = selection.committed(tmp_path)
+    saved = selection.committed_checkpoints(tmp_path)
     seen, again = train()
 
     assert seen.heard == [*heard.heard, "end"], "what the first process heard, and the end"
     assert again.history == first.history
     assert saved[0].step == 6
-    assert selection.committed(tmp_path) == saved
+    assert selection.committed_checkpoints(tmp_path) == saved
 
 
 def untuned() -> tf.data.Options:
@@ -225,10 +225,10 @@ def test_steps_done_at_once_are_counted_one_by_one_and_end_with_the_same_bits(tm
     undisturbed = fitted("calm")
     with pytest.raises(LookupError):
         fitted("rough", (StopsAt(10),))
-    half_way = selection.committed(tmp_path / "rough")[0].step
+    half_way = selection.committed_checkpoints(tmp_path / "rough")[0].step
     disturbed = fitted("rough")
 
-    assert selection.committed(tmp_path / "calm")[0].step == 18
+    assert selection.committed_checkpoints(tmp_path / "calm")[0].step == 18
     assert half_way == 10, "after the first four steps of the second epoch"
     assert undisturbed.history.history == disturbed.history.history
     assert same_weights(undisturbed, disturbed)
@@ -353,4 +353,4 @@ def test_steps_done_at_once_are_counted_where_nobody_knows_how_many_an_epoch_has
     fit(model, dataset, epochs=2, strategy=strategy, verbose=0, directory=tmp_path)
 
     assert int(model.optimizer.iterations.numpy()) == 12
-    assert selection.committed(tmp_path)[0].step == 12
+    assert selection.committed_checkpoints(tmp_path)[0].step == 12

@@ -85,7 +85,7 @@ def test_it_waits_before_it_trains_and_becomes_the_attempt_it_is_told(waiting: W
     assert code == 0 and out == "loaded 1\ntrains 1\n"
     assert done.attempt == 7
     assert [each.attempt for each in waiting.end.all_of(Hello)] == [STANDBY, 7]
-    assert {each.attempt for each in selection.committed(waiting.checkpoints)} == {7}
+    assert {each.attempt for each in selection.committed_checkpoints(waiting.checkpoints)} == {7}
 
 
 def test_it_restores_what_go_names(waiting: Waiting, tmp_path: Path, myself: DaemonIdentity):

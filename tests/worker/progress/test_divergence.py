@@ -70,7 +70,7 @@ def test_a_loss_that_is_not_finite_ends_the_attempt_and_names_its_step(
     words = daemon.wait_for(Failed)
     assert (words.step, words.go_back, words.batches) == (POISON + 1, False, ())
     assert words.error == f"loss of step {POISON + 1} is nan"
-    assert selection.committed(directory)[0].step <= POISON
+    assert selection.committed_checkpoints(directory)[0].step <= POISON
 
 
 def test_rollback_is_what_the_script_says_where_the_configuration_says_nothing(
@@ -90,7 +90,7 @@ def test_off_trains_on_and_commits_whatever_comes(daemon: DaemonEnd, begin: Begi
 
     Line().poisoned().train(20, on_nan="stop")
 
-    assert selection.committed(directory)[0].step == 20
+    assert selection.committed_checkpoints(directory)[0].step == 20
 
 
 def test_skip_leaves_the_batches_out_of_all_later_attempts(tmp_path: Path, begin: Begin, directory: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_state_that_is_not_finite_is_never_committed(daemon: DaemonEnd, begin:
     assert leaving.value.code == WorkerExit.DIVERGED
     words = daemon.wait_for(Failed)
     assert words.step == 2 and "weight is not finite" in words.error
-    assert selection.committed(directory) == []
+    assert selection.committed_checkpoints(directory) == []
 
 
 @pytest.mark.parametrize("kind", ["complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "bfloat16"])
@@ -147,7 +147,7 @@ def test_elements_of_any_kind_that_are_no_numbers_are_seen(
 
     assert leaving.value.code == WorkerExit.DIVERGED
     assert "weight is not finite" in daemon.wait_for(Failed).error
-    assert selection.committed(directory) == []
+    assert selection.committed_checkpoints(directory) == []
 
 
 def test_a_flush_of_a_state_that_is_not_finite_is_refused(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_was_infinite_before_training_may_stay_so(daemon: DaemonEnd, begin:
     with worker.Run(tf.train.Checkpoint(mask=mask, weight=weight)) as run:
         run.step_done(loss=1.0)
 
-    assert selection.committed(directory)[0].step == 1
+    assert selection.committed_checkpoints(directory)[0].step == 1
 
 
 def test_figures_are_read_when_somebody_looks_and_the_first_bad_one_counts() -> None:

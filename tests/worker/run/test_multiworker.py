@@ -81,7 +81,7 @@ def test_sigterm_saves_leaves_with_143_and_the_next_start_goes_on(start: Start, 
     read_until(first, "step 5")
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=100)
-    (saved,) = selection.committed(tmp_path)
+    (saved,) = selection.committed_checkpoints(tmp_path)
     second = start(CHILDREN / "plain.py", tmp_path, saved.step + 2)
     output, _ = second.communicate(timeout=100)
 
@@ -89,7 +89,7 @@ def test_sigterm_saves_leaves_with_143_and_the_next_start_goes_on(start: Start, 
     assert output.splitlines()[0] == f"step {saved.step}"
     assert output.splitlines()[-1] == f"count {saved.step + 2}"
     assert second.returncode == 0
-    assert selection.committed(tmp_path)[0].attempt == 2
+    assert selection.committed_checkpoints(tmp_path)[0].attempt == 2
 
 
 def test_second_worker_in_one_directory_is_refused(start: Start, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_under_a_daemon_sigterm_saves_and_leaves_with_143(start: Start, daemon: 
     process.communicate(timeout=100)
 
     assert process.returncode == 143
-    assert daemon.wait_for(Committed).checkpoint == str(selection.committed(tmp_path / "c")[0])
+    assert daemon.wait_for(Committed).checkpoint == str(selection.committed_checkpoints(tmp_path / "c")[0])
 
 
 def test_under_a_daemon_a_stop_is_obeyed_within_a_step(start: Start, daemon: DaemonEnd, tmp_path: Path) -> None:

@@ -279,7 +279,10 @@ def test_stop_leaves_after_both_commits(
     daemon.wait_for(Committed, among=lambda committed: committed.flushes == (2,))
     assert leaving.value.code == 143
     assert [said.step for said in daemon.all_of(Committed)] == [1, 2]
-    assert [str(name) for name in selection.committed(directory)] == ["step-0000000002.a1", "step-0000000001.a1"]
+    assert [str(name) for name in selection.committed_checkpoints(directory)] == [
+        "step-0000000002.a1",
+        "step-0000000001.a1",
+    ]
 
 
 def test_exception_lets_the_save_in_flight_commit(

@@ -58,10 +58,10 @@ class Operations:
 
 def newest(directory: Path, kind: Kind) -> tuple[int, int]:
     """Step of the newest whole checkpoint, and that whose values it holds."""
-    selection = checkpoints.select(directory)
+    selection = checkpoints.select_checkpoint(directory)
     path = selection.path
-    assert path is not None and not selection.refused
-    return manifest.verify(path).step, kind.held(path)
+    assert path is not None and not selection.rejected
+    return manifest.verify_checkpoint(path).step, kind.held(path)
 
 
 def test_kill_before_any_operation_of_a_save_leaves_the_old_or_the_new_whole(
@@ -87,7 +87,7 @@ def test_kill_before_any_operation_of_a_save_leaves_the_old_or_the_new_whole(
     assert left == sorted(left), "the old one until the commit, the new one from there on"
     assert left.count((2, 2)) >= OF_A_SAVE
     for folder in images.iterdir():
-        checkpoints.sweep_partials(folder)
+        checkpoints.delete_partials(folder)
         assert not list(folder.glob("*.partial")) and not list(folder.glob(".checkpoint.*"))
 
 

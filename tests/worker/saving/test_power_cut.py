@@ -41,13 +41,13 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 def newest(tree: Tree, folder: Path, kind: Kind) -> int:
     """The step of the checkpoint that a start after the cut would restore, with its values proven; 0 for none."""
     directory = write(tree, folder) / "jobs" / "count"
-    selection = checkpoints.select(directory)
-    assert not selection.refused, "a name without its content is no loss, but it would look like one"
+    selection = checkpoints.select_checkpoint(directory)
+    assert not selection.rejected, "a name without its content is no loss, but it would look like one"
     if selection.path is None:
         return 0
-    step = manifest.verify(selection.path).step
+    step = manifest.verify_checkpoint(selection.path).step
     assert kind.held(selection.path) == step
-    checkpoints.sweep_partials(directory)
+    checkpoints.delete_partials(directory)
     return step
 
 

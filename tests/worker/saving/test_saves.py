@@ -58,7 +58,7 @@ def run_of(strategy: Any, steps: int | None, **settings: Any) -> tuple[worker.Ru
 
 
 def names(directory: Path) -> list[str]:
-    return [str(name) for name in reversed(selection.committed(directory))]
+    return [str(name) for name in reversed(selection.committed_checkpoints(directory))]
 
 
 def test_saves_at_multiples_of_the_interval_and_at_the_end(
@@ -72,7 +72,7 @@ def test_saves_at_multiples_of_the_interval_and_at_the_end(
 
     assert names(directory) == ["step-0000000003.a1", "step-0000000006.a1", "step-0000000007.a1"]
     assert [committed.step for committed in daemon.all_of(Committed)] == [3, 6, 7]
-    assert all(manifest.verify(directory / name) for name in names(directory))
+    assert all(manifest.verify_checkpoint(directory / name) for name in names(directory))
 
 
 def test_done_is_said_after_the_last_commit_with_the_results(
@@ -216,7 +216,7 @@ def test_metrics_that_are_not_finite_are_left_out(
     with run:
         run.step_done(score=math.nan, rate=0.5)
 
-    assert manifest.verify(directory / "step-0000000001.a1").metrics == {"rate": 0.5}
+    assert manifest.verify_checkpoint(directory / "step-0000000001.a1").metrics == {"rate": 0.5}
 
 
 def test_each_replicas_figures_are_committed_with_the_tensors(
@@ -241,7 +241,7 @@ def test_manifest_says_what_the_bits_depend_on(
     run, _ = run_of(two_replicas, None)
     with run:
         run.step_done()
-    proof = manifest.verify(directory / "step-0000000001.a1")
+    proof = manifest.verify_checkpoint(directory / "step-0000000001.a1")
 
     assert (proof.job, proof.topology["strategy"], proof.topology["replicas"]) == ("digits", "MirroredStrategy", 2)
     assert proof.versions["tensorflow"] == tf.__version__
@@ -308,7 +308,7 @@ def test_older_checkpoints_make_room_on_a_full_disk_if_they_may(
                 raise ZeroDivisionError
 
     whole = names(directory)
-    assert all(manifest.verify(directory / name) for name in whole)
+    assert all(manifest.verify_checkpoint(directory / name) for name in whole)
     assert not list(directory.glob("*.partial"))
     assert (outcome.step, isinstance(outcome, Committed)) == ((6, True) if allowed else (outcome.step, False))
     assert whole[-1] == f"step-{6 if allowed else outcome.step - 1:010d}.a1"

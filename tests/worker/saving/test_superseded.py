@@ -34,4 +34,4 @@ def test_worker_that_was_overtaken_commits_nothing_and_leaves_with_75(
 
     assert left.value.code == WorkerExit.LOCKED
     assert "attempt 2 has begun there" in daemon.wait_for(Failed).error
-    assert selection.committed(tmp_path / "ckpt") == []
+    assert selection.committed_checkpoints(tmp_path / "ckpt") == []

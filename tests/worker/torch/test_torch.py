@@ -63,7 +63,7 @@ def test_killed_at_random_steps_it_ends_with_the_same_bits(start: Start, tmp_pat
         read_until(process, f"step {step}")
         process.send_signal(signal.SIGKILL)
         process.wait()
-    newest = selection.committed(tmp_path / "b")[0]
+    newest = selection.committed_checkpoints(tmp_path / "b")[0]
     (tmp_path / "b" / str(newest) / "torch.pt").write_bytes(b"damaged")
     disturbed = read_until(training("b"), "hash")
 
@@ -79,13 +79,13 @@ def test_sigterm_saves_and_leaves_with_143(start: Start, tmp_path: Path) -> None
     process.communicate(timeout=60)
 
     assert process.returncode == 143
-    assert selection.committed(tmp_path)[0].step >= 3
+    assert selection.committed_checkpoints(tmp_path)[0].step >= 3
 
 
 def test_objects_in_a_checkpoint_are_refused_and_never_run(start: Start, python: Path, tmp_path: Path) -> None:
     """The manifest is right: this is what only somebody who may write there can make."""
     read_until(start(CHILDREN / "torching.py", tmp_path / "c", 5), "hash")
-    folder = tmp_path / "c" / str(selection.committed(tmp_path / "c")[0])
+    folder = tmp_path / "c" / str(selection.committed_checkpoints(tmp_path / "c")[0])
     forge = (
         "import os, sys, torch\n"
         "class Evil:\n"
@@ -95,7 +95,7 @@ def test_objects_in_a_checkpoint_are_refused_and_never_run(start: Start, python:
     command = [str(python), "-c", forge, str(folder / "torch.pt"), str(tmp_path / "evil")]
     subprocess.run(command, check=True, timeout=100)
     names = ("state.json", "torch.pt")
-    whole = Manifest("job", 1, 5, 1.7e9, manifest.record(folder, names))
+    whole = Manifest("job", 1, 5, 1.7e9, manifest.record_files(folder, names))
     durable.write_file(folder / layout.MANIFEST, whole.to_bytes())
 
     process = start(CHILDREN / "torching.py", tmp_path / "c", 5)
