@@ -17,7 +17,7 @@ from supervisor.core.program.facts import (
 
 SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps keeps the machine
 LOOK_S = 10.0  # how often memory is looked at while there is one: it gives way before the kernel has to choose
-TURN_S = 1.0  # another job's loads; a load takes some seconds
+TURN_S = 1.0  # another job's standby is loading; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
 BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # it dies while it loads: training matters more than trying
 MIB = 1 << 20
@@ -210,7 +210,7 @@ class Standby:
         self.status = was = replace(was, need=event.need, calm_since=calm_since)
         effects: list[StandbyEffect] = []
         if event.need is StandbyNeed.NONE:
-            effects = self._drop("the job needs none", None)
+            effects = self._drop("the job does not need one", None)
         elif event.need is StandbyNeed.BUSY and was.stage is StandbyStage.LOADING:
             effects = self._drop("it gave way to a checkpoint", None)
         self._plan(now)
@@ -233,11 +233,11 @@ class Standby:
 
     def _prepare(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
         if not event.memory.allows(event.expected):
-            reason = f"memory: it takes {_gib(event.expected)}, and {_gib(event.memory.available)} are available"
+            reason = f"memory: it needs {_gib(event.expected)}, and {_gib(event.memory.available)} is available"
             self.status = replace(self.status, reason=reason, look_at=now + LOOK_S)
             return []
         if not event.may_load:
-            self.status = replace(self.status, reason="another job's loads", look_at=now + TURN_S)
+            self.status = replace(self.status, reason="another job's standby is loading", look_at=now + TURN_S)
             return []
         self.status = replace(
             self.status, stage=StandbyStage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
@@ -267,7 +267,7 @@ class Standby:
         if was.stage not in (StandbyStage.LOADING, StandbyStage.READY) or was.need is StandbyNeed.NONE:
             return []
         if event.unusable_because is not None or traced_otherwise:
-            return self._drop(event.unusable_because or "its step was traced for batches divided otherwise", None)
+            return self._drop(event.unusable_because or "its step was traced for another number of microbatches", None)
         self.status = replace(self.status, stage=StandbyStage.NONE, kind=None, reason=None, deaths=0, look_at=None)
         return [PromoteStandby()]
 

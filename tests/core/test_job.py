@@ -320,19 +320,19 @@ def test_exit_0_without_having_said_done_is_a_crash():
 
     effects = die(job, 20.0, code=0)
 
-    assert effects[0] == RecordEnd(1, "crash", "exit status 0 without having said that training is done")
+    assert effects[0] == RecordEnd(1, "crash", "exit status 0, but the worker never reported that training was done")
     assert job.state is State.STARTING
 
 
 @pytest.mark.parametrize(
-    ("code", "how"), [(2, "exit status 2"), (0, "exit status 0 without having said that training is done")]
+    ("code", "how"), [(2, "exit status 2"), (0, "exit status 0, but the worker never reported that training was done")]
 )
 def test_an_end_without_a_word_before_training_says_where_to_look(code: int, how: str):
     job = starting()
 
     effects = die(job, 1.0, code=code)
 
-    text = f"{how}; it never came to worker.Run, what it printed may say why"
+    text = f"{how}; it exited before it reached worker.Run; see its stderr"
     assert effects[0] == RecordEnd(1, "crash", text)
     assert job.facts.reason == text
 
@@ -661,7 +661,9 @@ def test_a_plain_program_that_the_kernel_killed_for_memory_says_so():
     effects = job.handle(WorkerExited(1, signal=9, oom="its cgroup /a counts one more kill"), 50.0)
 
     assert RecordEnd(
-        1, Cause.EXITED, "terminated by SIGKILL, by the kernel as memory ran out (its cgroup /a counts one more kill)"
+        1,
+        Cause.EXITED,
+        "terminated by SIGKILL, sent by the kernel because memory ran out (its cgroup /a counts one more kill)",
     ) in list(effects)
 
 

@@ -52,11 +52,11 @@ def end_unseen(daemon: Daemon, how: str, reaper: Callable[[int], int], at_step: 
 @pytest.mark.parametrize(
     ("how", "keys", "cause", "text"),
     [
-        ("lacked", "on_oom=microbatch", "out-of-memory", "each batch in 2 parts"),
+        ("lacked", "on_oom=microbatch", "out-of-memory", "divided into 2 parts"),
         ("diverged", "on_nan=rollback", "divergence", "is nan"),
         ("raised", "", "crash", "ValueError: no"),
         ("unusable", "", "setup", "cannot use the directory"),
-        ("segfault", "", "lost", "while no daemon was there"),
+        ("segfault", "", "lost", "while no daemon was running"),
     ],
 )
 def test_the_cause_of_an_end_that_nobody_saw_is_found(
@@ -109,7 +109,7 @@ def test_the_end_that_nobody_saw_of_one_that_is_held_back_counts_as_any_other(
 
         assert daemon.until_state("t", state)["wanted"]
         ended = history(daemon)[0]
-        assert ended["cause"] == cause and "while no daemon was there" in ended["text"], ended
+        assert ended["cause"] == cause and "while no daemon was running" in ended["text"], ended
         assert len(history(daemon)) == (2 if state == "RUNNING" else 1)
         if state == "RUNNING":
             runs = said(daemon, "program.changed", program="base", state="RUNNING")

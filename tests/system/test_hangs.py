@@ -60,7 +60,7 @@ def test_a_save_that_never_ends_beside_training_is_a_hang_with_a_fixed_limit_too
         first = attempts(daemon, "count")[0]
         assert first["cause"] == "hang"
         assert first["text"].startswith(
-            "a checkpoint is not on the disk within 8 s (4 times the longer of hang_timeout"
+            "a checkpoint was not on the disk within 8 s (4 times the longer of hang_timeout"
         )
 
 

@@ -91,7 +91,7 @@ def test_exit_0_without_done_counts_as_a_crash(tmp_path: Path):
     with Daemon(tmp_path, job("count", tmp_path, "startretries=0", FAIL="exit-0", EVERY=1000)) as daemon:
         failed = daemon.until_state("count", "FAILED")
 
-        assert "without having said that training is done" in failed["reason"]
+        assert "never reported that training was done" in failed["reason"]
 
 
 def test_script_that_never_speaks_is_given_up_with_a_hint(tmp_path: Path):

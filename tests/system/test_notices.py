@@ -156,7 +156,7 @@ def test_nothing_is_started_shortly_before_the_host_goes_and_it_starts_once_the_
             daemon.call("start", name="count")
         daemon.call("drill", name="all", withdraw=True)
 
-        assert "waits, as the host goes away (drill" in refused.value.message
+        assert "waiting because the host is going away (drill" in refused.value.message
         daemon.until_step("count", 5)
 
 

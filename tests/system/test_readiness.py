@@ -93,7 +93,7 @@ def test_one_that_was_not_ready_tells_the_next_daemon(tmp_path: Path):
 def test_without_its_word_the_start_fails_with_the_reason(tmp_path: Path):
     with (
         daemon_with(tmp_path, "notify_timeout=0.5\nstartretries=0\nautostart=false") as daemon,
-        pytest.raises(Refused, match=r"did not say READY=1 within 0\.5 s"),
+        pytest.raises(Refused, match=r"did not send READY=1 within 0\.5 s"),
     ):
         daemon.call("start", name="server")
 

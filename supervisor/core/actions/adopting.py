@@ -91,12 +91,12 @@ def identity_timeout(facts: ProgramFacts, event: Event, now: float) -> Effects:
         enter_running(facts, now)
         return _go_on_training(facts, now)
     if _is_unneeded(facts):
-        facts.current.decided_end = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it said where it stands")
+        facts.current.decided_end = (Cause.STOPPED, f"stopped ({_why_not(facts)}) before it reported its status")
         return terminate(facts, event, now)
     if facts.current.decided_end is not None:
         return terminate(facts, event, now)
     limit = f"{facts.policy.startup_timeout:g} s (startup_timeout) of its start"
-    text = f"did not train within {limit}, nor say where it stands to the daemon that found it"
+    text = f"did not train within {limit}, nor report its status to the daemon that adopted it"
     facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
     return abort(facts, now)
 
@@ -145,7 +145,7 @@ def restart_adopting(facts: ProgramFacts, event: RestartRequired, now: float) ->
 def hurry_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """No time to ask it for a flush."""
     if facts.current.decided_end is None or _is_unneeded(facts):
-        facts.current.decided_end = (stop_cause(facts), "stopped in a hurry, before it said where it stands")
+        facts.current.decided_end = (stop_cause(facts), "stopped at once, before it reported its status")
     return terminate(facts, event, now)
 
 
@@ -168,7 +168,7 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
     if event.done:
         enter(facts, State.SUCCEEDED)
         return [
-            RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was there"),
+            RecordEnd(facts.attempt, Cause.DONE, "done, while no daemon was running"),
             *record_stop(facts, event, now),
         ]
     told_nothing = event.error is None and event.oom is None
@@ -176,14 +176,14 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
         cause, text = (
             (Cause.PREEMPTION, "the host went away")
             if event.host_rebooted
-            else (Cause.LOST, "ended while no daemon was there, exit status not known")
+            else (Cause.LOST, "ended while no daemon was running; exit status unknown")
         )
         record = RecordEnd(facts.attempt, cause, text)
         return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
     _learn_from_what_it_left(facts, event)
     exit_ = WorkerExited(facts.attempt, event.code, None, event.oom)
     cause, text = classify_exit(facts, exit_)
-    return follow_exit(facts, exit_, cause, f"{text}, while no daemon was there", now)
+    return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
 
 
 def _learn_from_what_it_left(facts: ProgramFacts, event: AttemptLost) -> None:
@@ -231,7 +231,7 @@ def _go_on_starting(facts: ProgramFacts, event: WorkerIdentified, now: float) ->
 def _let_it_leave(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
     """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
     cause = Cause.PREEMPTION if is_host_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
-    facts.current.decided_end = (cause, "stopped (told so before this daemon came)")
+    facts.current.decided_end = (cause, "stopped (requested before this daemon started)")
     if event.flush is None:
         enter(facts, State.STOPPING, now + facts.policy.flush_timeout)
         return []

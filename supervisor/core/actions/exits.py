@@ -15,7 +15,7 @@ from supervisor.core.program.notice_plan import is_host_going
 from supervisor.protocol.messages import Then, WorkerExit
 
 MAX_WHY = 500  # characters of why a checkpoint does not fit, kept with its name
-LOOK = "look at the data and the learning rate"
+CHECK_HINT = "check the data and the learning rate"
 
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
@@ -73,11 +73,11 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
         return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
     if facts.state is State.ADOPTING and event.code == WorkerExit.STOPPED:
         cause = Cause.PREEMPTION if is_host_going(facts) and facts.wanted and not facts.closing else Cause.STOPPED
-        return cause, "stopped (told so before this daemon came)"
+        return cause, "stopped (requested before this daemon started)"
     if facts.policy.is_job and is_host_going(facts) and (event.code == WorkerExit.STOPPED or event.signal == SIGTERM):
-        return Cause.PREEMPTION, f"told to leave by somebody else, as the host goes away: {text}"
+        return Cause.PREEMPTION, f"told to stop from outside while the host was going away: {text}"
     if not facts.policy.is_job:
-        text = text if event.oom is None else f"{text}, by the kernel as memory ran out ({event.oom})"
+        text = text if event.oom is None else f"{text}, sent by the kernel because memory ran out ({event.oom})"
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
     has_begun = (
         facts.current.made_progress or facts.current.start_step is not None
@@ -91,16 +91,18 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     if event.code == WorkerExit.DIVERGED:
         return Cause.DIVERGENCE, text
     if facts.current.out_of_memory or event.oom is not None:
-        return Cause.OUT_OF_MEMORY, f"out of memory: {text}" + (f", by the kernel ({event.oom})" if event.oom else "")
+        return Cause.OUT_OF_MEMORY, f"out of memory: {text}" + (
+            f", sent by the kernel ({event.oom})" if event.oom else ""
+        )
     if event.code == 0:
-        text = "exit status 0 without having said that training is done"
+        text = "exit status 0, but the worker never reported that training was done"
     if (
         event.code is not None
         and facts.state is State.STARTING
         and facts.current.reported_error is None
         and not has_begun
     ):
-        text = f"{text}; it never came to worker.Run, what it printed may say why"
+        text = f"{text}; it exited before it reached worker.Run; see its stderr"
     if unknown and facts.current.made_progress and facts.current.reported_error is None:
         return Cause.LOST, text
     return Cause.CRASH, text
@@ -134,7 +136,7 @@ def _failed_start(facts: ProgramFacts, cause: Cause, text: str) -> str:
     if cause is Cause.STARTUP_TIMEOUT:
         return text
     if facts.policy.notify_timeout is not None:
-        return f"ended before it said READY=1: {text}"
+        return f"exited before it sent READY=1: {text}"
     return f"exited too quickly: {text}"
 
 
@@ -146,7 +148,7 @@ def _launch_again(facts: ProgramFacts, text: str, pause: float, now: float) -> E
     facts.reason = text
     if pause > 0:
         facts.reason = (
-            f"{text}, {facts.failures.short_lives} times in a row soon after its start; it waits longer each time"
+            f"{text}, {facts.failures.short_lives} times in a row soon after its start; each restart waits longer"
         )
     enter(facts, State.BACKOFF, earliest)
     return []
@@ -184,12 +186,12 @@ def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
     A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
     """
     if not facts.current.rolls_back:
-        return give_up(facts, f"diverged: {text}; {LOOK}, or set on_nan = rollback or skip; then start it again")
+        return give_up(facts, f"diverged: {text}; {CHECK_HINT}, or set on_nan = rollback or skip; then start it again")
     if facts.current.failed_step is not None:
         facts.restore_below_step = max(0, facts.current.failed_step - 1)
         if facts.failures.by_cause.get(Cause.DIVERGENCE, 0) and facts.current.start_step is not None:
             facts.restore_below_step = min(facts.restore_below_step, facts.current.start_step)
-    return retry(facts, Cause.DIVERGENCE, f"{text}; {LOOK}", now)
+    return retry(facts, Cause.DIVERGENCE, f"{text}; {CHECK_HINT}", now)
 
 
 def follow_bad_checkpoint(facts: ProgramFacts, text: str, now: float) -> Effects:
@@ -209,7 +211,8 @@ def follow_out_of_memory(facts: ProgramFacts, text: str, now: float) -> Effects:
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(2 * facts.microbatches, restart.MAX_MICROBATCHES)
         parts = facts.microbatches
-        remedy = f"each batch in {parts} parts from now on, where the script uses worker.Training or microbatches"
+        uses = "the script uses worker.Training or run.microbatches"
+        remedy = f"from now on each batch is divided into {parts} parts, if {uses}"
     else:
         remedy = "give it more memory, or set on_oom = microbatch"
     return retry(facts, Cause.OUT_OF_MEMORY, f"{text}; {remedy}", now)

@@ -154,7 +154,7 @@ def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """
     policy = facts.policy
     if not policy.is_job and policy.notify_timeout is not None and not facts.current.readiness_unknown:
-        text = f"did not say READY=1 within {policy.notify_timeout:g} s (notify_timeout)"
+        text = f"did not send READY=1 within {policy.notify_timeout:g} s (notify_timeout)"
         facts.current.decided_end = (Cause.STARTUP_TIMEOUT, text)
         return terminate(facts, event, now)
     if not policy.is_job:

@@ -190,6 +190,6 @@ def _flush(facts: ProgramFacts, now: float) -> Effects:
         return request_flush(facts, REASON, Then.GO_ON, now)
     facts.current.decided_end = (
         Cause.PREEMPTION,
-        f"left its host to its fate ({notice_plan.describe_notice(facts.notice)})",
+        f"left because the host was going away ({notice_plan.describe_notice(facts.notice)})",
     )
     return request_flush(facts, REASON, Then.STOP, now)

@@ -141,6 +141,6 @@ def end_hung_worker(facts: ProgramFacts, event: Event, now: float) -> Effects:
         detector.record_hang(facts.current.step, section)
     elif section is LoopSection.SAVE and detector.saving_since is not None:
         limit = f"{fixed_save_limit(policy):g} s ({SAFETY:g} times the longer of hang_timeout and flush_timeout)"
-        silent = f"a checkpoint is not on the disk within {limit}"
+        silent = f"a checkpoint was not on the disk within {limit}"
     facts.current.decided_end = (Cause.HANG, f"{silent} after step {facts.current.step}")
     return abort(facts, now)

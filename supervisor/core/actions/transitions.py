@@ -142,8 +142,8 @@ def wait_for_host(facts: ProgramFacts, until: float) -> Effects:
     """Waits, without a process, for what becomes of the host."""
     facts.waits_for_host = True
     facts.current.flush = None
-    why = notice_plan.describe_notice(facts.notice) if facts.notice else "nobody knows why"
-    facts.reason = f"waits, as the host goes away ({why}); starts if it stays after all"
+    why = notice_plan.describe_notice(facts.notice) if facts.notice else "reason unknown"
+    facts.reason = f"waiting because the host is going away ({why}); it starts if the host stays"
     enter(facts, State.BACKOFF, until)
     return []
 

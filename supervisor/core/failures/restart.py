@@ -107,7 +107,7 @@ def describe_exit(code: int | None, signal: int | None) -> str:
     if signal is not None:
         return f"terminated by {_signal_name(signal)}"
     if code is None:
-        return "exit status not known"
+        return "exit status unknown"
     known = next((each for each in WorkerExit if each == code and each > 1), None)
     return f"exit status {code}" + (f" ({known.name.lower().replace('_', ' ')})" if known else "")
 

@@ -63,13 +63,15 @@ class Suspects:
             if len(older) >= SECOND_DEATHS:
                 names = ", ".join(sorted(self.avoid))
                 self._clear()
-                return f"dies from older checkpoints too: {names} is tried again"
+                return f"attempts from older checkpoints die too; {names} is tried again"
             return None
         near = [each for each in self.deaths if each.is_near and each.name == death.name]
         if len(near) < DEATHS or death.name in self.cleared:
             return None
         self.avoid = frozenset({death.name})
-        return f"{death.name} is suspect: {len(near)} deaths right after restoring it; an older one is tried"
+        return (
+            f"{death.name} is suspect: {len(near)} deaths right after restoring it; the next attempt uses an older one"
+        )
 
     def _clear(self) -> None:
         self.cleared |= self.avoid

@@ -203,7 +203,7 @@ class ListenerPool:
             case ListenerState.UNKNOWN:
                 return None
         expected = "READY" if listener.state is ListenerState.ACKNOWLEDGED else "nothing before the next event"
-        return [self._distrust(listener, f"wrote {_shown(listener.received)}, where the protocol has {expected}")]
+        return [self._distrust(listener, f"wrote {_shown(listener.received)} where the protocol expects {expected}")]
 
     def _parse_result(self, listener: Listener, now: float) -> list[PoolEffect] | None:
         event = listener.event
@@ -212,7 +212,7 @@ class ListenerPool:
         length = _length(line)
         if (length is None) if end else not _may_become_result(line):
             return [
-                self._distrust(listener, f"wrote {_shown(listener.received)}, where the protocol has RESULT LENGTH")
+                self._distrust(listener, f"wrote {_shown(listener.received)} where the protocol expects RESULT LENGTH")
             ]
         if not end or length is None or len(rest) < length:
             return None

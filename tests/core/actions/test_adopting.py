@@ -83,7 +83,7 @@ def test_another_daemon_gives_a_worker_no_new_startup_timeout_but_time_to_answer
     assert job.handle(WorkerExited(7, signal=6), due_at)[0] == RecordEnd(
         7,
         "startup-timeout",
-        "did not train within 60 s (startup_timeout) of its start, nor say where it stands to the daemon that found it",
+        "did not train within 60 s (startup_timeout) of its start, nor report its status to the daemon that adopted it",
     )
 
 
@@ -273,7 +273,7 @@ def test_worker_that_leaves_as_told_before_it_said_so_was_stopped():
 
     effects = job.handle(WorkerExited(7, code=143), 1001.0)
 
-    assert effects == [RecordEnd(7, "stopped", "stopped (told so before this daemon came)")]
+    assert effects == [RecordEnd(7, "stopped", "stopped (requested before this daemon started)")]
     assert job.state is State.STOPPED
 
 
@@ -378,7 +378,7 @@ def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():
 
     record, *following = job.handle(WorkerExited(7), 1003.0)
 
-    assert record == RecordEnd(7, "lost", "exit status not known")
+    assert record == RecordEnd(7, "lost", "exit status unknown")
     assert following == [Spawn(8), SelectCheckpoint(8)]
     assert job.facts.failures.by_cause == {}
 
@@ -386,7 +386,7 @@ def test_end_that_nobody_can_explain_is_no_crash_if_it_brought_steps():
 def test_end_that_nobody_can_explain_is_a_crash_if_it_brought_nothing():
     job = found()
 
-    assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "crash", "exit status not known")]
+    assert job.handle(WorkerExited(7), 1003.0) == [RecordEnd(7, "crash", "exit status unknown")]
     assert job.state is State.BACKOFF
 
 
@@ -403,7 +403,7 @@ def test_last_words_say_more_than_no_exit_status():
     job, _ = training()
     job.handle(FailureReported(7, "ValueError: no"), 1003.0)
 
-    assert job.handle(WorkerExited(7), 1004.0)[0] == RecordEnd(7, "crash", "ValueError: no (exit status not known)")
+    assert job.handle(WorkerExited(7), 1004.0)[0] == RecordEnd(7, "crash", "ValueError: no (exit status unknown)")
 
 
 def test_attempt_that_was_done_while_no_daemon_was_there_has_succeeded():
@@ -411,7 +411,7 @@ def test_attempt_that_was_done_while_no_daemon_was_there_has_succeeded():
 
     effects = job.handle(AttemptLost(7, done=True), 1000.0)
 
-    assert effects == [RecordEnd(7, "done", "done, while no daemon was there"), RecordWanted(False)]
+    assert effects == [RecordEnd(7, "done", "done, while no daemon was running"), RecordWanted(False)]
     assert job.state is State.SUCCEEDED
 
 
@@ -467,7 +467,7 @@ def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
     assert job.handle(StartRequested(resumes=True), 1000.1) == []
     assert (job.state, job.facts.reason) == (
         State.BACKOFF,
-        "exit status not known, while no daemon was there",
+        "exit status unknown, while no daemon was running",
     )
 
 

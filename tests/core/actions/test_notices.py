@@ -167,7 +167,7 @@ def test_the_worker_that_left_is_booked_as_preempted_and_the_host_is_waited_for(
 
     effects = die(job, 25.0, code=143)
 
-    assert effects == [RecordEnd(1, "preemption", "left its host to its fate (aws: spot)")]
+    assert effects == [RecordEnd(1, "preemption", "left because the host was going away (aws: spot)")]
     assert (job.state, job.deadline()) == (State.BACKOFF, 27.0 + 60.0)
     assert job.facts.wanted
     assert job.facts.failures.by_cause == {}
@@ -308,7 +308,7 @@ def test_what_stopped_while_it_waited_for_the_hosts_fate_waits_no_more(end: Even
     job = Job(POLICY)
     job.handle(NoticeReceived(notice(20.0)), 0.0)
     job.handle(StartRequested(), 10.0)
-    assert "starts if it stays after all" in (job.facts.reason or "")
+    assert "it starts if the host stays" in (job.facts.reason or "")
 
     job.handle(end, 11.0)
 

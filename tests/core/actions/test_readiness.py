@@ -56,7 +56,7 @@ def test_without_its_word_it_is_stopped_and_tried_again_until_it_is_given_up():
     job.expire(again_at + 90.0)
     job.handle(WorkerExited(2, signal=15), again_at + 91.0)
     assert job.state is State.FAILED
-    assert "did not say READY=1 within 90 s (notify_timeout)" in (job.facts.reason or "")
+    assert "did not send READY=1 within 90 s (notify_timeout)" in (job.facts.reason or "")
 
 
 def test_an_end_before_its_word_is_a_failed_start_whatever_the_code():
@@ -65,7 +65,7 @@ def test_an_end_before_its_word_is_a_failed_start_whatever_the_code():
     job.handle(WorkerExited(1, code=0), 50.0)
 
     assert job.state is State.BACKOFF
-    assert "before it said READY=1" in (job.facts.reason or "")
+    assert "before it sent READY=1" in (job.facts.reason or "")
 
 
 def test_a_stop_while_it_is_not_ready_stops_it():

@@ -55,7 +55,9 @@ def test_a_checkpoint_that_kills_three_times_right_after_its_restore_is_passed_o
     third = dies(job, NEW, 203)
 
     assert avoided(third) == {NEW}
-    assert text(third).endswith(f"{NEW} is suspect: 3 deaths right after restoring it; an older one is tried")
+    assert text(third).endswith(
+        f"{NEW} is suspect: 3 deaths right after restoring it; the next attempt uses an older one"
+    )
 
 
 def test_deaths_far_from_the_restore_say_nothing_of_the_checkpoint():
@@ -74,7 +76,7 @@ def test_the_suspect_is_tried_again_if_the_older_one_dies_too():
     second = dies(job, OLD, 140)
 
     assert avoided(second) == set()
-    assert text(second).endswith(f"dies from older checkpoints too: {NEW} is tried again")
+    assert text(second).endswith(f"attempts from older checkpoints die too; {NEW} is tried again")
     assert [avoided(dies(job, NEW, step)) for step in (204, 205, 206, 207)] == [set()] * 4, "once is enough"
 
 

@@ -216,7 +216,7 @@ def test_with_a_fixed_limit_too_a_save_that_never_ends_is_a_hang_though_training
     assert job.deadline() == 11.0 + 4 * 30.0
     assert job.expire(131.0) == [Abort(1)]
     assert job.facts.current.decided_end is not None and job.facts.current.decided_end[1] == (
-        "a checkpoint is not on the disk within 120 s (4 times the longer of hang_timeout and flush_timeout) "
+        "a checkpoint was not on the disk within 120 s (4 times the longer of hang_timeout and flush_timeout) "
         "after step 131"
     )
 
