@@ -110,12 +110,12 @@ def with_plain(folder: Path, story: Story) -> None:
     from examples import plain
 
     daemon = plain.Daemon()
-    daemon.say("hello", protocol=1, pid=os.getpid(), version="plain")
-    while not any(each["type"] == "go" for each in daemon.hear(60.0)):
+    daemon.send_message("hello", protocol=1, pid=os.getpid(), version="plain")
+    while not any(each["type"] == "go" for each in daemon.receive_messages(60.0)):
         pass
     folder.mkdir(parents=True, exist_ok=True)
     network, step = plain.Network(), 0
-    daemon.say("restored", step=0, checkpoint=None, restore_s=0.0, total_steps=None, unmatched=[])
+    daemon.send_message("restored", step=0, checkpoint=None, restore_s=0.0, total_steps=None, unmatched=[])
     story.tell("tracing")
     told_at, told_step = time.monotonic(), 0
     while True:
@@ -123,9 +123,9 @@ def with_plain(folder: Path, story: Story) -> None:
         step += 1
         story.tell("step", step)
         if (now := time.monotonic()) - told_at > plain.PROGRESS_S or step == 1:
-            daemon.say("progress", step=step, step_s=(now - told_at) / (step - told_step), metrics={})
+            daemon.send_message("progress", step=step, step_s=(now - told_at) / (step - told_step), metrics={})
             told_at, told_step = now, step
-        flushes = daemon.hear(0.0)
+        flushes = daemon.receive_messages(0.0)
         if flushes or step % SAVE_EVERY == 0:
             plain.save(daemon, folder, network, step, [each["id"] for each in flushes])
         if any(each["then"] == "stop" for each in flushes):

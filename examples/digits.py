@@ -1,10 +1,10 @@
-"""Handwritten digits: a small convolutional network, mirrored over two devices, with a training loop of its own.
+"""Handwritten digits: a small convolutional network, mirrored over two devices, with a custom training loop.
 
-    python examples/digits.py              trains, and goes on from its last checkpoint when it is started again
+    python examples/digits.py              trains, and continues from its last checkpoint when it is started again
     python examples/digits.py --board      the same, with curves for TensorBoard in runs/digits/board
-    supervisord -n -c examples/digits.conf the same, kept running
+    supervisord -n -c examples/digits.conf the same, under supervision
 
-The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
+The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is for the test.
 """
 
 import os
@@ -17,7 +17,7 @@ BATCH_SIZE = 128  # over all replicas
 
 strategy = worker.strategy(replicas=2)
 
-import numpy as np  # noqa: E402 - TensorFlow's devices are configured first
+import numpy as np  # noqa: E402 - worker.strategy must configure the devices first
 import tensorflow as tf  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 
@@ -59,7 +59,7 @@ with strategy.scope():
 
 @tf.function
 def train_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """One optimizer step on every replica; gives the mean loss over the global batch."""
+    """One optimizer step on every replica. Returns the mean loss over the global batch."""
 
     def on_replica(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as tape:
@@ -72,7 +72,7 @@ def train_step(images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 
 def main() -> None:
-    """Trains, then says how many of the test images it reads right."""
+    """Trains, then prints the accuracy on the test images."""
     training, test = load()
     data = worker.Examples(*training, batch_size=BATCH_SIZE, seed=1)
     tracked = tf.train.Checkpoint(model=model, optimizer=optimizer)

@@ -1,9 +1,9 @@
-"""Handwritten digits with Keras' model.fit: goes on at the exact batch, with its callbacks as they were.
+"""Handwritten digits with Keras' model.fit: resumes at the exact batch, with its callbacks as they were.
 
-    python examples/fit.py               trains, and goes on from its last checkpoint when it is started again
-    supervisord -n -c examples/fit.conf  the same, kept running
+    python examples/fit.py               trains, and continues from its last checkpoint when it is started again
+    supervisord -n -c examples/fit.conf  the same, under supervision
 
-The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
+The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is for the test.
 """
 
 import os
@@ -15,7 +15,7 @@ BATCH_SIZE = 64
 
 strategy = worker.strategy()
 
-import numpy as np  # noqa: E402 - TensorFlow's devices are configured first
+import numpy as np  # noqa: E402 - worker.strategy must configure the devices first
 import tensorflow as tf  # noqa: E402
 from sklearn.datasets import load_digits  # noqa: E402
 
@@ -52,7 +52,7 @@ def build() -> tf.keras.Model:
 
 
 def main() -> None:
-    """Trains, then says how many of the test images it reads right."""
+    """Trains, then prints the accuracy on the test images."""
     training, test = load()
     with strategy.scope():
         model = build()

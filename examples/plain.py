@@ -1,9 +1,9 @@
-"""Handwritten digits in plain NumPy: a worker that speaks the control pipe by itself (docs/control-pipe.md).
+"""Handwritten digits in plain NumPy: a worker with its own implementation of the control pipe (docs/control-pipe.md).
 
     supervisord -n -c examples/plain.conf
 
-It imports nothing of stepkeeper: what is here is what a program in any language has to do. The network, its momentum
-and the generator's state are arrays in one file, `state.npz`.
+It imports nothing of stepkeeper: this is what a program in any language has to do. The network, its momentum and the
+state of the generator are arrays in one file, `state.npz`.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ PROGRESS_S = 0.1
 
 
 def launch() -> dict[str, Any]:
-    """What the daemon says of this attempt."""
+    """The launch variable: what the daemon tells this attempt."""
     found: dict[str, Any] = json.loads(os.environ.get("STEPKEEPER_LAUNCH", "{}"))
     return found
 
@@ -45,14 +45,14 @@ class Daemon:
         self.attempt = launch()["control"]["attempt"]
         pipes = Path(launch()["control"]["pipes"])
         self._last_words = pipes / "last-words"
-        self._in = os.open(pipes / "to-worker", os.O_RDWR | os.O_NONBLOCK)  # read-write: no side's death closes it
+        self._in = os.open(pipes / "to-worker", os.O_RDWR | os.O_NONBLOCK)  # read-write: stays open if the daemon dies
         self._out = os.open(pipes / "from-worker", os.O_RDWR | os.O_NONBLOCK)
         self._unread = self._unsent = b""
 
-    def say(self, type_: str, **fields: Any) -> None:
-        """Never waits: while no daemon empties the pipe, `progress` is dropped and the rest is kept."""
+    def send_message(self, type_: str, **fields: Any) -> None:
+        """Sends a message without waiting. While no daemon reads, `progress` is dropped and the rest is queued."""
         line = json.dumps({"type": type_, "attempt": self.attempt, **fields}).encode() + b"\n"
-        if type_ in ("done", "failed"):  # for a daemon that comes after the end
+        if type_ in ("done", "failed"):  # for a daemon that is started after this process has ended
             with self._last_words.open("ab") as file:
                 file.write(line)
         self._send()
@@ -65,21 +65,21 @@ class Daemon:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self._out, self._unsent) :]
 
-    def hear(self, patience_s: float) -> list[dict[str, Any]]:
-        """The messages that are there, or come within so many seconds."""
+    def receive_messages(self, timeout_s: float) -> list[dict[str, Any]]:
+        """The messages that are there, or arrive within `timeout_s`."""
         self._send()
-        if select.select([self._in], [], [], patience_s)[0]:
+        if select.select([self._in], [], [], timeout_s)[0]:
             self._unread += os.read(self._in, 65536)
         *lines, self._unread = self._unread.split(b"\n")
-        messages = [message for line in lines if (message := message_in(line)) is not None]
+        messages = [message for line in lines if (message := parse_message(line)) is not None]
         for each in messages:
             if each["attempt"] == self.attempt and each["type"] == "identify":
-                self.say("hello", protocol=1, pid=os.getpid(), version="plain")
+                self.send_message("hello", protocol=1, pid=os.getpid(), version="plain")
         return [each for each in messages if each["attempt"] == self.attempt and each["type"] in ("go", "flush")]
 
 
-def message_in(line: bytes) -> dict[str, Any] | None:
-    """None for an empty line, as a new daemon sends it first, and for half a one, in which an earlier daemon died."""
+def parse_message(line: bytes) -> dict[str, Any] | None:
+    """The message in a line. None for an empty line, with which a new daemon begins, and for an incomplete one."""
     try:
         message = json.loads(line)
     except ValueError:
@@ -97,7 +97,7 @@ def sync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder and those above it; each is on the disk, or a power cut would take what lies in it."""
+    """Creates a folder and its parents, and syncs each: a power cut would otherwise lose what they contain."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ def make_folder(path: Path) -> None:
 
 
 def commit(directory: Path, attempt: int, step: int, arrays: dict[str, Any]) -> tuple[str, int]:
-    """Writes a checkpoint; gives its name and size in bytes."""
+    """Writes a checkpoint. Returns its name and its size in bytes."""
     name = f"step-{step:010d}.a{attempt}"
     partial = directory / f"{name}.partial"
     partial.mkdir()
@@ -129,7 +129,7 @@ def commit(directory: Path, attempt: int, step: int, arrays: dict[str, Any]) -> 
 
 
 class Network:
-    """One hidden layer, dropout, momentum. `arrays` is everything that decides the next step, but for the step."""
+    """One hidden layer, dropout, momentum. `arrays` has everything that decides the next step except its number."""
 
     def __init__(self) -> None:
         self.chance = np.random.default_rng(1)
@@ -140,20 +140,20 @@ class Network:
         self.momentum = {name: np.zeros_like(value) for name, value in self.weights.items()}
 
     def arrays(self) -> dict[str, Any]:
-        """As `np.savez` takes them."""
+        """The state, as arguments of `np.savez`."""
         chance = json.dumps(self.chance.bit_generator.state)
         momentum = {f"momentum_{name}": value for name, value in self.momentum.items()}
         return {**self.weights, **momentum, "chance": np.array(chance)}
 
     def restore(self, file: Path) -> None:
-        """What `arrays` gave, back from the file. No pickle."""
+        """Restores what `arrays` returned from the file. Uses no pickle."""
         with np.load(file, allow_pickle=False) as found:
             self.weights = {name: found[name] for name in self.weights}
             self.momentum = {name: found[f"momentum_{name}"] for name in self.weights}
             self.chance.bit_generator.state = json.loads(str(found["chance"]))
 
     def train(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """One step; gives the loss."""
+        """Makes one step. Returns the loss."""
         w = self.weights
         kept = self.chance.random((len(images), 48)) > 0.2
         hidden = np.maximum(images @ w["w1"] + w["b1"], 0) * kept / 0.8
@@ -171,52 +171,54 @@ class Network:
             w[name] += self.momentum[name]
         return loss
 
-    def right(self, images: np.ndarray, labels: np.ndarray) -> float:
-        """The share of images it reads right."""
+    def accuracy(self, images: np.ndarray, labels: np.ndarray) -> float:
+        """The share of images that it classifies correctly."""
         hidden = np.maximum(images @ self.weights["w1"] + self.weights["b1"], 0)
         return float((np.argmax(hidden @ self.weights["w2"] + self.weights["b2"], axis=1) == labels).mean())
 
 
 def batch_at(step: int, count: int) -> np.ndarray:
-    """Indices of the batch of a step: a function of the step alone, so that no data position has to be kept."""
-    epoch, place = divmod(step, count // BATCH_SIZE)
+    """Indices of the batch of a step: a function of the step alone, so no data position has to be saved."""
+    epoch, number = divmod(step, count // BATCH_SIZE)
     order = np.random.default_rng([1, epoch]).permutation(count)
-    return order[place * BATCH_SIZE : (place + 1) * BATCH_SIZE]
+    return order[number * BATCH_SIZE : (number + 1) * BATCH_SIZE]
 
 
 def main() -> int:
-    """Trains from where the daemon says, until all steps are done or it says stop."""
+    """Trains from the checkpoint that the daemon selects, until all steps are done or the daemon asks it to stop."""
     daemon = Daemon()
-    daemon.say("hello", protocol=1, pid=os.getpid(), version="plain")
+    daemon.send_message("hello", protocol=1, pid=os.getpid(), version="plain")
     images, labels = load_digits(return_X_y=True)
     test = np.arange(len(labels)) % 5 == 0
     training = images[~test] / 16.0, labels[~test]
     network, step = Network(), 0
-    while not (heard := [each for each in daemon.hear(60.0) if each["type"] == "go"]):
-        pass  # nothing may be touched before
+    while not (messages := [each for each in daemon.receive_messages(60.0) if each["type"] == "go"]):
+        pass  # before `go` nothing may be read or written
     directory = Path(launch()["checkpoint_dir"])
     make_folder(directory)
     lock = os.open(directory / ".stepkeeper.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
     except BlockingIOError:
-        daemon.say("failed", step=None, error=f"another live worker holds {directory}", traceback="")
+        daemon.send_message("failed", step=None, error=f"another live worker holds {directory}", traceback="")
         return 75
     for leftover in directory.glob("step-*.partial"):
         shutil.rmtree(leftover)
     started, name = time.monotonic(), None
-    if heard[0]["restore"] is not None:
-        folder = Path(heard[0]["restore"])
+    if messages[0]["restore"] is not None:
+        folder = Path(messages[0]["restore"])
         network.restore(folder / "state.npz")
         step, name = int(folder.name[5:15]), folder.name
-    daemon.say("restored", step=step, checkpoint=name, restore_s=time.monotonic() - started, total_steps=TOTAL_STEPS,
-               unmatched=[])  # fmt: skip
+    restore_s = time.monotonic() - started
+    daemon.send_message(
+        "restored", step=step, checkpoint=name, restore_s=restore_s, total_steps=TOTAL_STEPS, unmatched=[]
+    )
     return train(daemon, directory, network, step, training, (images[test] / 16.0, labels[test]))
 
 
 def train(daemon: Daemon, directory: Path, network: Network, step: int, training: Any, test: Any) -> int:
-    """The loop; gives the exit status."""
-    told_at, told_step = time.monotonic(), step
+    """The training loop. Returns the exit status."""
+    reported_at, reported_step = time.monotonic(), step
     save_every = launch().get("checkpoint_interval", {}).get("steps", SAVE_EVERY)
     images, labels = training
     while step < TOTAL_STEPS:
@@ -224,49 +226,50 @@ def train(daemon: Daemon, directory: Path, network: Network, step: int, training
         loss = network.train(images[rows], labels[rows])
         step += 1
         now = time.monotonic()
-        if step == told_step + 1 or now - told_at > PROGRESS_S:
-            step_s = (now - told_at) / (step - told_step)
-            daemon.say("progress", step=step, total_steps=TOTAL_STEPS, step_s=step_s, metrics={"loss": loss})
-            told_at, told_step = now, step
-        flushes = daemon.hear(0.0)
+        if step == reported_step + 1 or now - reported_at > PROGRESS_S:
+            step_s = (now - reported_at) / (step - reported_step)
+            daemon.send_message("progress", step=step, total_steps=TOTAL_STEPS, step_s=step_s, metrics={"loss": loss})
+            reported_at, reported_step = now, step
+        flushes = daemon.receive_messages(0.0)
         for each in flushes:
-            daemon.say("flushing", id=each["id"], step=step)
+            daemon.send_message("flushing", id=each["id"], step=step)
         stops = any(each["then"] == "stop" for each in flushes)
         if flushes or step % save_every == 0 or step == TOTAL_STEPS:
             error = save(daemon, directory, network, step, [each["id"] for each in flushes])
-            if error is not None and (stops or step == TOTAL_STEPS):  # nobody would have what was trained since
-                daemon.say("failed", step=step, error=f"the last save failed: {error}", traceback="")
+            if error is not None and (stops or step == TOTAL_STEPS):  # the last steps would be lost
+                daemon.send_message("failed", step=step, error=f"the last save failed: {error}", traceback="")
                 return 74
         if stops:
             return 143
-    daemon.say("done", step=step, metrics={"accuracy": network.right(*test)})
-    print(f"test accuracy {network.right(*test):.3f}")
+    daemon.send_message("done", step=step, metrics={"accuracy": network.accuracy(*test)})
+    print(f"test accuracy {network.accuracy(*test):.3f}")
     digest = hashlib.sha256(b"".join(value.tobytes() for value in network.weights.values())).hexdigest()
     print(f"hash {digest}")
     return 0
 
 
 def save(daemon: Daemon, directory: Path, network: Network, step: int, flushes: list[int]) -> str | None:
-    """Commits a step and says so, or why not, and gives that."""
+    """Commits a checkpoint and reports it. Returns the error, if there is one."""
     started = time.monotonic()
     try:
         name, size_bytes = commit(directory, daemon.attempt, step, network.arrays())
     except OSError as error:
-        take_back(directory / f"step-{step:010d}.a{daemon.attempt}")
-        daemon.say("save-failed", step=step, error=str(error), flushes=flushes)
+        discard(directory / f"step-{step:010d}.a{daemon.attempt}")
+        daemon.send_message("save-failed", step=step, error=str(error), flushes=flushes)
         return str(error)
     spent_s = time.monotonic() - started
-    daemon.say("committed", step=step, checkpoint=name, size_bytes=size_bytes, save_s=spent_s, stall_s=spent_s,
-               flushes=flushes)  # fmt: skip
+    daemon.send_message(
+        "committed", step=step, checkpoint=name, size_bytes=size_bytes, save_s=spent_s, stall_s=spent_s, flushes=flushes
+    )
     try:
         retain(directory, launch()["checkpoint_keep"])
     except OSError as error:
-        print(f"cannot delete old checkpoints: {error}", file=sys.stderr)  # that is no reason to end
+        print(f"cannot delete old checkpoints: {error}", file=sys.stderr)  # training continues
     return None
 
 
-def take_back(final: Path) -> None:
-    """Deletes what a failed save left, also what has its name but is perhaps not on the disk."""
+def discard(final: Path) -> None:
+    """Deletes what a failed save left, also a checkpoint that was renamed but perhaps not synced."""
     partial = final.with_name(f"{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     if final.is_dir():
@@ -275,7 +278,7 @@ def take_back(final: Path) -> None:
 
 
 def retain(directory: Path, keep: int) -> None:
-    """Deletes all but the newest checkpoints: a rename first, so that none is ever half there."""
+    """Deletes all but the newest checkpoints. Renames each first, so that no incomplete one has a checkpoint's name."""
     for old in sorted(directory.glob("step-*.a*[0-9]"))[:-keep]:
         shutil.rmtree(old.rename(f"{old}.partial"))
 

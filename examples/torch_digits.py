@@ -1,9 +1,9 @@
-"""Handwritten digits in PyTorch: the same guarantees, without TensorFlow.
+"""Handwritten digits in PyTorch, with the guarantees of the TensorFlow examples and without TensorFlow.
 
-    python examples/torch_digits.py               trains, and goes on from its last checkpoint when started again
-    supervisord -n -c examples/torch_digits.conf  the same, kept running
+    python examples/torch_digits.py               trains, and continues from its last checkpoint when started again
+    supervisord -n -c examples/torch_digits.conf  the same, under supervision
 
-The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is kept for the test.
+The data are the 1,797 images of 8 x 8 pixels that come with scikit-learn; every fifth is for the test.
 """
 
 import os
@@ -37,7 +37,7 @@ def build() -> nn.Module:
 
 
 def main() -> None:
-    """Trains, then says how many of the test images it reads right."""
+    """Trains, then prints the accuracy on the test images."""
     stepkeeper.prepare(seed=1, directory="runs/torch")
     training, (test_images, test_labels) = load()
     model = build()

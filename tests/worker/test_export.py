@@ -163,7 +163,7 @@ def test_program_without_a_run_says_that_it_can_not_export(
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
     daemon.send(Export(1, 7))
 
-    assert "without worker.Run" in (daemon.wait_for(Exported).error or "")
+    assert "has no worker.Run" in (daemon.wait_for(Exported).error or "")
 
 
 def small(weight: float) -> tf.Module:

@@ -177,7 +177,7 @@ def test_only_a_full_disk_is_told_as_one(
 ) -> None:
     _, files, ways = failing
     files._finite = {"weight": ways[what]} if of == "check" else {}
-    files._beside._variables = [ways[what]]
+    files._copier._variables = [ways[what]]
 
     with pytest.raises(expected) as refused:
         files.copied()
