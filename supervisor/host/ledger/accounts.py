@@ -1,4 +1,4 @@
-"""The part of the ledger that says where a job's time went: one row for each attempt, rewritten now and then."""
+"""The table `accounts`: what each attempt's time was spent on. One row per attempt, rewritten now and then."""
 
 import json
 import sqlite3
@@ -14,14 +14,14 @@ Select = Callable[..., list[sqlite3.Row]]
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """The books of a program's last attempt, and how many seconds ago they were kept."""
+    """The account of a program's last attempt as it was `ago_s` seconds ago."""
 
     standing: AccountStatus
     ago_s: float
 
 
 class Accounts:
-    """The accounts in a ledger: writes go to its queue, reads are done in the caller's thread."""
+    """Access to the table: writes go to the ledger's queue, reads happen in the caller's thread."""
 
     def __init__(
         self, writer: LedgerWriter, select: Callable[[str, tuple[Value, ...]], list[sqlite3.Row]], boot_id: str | None
@@ -31,7 +31,7 @@ class Accounts:
         self._boot_id = boot_id
 
     def store(self, program: str, standing: AccountStatus, ago_s: float) -> None:
-        """The books of an attempt as they stood `ago_s` seconds ago. Never waits, never raises."""
+        """Stores the account of an attempt as it was `ago_s` seconds ago. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             program,
@@ -47,9 +47,9 @@ class Accounts:
         )
 
     def load_last(self, program: str) -> StoredAccount | None:
-        """Of the last attempt; None if there are none yet. Raises LedgerError.
+        """Loads the account of the last attempt; None if there is none yet. Raises LedgerError.
 
-        How long ago: by a clock that nobody sets while the host runs, by the wall clock after a reboot.
+        Its age is measured by a clock that is never set while the host runs, or, after a reboot, by the wall clock.
         """
         rows = self._select(
             "SELECT *, (SELECT max(to_step) FROM attempts WHERE program = ?1) AS reached FROM accounts"
@@ -68,13 +68,13 @@ class Accounts:
         return StoredAccount(standing, max(0.0, ago_s))
 
     def time_spent(self, program: str) -> dict[int, dict[TimeSpent, float]]:
-        """Seconds by what they went into, for each attempt that is kept. Raises LedgerError."""
+        """Seconds by what they were spent on, for each stored attempt. Raises LedgerError."""
         rows = self._select("SELECT attempt, spent_s FROM accounts WHERE program = ?", (program,))
         return {row["attempt"]: _spent(row["spent_s"]) for row in rows}
 
 
 def _spent(text: str) -> dict[TimeSpent, float]:
-    """What a newer or damaged ledger says besides is left out."""
+    """Decodes the column; unknown keys are ignored."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -85,5 +85,5 @@ def _spent(text: str) -> dict[TimeSpent, float]:
 
 
 def _awake_s() -> float:
-    """Seconds since the host's start, those asleep included."""
+    """Seconds since the boot of the host, including suspended time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,6 @@
-"""The part of the ledger that says what a job's failures taught: one row for each job, of its latest attempt."""
+"""The table `memories`: what a job's failures taught the daemon, for the next one. One row per job.
+
+The row is JSON. It is read with suspicion, as a damaged row must neither stop the daemon nor fill its memory."""
 
 import json
 import math
@@ -15,14 +17,14 @@ from supervisor.core.program.persisted_facts import PersistedFacts
 from supervisor.host.ledger.writer import LedgerWriter, Value
 from supervisor.host.resources.oom_kills import OomKillCounter
 
-MOST_NAMES = 1000  # more than a job ever suspects; a damaged row must not fill the memory
+MAX_NAMES = 1000  # more than a job ever has
 
 
 @dataclass(frozen=True, slots=True)
 class StoredJobState:
-    """What an earlier daemon knew of a job, how many seconds ago, and of which configuration (its digest).
+    """What an earlier daemon stored about a job `ago_s` seconds ago. `digest`: of the configuration it had then.
 
-    `counters`: of kills for lack of memory, as they stood when its last attempt was seen to live.
+    `counters`: the kernel's counts of out-of-memory kills when its last attempt was last seen alive.
     """
 
     memory: PersistedFacts
@@ -32,7 +34,7 @@ class StoredJobState:
 
 
 class JobStates:
-    """Those in a ledger: writes go to its queue, reads are done in the caller's thread."""
+    """Access to the table: writes go to the ledger's queue, reads happen in the caller's thread."""
 
     def __init__(
         self, writer: LedgerWriter, select: Callable[[str, tuple[Value, ...]], list[sqlite3.Row]], boot_id: str | None
@@ -44,7 +46,7 @@ class JobStates:
     def store(
         self, program: str, memory: PersistedFacts, digest: str, counters: tuple[OomKillCounter, ...] = ()
     ) -> None:
-        """As it stands now. Never waits, never raises."""
+        """Stores the present state. Never waits, never raises."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO memories VALUES (?, ?, ?, ?, ?)",
             program,
@@ -55,9 +57,9 @@ class JobStates:
         )
 
     def load(self, program: str) -> StoredJobState | None:
-        """What is known of a job; None if nothing is, or nothing that can be read. Raises LedgerError.
+        """Loads the state of a job; None if there is none, or it can't be decoded. Raises LedgerError.
 
-        Of an earlier boot: without its back-off and its counters, as the failure may have gone with it.
+        After a reboot it comes without back-off and counters, as the reboot may have removed the cause of a failure.
         """
         rows = self._select("SELECT * FROM memories WHERE program = ?", (program,))
         if not rows or (found := from_json(rows[0]["content"])) is None:
@@ -71,7 +73,7 @@ class JobStates:
 
 
 def to_json(memory: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) -> str:
-    """One line, for `from_json`."""
+    """Encodes the state in one line, for `from_json`."""
     content = {name: getattr(memory, name) for name in memory.__dataclass_fields__}
     content["by_cause"] = {str(cause): count for cause, count in memory.by_cause.items()}
     content["avoid"], content["cleared"] = sorted(memory.avoid), sorted(memory.cleared)
@@ -81,10 +83,10 @@ def to_json(memory: PersistedFacts, counters: tuple[OomKillCounter, ...] = ()) -
 
 
 def from_json(text: str) -> tuple[PersistedFacts, tuple[OomKillCounter, ...]] | None:
-    """What was written; None for what nobody wrote. What a later version wrote besides is left out."""
+    """Decodes the state; None for invalid text. Unknown keys are ignored."""
     try:
         found = json.loads(text)
-        return (_memory(found), _counters(found.get("counters", ()))) if isinstance(found, dict) else None
+        return (_memory(found), _counters(found["counters"])) if isinstance(found, dict) else None
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         return None
 
@@ -97,10 +99,10 @@ def _memory(found: Mapping[str, Any]) -> PersistedFacts:
         idle_deaths=_number(found["idle_deaths"]),
         avoid=_names(found["avoid"]),
         cleared=_names(found["cleared"]),
-        unfit=tuple((str(name), str(why)) for name, why in found.get("unfit", ())[:MOST_NAMES]),
+        unfit=tuple((str(name), str(why)) for name, why in found["unfit"][:MAX_NAMES]),
         deaths=tuple(_death(*each) for each in found["deaths"][-MAX_DEATHS:]),
         hung_step=_maybe(found["hung_step"]),
-        hung_in=None if found.get("hung_in") is None else parse_section(str(found["hung_in"])),
+        hung_in=None if found["hung_in"] is None else parse_section(str(found["hung_in"])),
         hangs=_number(found["hangs"], 64),
         best_step=_maybe(found["best_step"]),
         ever_moved=found["ever_moved"] is True,
@@ -112,11 +114,11 @@ def _memory(found: Mapping[str, Any]) -> PersistedFacts:
         origin=None if origin is None else (str(origin[0]), _number(origin[1]), _text(origin[2])),
         saved=_maybe(found["saved"]),
         began_at=_maybe(found["began_at"]),
-        moved=found.get("moved") is True,
-        start_limit_s=_seconds(found.get("start_limit_s")),
+        moved=found["moved"] is True,
+        start_limit_s=_seconds(found["start_limit_s"]),
         waits_s=_seconds(found["waits_s"]),
         startup_s=_seconds(found["startup_s"]),
-        steps_s=tuple(s for each in found["steps_s"][:MOST_NAMES] if (s := _seconds(each)) is not None),
+        steps_s=tuple(s for each in found["steps_s"][:MAX_NAMES] if (s := _seconds(each)) is not None),
     )
 
 
@@ -126,12 +128,12 @@ def _death(name: Any, from_step: Any, step: Any, restored: Any, place: Any) -> D
 
 def _counters(found: Any) -> tuple[OomKillCounter, ...]:
     return tuple(
-        OomKillCounter.from_stored(str(file), str(where), _number(count)) for file, where, count in found[:MOST_NAMES]
+        OomKillCounter.from_stored(str(file), str(where), _number(count)) for file, where, count in found[:MAX_NAMES]
     )
 
 
 def _names(found: Any) -> frozenset[str]:
-    return frozenset(str(each) for each in found[:MOST_NAMES])
+    return frozenset(str(each) for each in found[:MAX_NAMES])
 
 
 def _number(found: Any, most: int = 1 << 62) -> int:

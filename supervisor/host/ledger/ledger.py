@@ -1,7 +1,7 @@
-"""The history on disk: what is wanted, attempts and how they ended, checkpoints. Times are Unix wall seconds.
+"""The history of all programs on disk: which are to run, their attempts and how these ended, checkpoints.
 
-Writes are queued and done by one thread, so the event loop never waits for a disk. Reads use a connection of their
-own in the caller's thread and see every write that was queued before them.
+Writes are queued and done by one thread, so the event loop never waits for a disk. Reads use a connection of their own
+in the caller's thread and see every write that was queued before them. Times are Unix wall seconds.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ CLOSE_WAIT_S = 5.0  # a full disk must not keep the daemon from leaving
 
 @dataclass(frozen=True, slots=True)
 class OpenAttempt:
-    """An attempt whose end was never written: the daemon died, or (not `of_this_boot`) the host did.
+    """An attempt whose end was not recorded: the daemon died, or, if not `of_this_boot`, the host did.
 
     `started_at`: Unix time.
     """
@@ -72,7 +72,7 @@ class AttemptRecord:
 class Ledger:
     """The ledger in the file `path`, created if it does not exist.
 
-    `set_aside` is where a damaged ledger was moved to (tell somebody), None if all is well. Raises LedgerError if a
+    `set_aside`: where a damaged ledger was moved to, else None. Raises LedgerError if a
     newer version wrote it or it can't be opened.
     """
 
@@ -95,7 +95,7 @@ class Ledger:
     # --- writes: queued, never wait, never raise ---------------------------------------------------------------------
 
     def record_wanted(self, program: str, wanted: bool) -> None:
-        """Whether the program is to run, also after the next start of the daemon."""
+        """Records whether the program is to run, also after the next start of the daemon."""
         self._writer.enqueue(
             "INSERT INTO programs VALUES (?, ?) ON CONFLICT (program) DO UPDATE SET wanted = excluded.wanted",
             program,
@@ -103,15 +103,15 @@ class Ledger:
         )
 
     def forget_program(self, program: str) -> None:
-        """The program is no longer configured: what was wanted of it counts no more. Its history stays."""
+        """Forgets whether a program is to run, as it is no longer configured. Its history stays."""
         self._writer.enqueue("DELETE FROM programs WHERE program = ?", program)
 
     def record_removed(self, program: str) -> None:
-        """Somebody took the program out of use: it stays so until it is taken into use again."""
+        """Records that an operator removed the program: it stays removed until it is added again."""
         self._writer.enqueue("INSERT OR IGNORE INTO out_of_use VALUES (?)", program)
 
     def record_added(self, program: str) -> None:
-        """The program is used again, or is not configured any more."""
+        """Records that the program was added again, or is no longer configured."""
         self._writer.enqueue("DELETE FROM out_of_use WHERE program = ?", program)
 
     def attempt_started(
@@ -136,7 +136,7 @@ class Ledger:
     def attempt_restored(
         self, program: str, attempt: int, checkpoint: str | None, step: int, changed: tuple[str, ...] = ()
     ) -> None:
-        """Training begins at `step`, from `checkpoint`, or from nothing, under conditions of which these `changed`."""
+        """Records that training begins at `step`, from `checkpoint` or anew. `changed`: which conditions differ."""
         self._writer.enqueue(
             "UPDATE attempts SET restored = ?, from_step = ?, to_step = max(coalesce(to_step, 0), ?), changed = ?"
             " WHERE program = ? AND attempt = ?",
@@ -149,7 +149,7 @@ class Ledger:
         )
 
     def attempt_progressed(self, program: str, attempt: int, step: int) -> None:
-        """The attempt reached `step`. Costs a write: for now and then, not for every step."""
+        """Records that the attempt reached `step`. Each call is a write to disk: not for every step."""
         self._writer.enqueue(
             "UPDATE attempts SET to_step = max(coalesce(to_step, 0), ?) WHERE program = ? AND attempt = ?",
             step,
@@ -168,7 +168,7 @@ class Ledger:
         stall_s: float,
         at: float,
     ) -> None:
-        """A checkpoint is on the disk."""
+        """Records a committed checkpoint."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             program,
@@ -183,15 +183,13 @@ class Ledger:
         self.attempt_progressed(program, attempt, step)
 
     def checkpoint_refused(self, program: str, attempt: int, name: str, reason: str, at: float) -> None:
-        """A checkpoint was found damaged when `attempt` was to begin from it."""
+        """Records that a checkpoint was found damaged when `attempt` was to begin from it."""
         self._writer.enqueue(
             "INSERT OR REPLACE INTO refusals VALUES (?, ?, ?, ?, ?)", program, attempt, name, reason, at
         )
 
     def record_hang_history(self, program: str, longest: Mapping[str, float]) -> None:
-        """The longest silences (s), by section, that the program's training came back from; what was told before of a
-        section counts no more.
-        """
+        """Records the longest silence (s) of each section that training recovered from, replacing earlier values."""
         for section, longest_s in longest.items():
             self._writer.enqueue(
                 "INSERT INTO silences VALUES (?, ?, ?) ON CONFLICT (program, section)"
@@ -213,7 +211,7 @@ class Ledger:
         at: float,
         ran_s: float | None = None,
     ) -> None:
-        """An attempt is over, also one that never became a process. `ran_s`: if that was measured."""
+        """Records the end of an attempt, also of one that never became a process. `ran_s`: None if not measured."""
         self._writer.enqueue(
             "INSERT INTO attempts (program, attempt, started_at, cause, text, exit_code, signal, to_step, ended_at,"
             " ran_s) VALUES (?1, ?2, ?8, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (program, attempt) DO UPDATE SET"
@@ -237,26 +235,26 @@ class Ledger:
     # --- reads: in the caller's thread; each raises LedgerError ------------------------------------------------------
 
     def wanted_programs(self) -> dict[str, bool]:
-        """Of every program somebody ever started or stopped: whether it is to run."""
+        """Whether each program that was ever started or stopped is to run."""
         rows = self._select("SELECT program, wanted FROM programs ORDER BY program")
         return {row["program"]: bool(row["wanted"]) for row in rows}
 
     def removed_programs(self) -> frozenset[str]:
-        """The programs that somebody took out of use."""
+        """The programs that an operator removed."""
         return frozenset(row["program"] for row in self._select("SELECT program FROM out_of_use"))
 
     def last_attempts(self) -> dict[str, int]:
-        """The highest attempt number each program ever had."""
+        """The highest attempt number of each program."""
         rows = self._select("SELECT program, max(attempt) AS attempt FROM attempts GROUP BY program")
         return {row["program"]: row["attempt"] for row in rows}
 
     def last_causes(self) -> dict[str, str | None]:
-        """Why each program's last attempt ended; None if it has not, as far as the ledger knows."""
+        """Why each program's last attempt ended; None if no end was recorded."""
         rows = self._select("SELECT program, cause, max(attempt) FROM attempts GROUP BY program")  # cause of that row
         return {row["program"]: row["cause"] for row in rows}
 
     def unfinished_attempts(self) -> list[OpenAttempt]:
-        """Attempts that began and never ended as far as the ledger knows."""
+        """Attempts whose end was not recorded."""
         rows = self._select(
             "SELECT program, attempt, pid, start_time, started_at,"
             " boot_id IS NULL OR ? IS NULL OR boot_id = ? AS of_this_boot"
@@ -289,7 +287,7 @@ class Ledger:
         return found
 
     def hang_history(self, program: str) -> dict[str, float]:
-        """The longest silence (s) of each section, as `remember_silences` was told."""
+        """The longest silence (s) of each section, as `record_hang_history` stored it."""
         rows = self._select("SELECT section, longest_s FROM silences WHERE program = ?", program)
         return {row["section"]: row["longest_s"] for row in rows}
 

@@ -1,4 +1,4 @@
-"""Opens the ledger's file: creates it, refuses what a newer version wrote, sets aside what is damaged."""
+"""Opens the ledger's file: creates it, refuses one that a newer version wrote, and sets a damaged one aside."""
 
 import os
 import sqlite3
@@ -6,41 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA = 9  # raised with every change of the tables; PRAGMA user_version in the file
+SCHEMA = 9  # PRAGMA user_version in the file; raised with every change of the tables
 BUSY_S = 5.0  # readers never block the writer in WAL mode; only a person's own sqlite3 shell can
 
-_ACCOUNTS = """
-CREATE TABLE accounts (
-    program TEXT NOT NULL, attempt INTEGER NOT NULL, until_wall_at REAL NOT NULL, until_awake_s REAL NOT NULL,
-    boot_id TEXT, open_as TEXT NOT NULL, step INTEGER, furthest INTEGER NOT NULL, owed_s REAL NOT NULL,
-    spent_s TEXT NOT NULL,
-    PRIMARY KEY (program, attempt)
-) WITHOUT ROWID;
-ALTER TABLE attempts ADD COLUMN checkpoints_pruned INTEGER NOT NULL DEFAULT 0;
-"""
-
-_SILENCES = """
-CREATE TABLE silences (
-    program TEXT NOT NULL, section TEXT NOT NULL, longest_s REAL NOT NULL, PRIMARY KEY (program, section)
-) WITHOUT ROWID;
-"""
-
-_MEMORIES = """
-CREATE TABLE memories (
-    program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
-) WITHOUT ROWID;
-"""
-
-_OUT_OF_USE = "CREATE TABLE out_of_use (program TEXT PRIMARY KEY) WITHOUT ROWID;"
-
-_TABLES = f"""{_SILENCES}
-{_OUT_OF_USE}
+_TABLES = """
 CREATE TABLE programs (program TEXT PRIMARY KEY, wanted INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE out_of_use (program TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE attempts (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, pid INTEGER, start_time INTEGER, started_at REAL NOT NULL,
     restored TEXT, from_step INTEGER, to_step INTEGER,
     ended_at REAL, cause TEXT, text TEXT, exit_code INTEGER, signal INTEGER, boot_id TEXT,
-    split INTEGER, changed TEXT, ran_s REAL,
+    split INTEGER, changed TEXT, ran_s REAL, checkpoints_pruned INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (program, attempt)
 ) WITHOUT ROWID;
 CREATE TABLE checkpoints (
@@ -52,21 +28,19 @@ CREATE TABLE refusals (
     program TEXT NOT NULL, attempt INTEGER NOT NULL, name TEXT NOT NULL, reason TEXT NOT NULL, refused_at REAL NOT NULL,
     PRIMARY KEY (program, attempt, name)
 ) WITHOUT ROWID;
-{_ACCOUNTS}
-{_MEMORIES}
+CREATE TABLE silences (
+    program TEXT NOT NULL, section TEXT NOT NULL, longest_s REAL NOT NULL, PRIMARY KEY (program, section)
+) WITHOUT ROWID;
+CREATE TABLE accounts (
+    program TEXT NOT NULL, attempt INTEGER NOT NULL, until_wall_at REAL NOT NULL, until_awake_s REAL NOT NULL,
+    boot_id TEXT, open_as TEXT NOT NULL, step INTEGER, furthest INTEGER NOT NULL, owed_s REAL NOT NULL,
+    spent_s TEXT NOT NULL,
+    PRIMARY KEY (program, attempt)
+) WITHOUT ROWID;
+CREATE TABLE memories (
+    program TEXT PRIMARY KEY, content TEXT NOT NULL, digest TEXT NOT NULL, kept_awake_s REAL NOT NULL, boot_id TEXT
+) WITHOUT ROWID;
 """
-
-_UPGRADES = {
-    1: "ALTER TABLE attempts ADD COLUMN boot_id TEXT;",
-    2: _ACCOUNTS,
-    3: _SILENCES,
-    4: _OUT_OF_USE,
-    5: "ALTER TABLE attempts ADD COLUMN split INTEGER;",
-    6: "ALTER TABLE attempts ADD COLUMN changed TEXT;",
-    7: _MEMORIES,
-    8: "ALTER TABLE attempts ADD COLUMN ran_s REAL;",
-}
-"""By the version that a ledger has: what makes the next version of it."""
 
 _PROBES = (
     "SELECT program, wanted FROM programs LIMIT 0",
@@ -91,7 +65,7 @@ class _Damaged(Exception):
 
 
 def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
-    """A writing connection, for any thread, and where a damaged ledger was moved to, if there was one.
+    """Returns a connection for writing, usable in any thread, and where a damaged ledger was moved to (else None).
 
     Raises LedgerError if a newer version wrote the file, or if it can't be opened, created or moved.
     """
@@ -104,7 +78,8 @@ def open_or_create(path: Path) -> tuple[sqlite3.Connection, Path | None]:
             return _open(path), set_aside
     except (sqlite3.Error, OSError, _Damaged) as error:
         raise LedgerError(
-            f"cannot open the ledger {path}: {error}; make {path.parent} writable, with free space, for this daemon"
+            f"cannot open the ledger {path}: {error}; make sure that this user can write in {path.parent} and that its "
+            f"disk has free space"
         ) from error
 
 
@@ -118,7 +93,7 @@ def connect_reading(path: Path) -> sqlite3.Connection:
 
 @contextmanager
 def decodable_errors() -> Iterator[None]:
-    """Makes sqlite3.DatabaseErrors of those that Python can't even word: SQLite quotes damaged names as they are."""
+    """Turns UnicodeDecodeError into sqlite3.DatabaseError: SQLite quotes the names in a damaged file as they are."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -130,12 +105,12 @@ def is_damage(error: sqlite3.Error) -> bool:
     return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def is_passing(error: sqlite3.Error) -> bool:
+def is_transient(error: sqlite3.Error) -> bool:
     """Whether the same write may succeed later: disk full, I/O error, locked, read-only for now."""
-    return _primary_code(error) in _PASSING
+    return _primary_code(error) in _TRANSIENT
 
 
-_PASSING = frozenset(
+_TRANSIENT = frozenset(
     {
         sqlite3.SQLITE_FULL,
         sqlite3.SQLITE_IOERR,
@@ -155,7 +130,7 @@ def _primary_code(error: sqlite3.Error) -> int | None:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would take the umask's word
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would apply the umask
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     connection.text_factory = _text
     try:
@@ -163,9 +138,9 @@ def _open(path: Path) -> sqlite3.Connection:
             _prepare(connection, path)
     except sqlite3.Error as error:
         connection.close()
-        if is_passing(error) and getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY:
+        if is_transient(error) and getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_READONLY:
             raise
-        raise _Damaged(str(error)) from error  # a damaged header has many names, "read-only" is one
+        raise _Damaged(str(error)) from error  # SQLite reports a damaged header in many ways, also as "read-only"
     except (LedgerError, _Damaged):
         connection.close()
         raise
@@ -173,7 +148,7 @@ def _open(path: Path) -> sqlite3.Connection:
 
 
 def _text(content: bytes) -> str:
-    """What a damaged file holds need not be UTF-8."""
+    """Decodes text from the file, which need not be UTF-8 if it is damaged."""
     return content.decode("utf-8", "replace")
 
 
@@ -184,7 +159,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             f"cannot use the ledger {path}: a newer stepkeeper wrote it (version {version}, this one reads {SCHEMA}); "
             f"install that version again, or set another state_dir"
         )
-    if version < 0:
+    if version not in (0, SCHEMA):
         raise _Damaged(f"version {version}")
     (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if state != "ok":
@@ -195,12 +170,10 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
         return
     try:
-        for older in range(version, SCHEMA):
-            connection.executescript(f"BEGIN; {_UPGRADES[older]} PRAGMA user_version = {older + 1}; COMMIT;")
         for probe in _PROBES:
             connection.execute(probe)
     except sqlite3.OperationalError as error:
-        if is_passing(error):
+        if is_transient(error):
             raise
         raise _Damaged(str(error)) from error
 

@@ -1,4 +1,6 @@
-"""Writes to SQLite behind the caller's back: a queue, one thread, and patience with a disk that is full."""
+"""Writes to SQLite in a thread of its own, so that no caller waits for the disk, and retries when the disk is full.
+
+Also deletes what the ledger no longer has to keep: old attempts, and saves that nothing reads any more."""
 
 import sqlite3
 import threading
@@ -8,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from supervisor.host.ledger.schema import decodable_errors, is_damage, is_passing
+from supervisor.host.ledger.schema import decodable_errors, is_damage, is_transient
 from supervisor.protocol.plurals import counted
 
 QUEUED_WRITES = 10_000  # about 5 MB; on a disk that stays full, later writes are lost and counted
@@ -18,9 +20,9 @@ RETRY_MAX_S = 30.0
 PRUNE_EVERY_S = 3600.0  # what has to go in an hour is little
 PRUNE_PAUSE_S = 0.2  # between two pieces, so that the disk has time for others
 
-LEAST_ATTEMPTS = 20  # of each program, whatever their age: what `history` shows unless asked for more
-SAVES_KEPT = 1000  # of each program; only the last few are read, to know how long a save takes
-PIECE = 100  # rows at a time: some milliseconds, in which no other record waits
+LEAST_ATTEMPTS = 20  # of each program, whatever their age: the default of `history`
+SAVES_KEPT = 1000  # of each program; only the last few are read, to estimate how long a save takes
+PRUNED_AT_ONCE = 100  # rows: takes some milliseconds, during which other records wait
 
 _OLD_ATTEMPTS = """
 SELECT program, attempt FROM attempts JOIN (SELECT program, max(attempt) AS newest FROM attempts GROUP BY program)
@@ -38,29 +40,29 @@ Statement = tuple[str, tuple[Value, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """How many attempts of a program stay, and for how many days."""
+    """How many attempts of a program are kept, and for how many days."""
 
     attempts: int = 1000
     days: int = 365
 
     def prune_some(self, connection: sqlite3.Connection) -> bool:
-        """Forgets some of what may go, inside the caller's transaction; whether there is more. Raises sqlite3.Error."""
+        """Deletes some old rows in the caller's transaction; returns whether there are more. Raises sqlite3.Error."""
         before = time.time() - self.days * 86400.0
         most = max(self.attempts, LEAST_ATTEMPTS)
-        old = connection.execute(_OLD_ATTEMPTS, (most, LEAST_ATTEMPTS, before, PIECE)).fetchall()
+        old = connection.execute(_OLD_ATTEMPTS, (most, LEAST_ATTEMPTS, before, PRUNED_AT_ONCE)).fetchall()
         for table in ("attempts", "checkpoints", "refusals", "accounts"):
             connection.executemany(f"DELETE FROM {table} WHERE program = ? AND attempt = ?", old)  # noqa: S608 - ours
-        saves = connection.execute(_OLD_SAVES, (SAVES_KEPT, PIECE)).fetchall()
+        saves = connection.execute(_OLD_SAVES, (SAVES_KEPT, PRUNED_AT_ONCE)).fetchall()
         connection.executemany(
             "UPDATE attempts SET checkpoints_pruned = checkpoints_pruned + 1 WHERE program = ? AND attempt = ?",
             [(program, attempt) for program, attempt, _ in saves],
         )
         connection.executemany("DELETE FROM checkpoints WHERE program = ? AND attempt = ? AND name = ?", saves)
-        return len(old) == PIECE or len(saves) == PIECE
+        return len(old) == PRUNED_AT_ONCE or len(saves) == PRUNED_AT_ONCE
 
 
 class LedgerWriter:
-    """Takes statements at once and writes them in order, in a thread that owns `connection` from now on."""
+    """Queues statements and writes them in order, in a thread that owns `connection` from now on."""
 
     def __init__(self, connection: sqlite3.Connection, pruning: Pruning) -> None:
         self._pruning = pruning
@@ -76,17 +78,17 @@ class LedgerWriter:
 
     @property
     def failure_text(self) -> str | None:
-        """Why the latest write failed and what was lost so far; None if there is neither."""
+        """Why the latest write failed and how many records were lost so far; None if there is neither."""
         error, lost = self._error, self._lost
         if error is None and not lost:
             return None
-        fate = "nothing is lost yet, it is tried again; free space on its disk"
+        consequence = "it is tried again and nothing is lost yet; free space on its disk"
         if lost:
-            fate = f"{counted(lost, 'record')} lost"
-        return f"{error or 'it works again'}; {fate}"
+            consequence = f"{counted(lost, 'record')} lost"
+        return f"{error or 'writing works again'}; {consequence}"
 
     def enqueue(self, sql: str, *values: Value) -> None:
-        """Queues one statement; it is lost, and counted, if too many wait already or the writer was closed."""
+        """Queues one statement; it is dropped, and counted, if the queue is full or the writer closed."""
         statement = sql, tuple(_storable(value) for value in values)
         with self._changed:
             if self._closing or len(self._queue) >= QUEUED_WRITES:
@@ -94,24 +96,24 @@ class LedgerWriter:
                 return
             self._queue.append(statement)
             self._queued += 1
-            if len(self._queue) == 1:  # else the thread knows, and is about to take all
+            if len(self._queue) == 1:  # else the thread is awake already, and will take all
                 self._changed.notify_all()
 
-    def wait_until_written(self, patience_s: float) -> None:
-        """Returns once all that is queued now is written, or can't be for the moment, or after `patience_s`."""
+    def wait_until_written(self, timeout_s: float) -> None:
+        """Returns once all that is queued now is written, or a write has failed, or after `timeout_s`."""
         with self._changed:
             awaited = self._queued
             self._awaited += 1
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, patience_s)
+            self._changed.wait_for(lambda: self._settled >= awaited or self._error is not None, timeout_s)
             self._awaited -= 1
 
-    def close(self, patience_s: float) -> None:
-        """Writes what is queued, tries no second time, and closes the connection; waits at most `patience_s`."""
+    def close(self, timeout_s: float) -> None:
+        """Writes what is queued, without retries, and closes the connection; waits at most `timeout_s`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join(patience_s)
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         pause = RETRY_S
@@ -133,11 +135,11 @@ class LedgerWriter:
         self._connection.close()
 
     def _next_batch(self) -> list[Statement]:
-        """All that is queued, waiting for something to be and pruning meanwhile; nothing at the end."""
+        """Waits for statements, pruning meanwhile, and returns all that are queued; empty once the writer is closed."""
         while True:
             with self._changed:
-                patience_s = max(0.0, self._prune_at - time.monotonic())
-                if self._changed.wait_for(lambda: self._queue or self._closing, patience_s):
+                timeout_s = max(0.0, self._prune_at - time.monotonic())
+                if self._changed.wait_for(lambda: self._queue or self._closing, timeout_s):
                     self._changed.wait_for(lambda: self._awaited or self._closing, GATHER_S)
                     return list(self._queue)
             self._prune()
@@ -149,9 +151,9 @@ class LedgerWriter:
         self._prune_at = time.monotonic() + (PRUNE_PAUSE_S if more else PRUNE_EVERY_S)
 
     def _write(self, batch: list[Statement]) -> tuple[sqlite3.Error | None, int]:
-        """Writes a batch whole or, with an error, not at all; second, how many statements were left out of it.
+        """Writes a batch in one transaction; returns the error that undid it, and how many statements were skipped.
 
-        A statement that can't ever succeed is left out, lest it block all after it.
+        A statement that can never succeed is skipped, so that it does not block those after it.
         """
         lost = 0
         try:
@@ -161,7 +163,7 @@ class LedgerWriter:
                         with decodable_errors():
                             self._connection.execute(sql, values)
                     except (sqlite3.Error, OverflowError) as error:
-                        if isinstance(error, sqlite3.Error) and (is_passing(error) or is_damage(error)):
+                        if isinstance(error, sqlite3.Error) and (is_transient(error) or is_damage(error)):
                             raise
                         lost += 1
         except sqlite3.Error as error:
@@ -182,5 +184,5 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _storable(value: Value) -> Value:
-    """Text from outside may hold lone surrogates, which no database takes."""
+    """Replaces lone surrogates, which text from outside may hold and no database accepts."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else value

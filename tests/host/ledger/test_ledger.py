@@ -179,46 +179,27 @@ def test_how_long_the_last_saves_took_is_told(ledger: Ledger) -> None:
     assert ledger.recent_saves(3) == {"digits": [2.0, 3.0, 4.0], "charlm": [7.5]}
 
 
-def test_a_ledger_of_the_first_version_is_taken_over(ledger: Ledger, tmp_path: Path) -> None:
-    _attempt(ledger, 1, 0, 100)
-    ledger.attempt_started("digits", 2, 4242, 77, 1000.0)
+def test_a_ledger_of_an_unreleased_format_is_set_aside(ledger: Ledger, tmp_path: Path) -> None:
     ledger.close()
     path = tmp_path / "ledger.sqlite3"
     with closing(sqlite3.connect(path)) as shell, shell:
-        shell.execute("ALTER TABLE attempts DROP COLUMN boot_id")
-        shell.execute("ALTER TABLE attempts DROP COLUMN checkpoints_pruned")
-        shell.execute("DROP TABLE accounts")
-        shell.execute("DROP TABLE silences")
-        shell.execute("DROP TABLE memories")
-        shell.execute("DROP TABLE out_of_use")
-        shell.execute("ALTER TABLE attempts DROP COLUMN split")
-        shell.execute("ALTER TABLE attempts DROP COLUMN changed")
-        shell.execute("ALTER TABLE attempts DROP COLUMN ran_s")
-        shell.execute("PRAGMA user_version = 1")
+        shell.execute("PRAGMA user_version = 8")
 
     with closing(Ledger(path)) as later:
-        assert later.set_aside is None
-        assert [each.attempt for each in later.history("digits")] == [1, 2]
-        assert later.unfinished_attempts() == [OpenAttempt("digits", 2, 4242, 77, started_at=1000.0)]
+        assert later.set_aside == tmp_path / "ledger.sqlite3.corrupt-1"
+        assert later.last_attempts() == {}
 
 
-def test_an_older_ledger_that_can_not_be_taken_over_at_present_stays_where_it_is(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_ledger_is_not_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "BUSY_S", 0.05)
-    ledger.record_wanted("digits", False)
-    ledger.close()
     path = tmp_path / "ledger.sqlite3"
     with closing(sqlite3.connect(path, isolation_level=None)) as shell:
-        shell.execute("ALTER TABLE attempts DROP COLUMN ran_s")
-        shell.execute("PRAGMA user_version = 8")
-        shell.execute("BEGIN IMMEDIATE")  # as a person's own shell does, or a full disk
+        shell.execute("BEGIN IMMEDIATE")  # as a person's own shell does
         with pytest.raises(LedgerError, match="database is locked"):
             Ledger(path)
 
     with closing(Ledger(path)) as later:
         assert later.set_aside is None
-        assert later.wanted_programs() == {"digits": False}
 
 
 def test_what_was_taken_out_of_use_stays_so_until_it_is_taken_into_use(ledger: Ledger) -> None:
@@ -376,7 +357,10 @@ def test_on_a_full_disk_it_waits_says_so_and_goes_on_later(small_disk: Path) -> 
         ledger.record_wanted("digits", False)
 
         assert ledger.wanted_programs() == {"digits": True}  # what is on the disk, without waiting for the rest
-        assert ledger.last_error is not None and "disk is full; nothing is lost yet" in ledger.last_error
+        assert (
+            ledger.last_error is not None
+            and "disk is full; it is tried again and nothing is lost yet" in ledger.last_error
+        )
         (small_disk / "filler").unlink()
         wait_until(lambda: ledger.last_error is None)
         assert ledger.wanted_programs() == {"digits": False}

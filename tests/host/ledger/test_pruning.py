@@ -8,7 +8,7 @@ from supervisor.core.goodput import AccountStatus, TimeSpent
 from supervisor.host.ledger.ledger import Ledger
 from supervisor.host.ledger.writer import (
     LEAST_ATTEMPTS,
-    PIECE,
+    PRUNED_AT_ONCE,
     SAVES_KEPT,
     Pruning,
 )
@@ -36,11 +36,11 @@ def left(path: Path, pruning: Pruning, expected: int) -> list[int]:
 
 
 def test_no_more_attempts_stay_than_are_to_be_kept(tmp_path: Path):
-    filled(tmp_path / "ledger.sqlite3", 2 * PIECE + 50, time.time())
+    filled(tmp_path / "ledger.sqlite3", 2 * PRUNED_AT_ONCE + 50, time.time())
 
     kept = left(tmp_path / "ledger.sqlite3", Pruning(attempts=30, days=365), 30)
 
-    assert kept == list(range(2 * PIECE + 22, 2 * PIECE + 52))
+    assert kept == list(range(2 * PRUNED_AT_ONCE + 22, 2 * PRUNED_AT_ONCE + 52))
 
 
 def test_what_is_old_goes_but_for_the_last_few(tmp_path: Path):
@@ -52,7 +52,7 @@ def test_what_is_old_goes_but_for_the_last_few(tmp_path: Path):
 
 
 def test_saves_that_are_forgotten_are_still_counted(tmp_path: Path):
-    path, count = tmp_path / "ledger.sqlite3", SAVES_KEPT + PIECE + 7
+    path, count = tmp_path / "ledger.sqlite3", SAVES_KEPT + PRUNED_AT_ONCE + 7
     with closing(Ledger(path)) as ledger:
         ledger.attempt_started("digits", 1, 1, 1, 1.0)
         for step in range(count):
