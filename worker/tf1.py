@@ -40,9 +40,11 @@ def prepare(seed: int = strategies.SEED, directory: str | Path | None = None, *,
     applies to sessions without a `config`. In a config of your own, set `intra_op_parallelism_threads` to
     `tf.config.threading.get_intra_op_parallelism_threads()`.
     """
-    told = current_attempt().launch
-    if told.deterministic or deterministic:
-        strategies.make_deterministic(told.checkpoint_dir or (Path(directory) if directory is not None else None), seed)
+    launch = current_attempt().launch
+    if launch.deterministic or deterministic:
+        strategies.make_deterministic(
+            launch.checkpoint_dir or (Path(directory) if directory is not None else None), seed
+        )
     else:
         tf.keras.utils.set_random_seed(seed)
     tf.compat.v1.set_random_seed(seed)

@@ -47,7 +47,7 @@ def test_export_gives_the_same_outputs_in_a_fresh_process(two_replicas: Any, tmp
     assert np.allclose(np.load(tmp_path / "out.npy"), tracked.model(images, training=False), rtol=1e-6, atol=1e-6)
 
 
-def test_export_holds_no_optimizer_so_training_can_not_go_on_from_it(two_replicas: Any, tmp_path: Path) -> None:
+def test_export_has_no_optimizer_so_training_cannot_continue_from_it(two_replicas: Any, tmp_path: Path) -> None:
     tracked = training.build(two_replicas)
     with two_replicas.scope():
         tracked.optimizer.build(tracked.model.trainable_variables)
@@ -62,7 +62,7 @@ def exported(tmp_path: Path) -> Path:
     return export(small(1.0), tmp_path / "export", 7)
 
 
-def test_job_told_where_to_exports_at_its_end(
+def test_job_with_export_dir_exports_at_its_end(
     two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None]
 ) -> None:
     begin(Launch(checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
@@ -104,7 +104,7 @@ def trained(two_replicas: Any, launch: Launch, begin: Callable[[Launch], None], 
     return training.all_values(tracked)
 
 
-def test_export_asked_for_in_mid_training_is_whole_and_changes_nothing(
+def test_export_during_training_is_complete_and_changes_nothing(
     two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
 ) -> None:
     alone = trained(two_replicas, Launch(checkpoint_dir=tmp_path / "a"), begin, None)
@@ -118,7 +118,7 @@ def test_export_asked_for_in_mid_training_is_whole_and_changes_nothing(
     assert all(np.array_equal(one, other) for one, other in zip(alone, asked, strict=True))
 
 
-def test_export_that_fails_is_answered_and_training_goes_on(
+def test_failing_export_is_answered_and_training_continues(
     two_replicas: Any, tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
 ) -> None:
     daemon.send(Go(1, restore=None))
@@ -139,7 +139,7 @@ class RunsEagerly(tf.keras.Model):  # type: ignore[misc]
         return self.inner(inputs) * float(inputs.numpy().mean() > 0)
 
 
-def test_model_that_can_not_be_traced_is_trained_on_although_an_export_was_asked_for(
+def test_training_continues_if_the_model_cannot_be_traced_for_an_export(
     begin: Callable[[Launch], None], daemon: DaemonEnd, tmp_path: Path
 ) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
@@ -157,7 +157,7 @@ def test_model_that_can_not_be_traced_is_trained_on_although_an_export_was_asked
     assert not list((tmp_path / "export").iterdir())
 
 
-def test_program_without_a_run_says_that_it_can_not_export(
+def test_program_without_a_run_answers_that_it_cannot_export(
     tmp_path: Path, begin: Callable[[Launch], None], daemon: DaemonEnd
 ) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", export_dir=tmp_path / "export"))
@@ -173,7 +173,7 @@ def small(weight: float) -> tf.Module:
     return module
 
 
-def test_record_says_what_it_is_and_proves_every_file(exported: Path) -> None:
+def test_record_describes_the_export_and_verifies_every_file(exported: Path) -> None:
     record = verify(exported)
 
     assert (record["step"], record["format"]) == (7, 1)
@@ -188,7 +188,7 @@ def test_record_says_what_it_is_and_proves_every_file(exported: Path) -> None:
 @pytest.mark.parametrize(
     "content", [None, b"", b"[]", b'{"files": 3}', json.dumps({"files": {"no": [1, "x"]}}).encode()]
 )
-def test_folder_without_a_true_record_is_no_export(content: bytes | None, exported: Path) -> None:
+def test_folder_without_a_valid_record_is_not_an_export(content: bytes | None, exported: Path) -> None:
     (exported / RECORD).unlink()
     if content is not None:
         (exported / RECORD).write_bytes(content)
@@ -217,7 +217,7 @@ def test_failed_export_leaves_the_earlier_one_and_nothing_else(exported: Path) -
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_file_system_that_can_not_exchange_names_gets_two_renames(fails: bool, exported: Path, tmp_path: Path) -> None:
+def test_file_system_without_exchange_of_names_gets_two_renames(fails: bool, exported: Path, tmp_path: Path) -> None:
     def can_not(one: Path, other: Path) -> None:
         raise OSError(errno.EINVAL, "as NFS says")
 

@@ -56,7 +56,7 @@ def traced(trained: loop.Training, strategy: Any, directory: Path) -> Any:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_tracing_ahead_changes_nothing_and_is_what_training_uses(
+def test_tracing_ahead_changes_nothing_and_training_uses_the_trace(
     replicas: int, two_replicas: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -89,7 +89,7 @@ def test_a_step_that_fails_on_zeros_leaves_everything_as_it_was(two_replicas: An
     assert all(np.array_equal(*pair) for pair in zip(before, training.all_values(tracked), strict=True))
 
 
-def test_state_that_nobody_can_put_back_is_recognised(two_replicas: Any, tmp_path: Path) -> None:
+def test_state_that_cannot_be_put_back_is_recognised(two_replicas: Any, tmp_path: Path) -> None:
     table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float32, 0.0)
 
     def drawn(labels: Any, predictions: Any) -> Any:
@@ -114,7 +114,7 @@ def test_state_that_nobody_can_put_back_is_recognised(two_replicas: Any, tmp_pat
     assert found["python"] == ["EagerPyFunc"]
 
 
-def test_batches_of_every_known_shape_come_back(two_replicas: Any, tmp_path: Path) -> None:
+def test_zero_batch_has_the_shape_of_the_recorded_one(two_replicas: Any, tmp_path: Path) -> None:
     parts = [
         (
             {"image": tf.zeros([2 + replica, 3]), "name": tf.constant(["a"] * 2)},
@@ -141,7 +141,7 @@ def specs(batch: Any) -> Any:
     )
 
 
-def test_what_cannot_be_described_is_said(tmp_path: Path) -> None:
+def test_batch_that_cannot_be_described_is_refused(tmp_path: Path) -> None:
     with pytest.raises(batch_spec.UnknownBatchSpec, match="RaggedTensor"):
         batch_spec.write_spec(tmp_path, (tf.ragged.constant([[1], [1, 2]]),))
 
@@ -161,7 +161,7 @@ CONTENT = st.recursive(
 @pytest.mark.fuzz
 @cases(200, deadline=None)
 @given(CONTENT.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=40))
-def test_a_damaged_description_is_unknown_and_nothing_else(tmp_path_factory: Any, content: bytes) -> None:
+def test_damaged_description_raises_unknown_batch_spec(tmp_path_factory: Any, content: bytes) -> None:
     folder = tmp_path_factory.mktemp("b")
     (folder / layout.BATCH).write_bytes(content)
 
@@ -217,7 +217,7 @@ def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_without_a_checkpoint_a_hot_standby_begins_in_a_fresh_process(start: Start, tmp_path: Path) -> None:
+def test_hot_standby_without_a_checkpoint_starts_in_a_fresh_process(start: Start, tmp_path: Path) -> None:
     batch_spec.write_spec(tmp_path / "b", first_batch(tf.distribute.get_strategy())) if (
         tmp_path / "b"
     ).mkdir() is None else None

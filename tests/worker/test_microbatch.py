@@ -36,7 +36,7 @@ def described() -> loop.Training:
 
 
 @pytest.mark.parametrize("split", [2, 3, 64])
-def test_the_steps_of_the_ready_made_loop_stay_the_same_but_for_rounding(two_replicas: Any, split: int) -> None:
+def test_microbatches_change_the_steps_of_the_loop_by_rounding_only(two_replicas: Any, split: int) -> None:
     with two_replicas.scope():
         whole = described()
         divided = described()
@@ -57,7 +57,7 @@ def test_the_steps_of_the_ready_made_loop_stay_the_same_but_for_rounding(two_rep
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
 
 
-def test_the_norm_is_that_of_the_gradient_and_shows_what_the_loss_hides(two_replicas: Any) -> None:
+def test_gradient_norm_shows_what_the_loss_hides(two_replicas: Any) -> None:
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     model = tf.keras.Sequential([tf.keras.Input([2]), tf.keras.layers.Dense(1, use_bias=False)])
     model.set_weights([np.zeros([2, 1], np.float32)])
@@ -86,7 +86,7 @@ def test_shares_add_up_and_no_example_is_lost() -> None:
     assert sum(share for _, share in parts) == pytest.approx(1.0)
 
 
-def test_more_parts_than_examples_are_as_many_as_there_are() -> None:
+def test_there_are_at_most_as_many_parts_as_examples() -> None:
     assert [share for _, share in microbatch.parts_of(tf.range(3), 8)] == [1 / 3] * 3
 
 
@@ -96,7 +96,7 @@ def test_a_missing_gradient_stays_missing() -> None:
     assert (int(total), missing) == (15, None)
 
 
-def test_a_run_that_is_told_to_divides_and_one_that_does_not_is_told_so(
+def test_run_divides_its_batches_or_is_told_that_it_should(
     daemon: DaemonEnd, begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin(
@@ -126,14 +126,14 @@ def test_a_run_that_is_told_to_divides_and_one_that_does_not_is_told_so(
         (ValueError("no"), False),
     ],
 )
-def test_lack_of_memory_is_known_by_the_exception(error: Exception, is_it: bool) -> None:
+def test_lack_of_memory_is_recognised_by_the_exception(error: Exception, is_it: bool) -> None:
     wrapped = RuntimeError("in the loop")
     wrapped.__cause__ = error
 
     assert is_out_of_memory(error) is is_out_of_memory(wrapped) is is_it
 
 
-def test_tensorflows_own_lack_of_memory_is_said(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
+def test_lack_of_memory_in_tensorflow_is_reported(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "c", checkpoint_interval=Interval(steps=5)))
     daemon.send(Go(1, None))
 
@@ -148,7 +148,7 @@ def test_tensorflows_own_lack_of_memory_is_said(daemon: DaemonEnd, begin: Begin,
 
 
 @pytest.mark.timeout(30)
-def test_error_that_is_its_own_cause_is_looked_at_once() -> None:
+def test_error_that_is_its_own_cause_is_checked_once() -> None:
     error = ValueError("raised from itself")
     error.__cause__ = error
 

@@ -100,7 +100,7 @@ def test_a_model_made_outside_of_the_scope_is_refused(two_replicas: Any, tmp_pat
     ("given", "why"),
     [(".", "it is a SavedModel, an export: the optimizer's state"), ("variables/variables", "it does not hold")],
 )
-def test_training_on_from_an_export_is_refused(
+def test_training_from_an_export_is_refused(
     given: str,
     why: str,
     begin: Callable[[Launch], None],

@@ -62,7 +62,7 @@ def test_interrupted_loop_ends_with_the_same_bits(tmp_path: Path) -> None:
     assert len(selection.committed_checkpoints(tmp_path / "b")) == 5
 
 
-def test_folder_of_the_saver_is_gone_on_with(tmp_path: Path) -> None:
+def test_training_continues_from_a_folder_of_the_saver(tmp_path: Path) -> None:
     shutil.copytree(BUNDLES / "saver", tmp_path / "old")
     first, values = train(tmp_path / "old", 101)
 
@@ -72,7 +72,7 @@ def test_folder_of_the_saver_is_gone_on_with(tmp_path: Path) -> None:
     assert [name.step for name in selection.committed_checkpoints(tmp_path / "old")] == [101]
 
 
-def test_graph_it_does_not_fit_leaves_with_65(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_of_another_graph_exits_with_65(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(BUNDLES / "saver", tmp_path / "old")
 
     with pytest.raises(SystemExit) as leaving:
@@ -82,7 +82,7 @@ def test_graph_it_does_not_fit_leaves_with_65(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("resource", [True, False])
-def test_copy_for_a_save_beside_training_is_what_its_saver_would_have_written(resource: bool, tmp_path: Path) -> None:
+def test_copy_for_a_background_save_equals_what_the_saver_writes(resource: bool, tmp_path: Path) -> None:
     now, copied = tmp_path / "now", tmp_path / "copied"
     now.mkdir()
     copied.mkdir()
@@ -144,7 +144,7 @@ def test_manifest_says_whether_operations_are_deterministic_and_on_how_many_thre
     assert "call prepare() of worker.tf1 before it builds anything" in capsys.readouterr().err
 
 
-def test_a_variable_that_is_not_finite_is_never_saved_unless_it_was_so_from_the_beginning(tmp_path: Path) -> None:
+def test_variable_that_became_not_finite_is_never_saved(tmp_path: Path) -> None:
     with tf1.Graph().as_default(), tf1.Session() as session:
         weight, _mask = tf1.get_variable("weight", [3]), tf1.Variable([float("-inf"), 0.0], name="mask")
         spoil = weight.assign(weight * float("nan"))
@@ -172,7 +172,7 @@ def failing() -> Iterator[tuple[Any, Any, dict[str, Any]]]:
 
 @pytest.mark.parametrize("of", ["check", "copy"])
 @pytest.mark.parametrize(("what", "expected"), [("memory", MemoryError), ("other", OSError)])
-def test_only_a_full_disk_is_told_as_one(
+def test_other_errors_are_not_reported_as_a_full_disk(
     what: str, expected: type[Exception], of: str, failing: Any, tmp_path: Path
 ) -> None:
     _, files, ways = failing
@@ -188,7 +188,7 @@ def test_only_a_full_disk_is_told_as_one(
         assert getattr(refused.value, "errno", None) is None
 
 
-def test_a_full_disk_is_told_as_one(small_disk: Path) -> None:
+def test_full_disk_is_reported_as_one(small_disk: Path) -> None:
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.get_variable("large", [1 << 18])
         session.run(tf1.global_variables_initializer())

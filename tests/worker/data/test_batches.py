@@ -72,7 +72,7 @@ def test_dataset_is_resumed_by_skipping() -> None:
     assert epochs(dataset, 2, Position(4, 2, None)) == [[6, 7, 8], [9], [0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
-def test_dataset_left_at_its_end_goes_on_with_the_next_epoch() -> None:
+def test_dataset_at_its_end_continues_with_the_next_epoch() -> None:
     feed = BatchReader(tf.data.Dataset.range(4).batch(2), None, Position(0, 2, None))
 
     assert lists(feed.rest_of_epoch()) == []
@@ -90,7 +90,7 @@ def test_function_of_the_epoch_gives_each_epoch_its_own_dataset() -> None:
     assert whole[:4] != whole[4:8]
 
 
-def test_distributed_dataset_is_resumed_by_taking_batches(two_replicas: Any) -> None:
+def test_distributed_dataset_is_resumed_by_dropping_batches(two_replicas: Any) -> None:
     dataset = two_replicas.experimental_distribute_dataset(tf.data.Dataset.range(12).batch(4))
     feed = BatchReader(dataset, two_replicas, Position(0, 2, None))
 
@@ -129,7 +129,7 @@ def run_of(directory: Path, steps: int | None = None) -> worker.Run:
     return worker.Run(training.build(tf.distribute.get_strategy()), total_steps=steps, directory=directory)
 
 
-def test_script_that_goes_to_another_folder_saves_where_it_began(
+def test_script_that_changes_its_directory_saves_where_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -141,7 +141,7 @@ def test_script_that_goes_to_another_folder_saves_where_it_began(
     assert [name.step for name in selection.committed_checkpoints(tmp_path / "run")] == [1]
 
 
-def test_batches_go_on_over_epochs_until_all_steps_are_done(tmp_path: Path) -> None:
+def test_batches_continue_over_epochs_until_all_steps_are_done(tmp_path: Path) -> None:
     seen = []
     with run_of(tmp_path, steps=7) as run:
         for _ in run.batches(numbers()):
@@ -160,7 +160,7 @@ def test_without_total_steps_one_call_is_the_rest_of_an_epoch(tmp_path: Path) ->
     assert counts == [5, 5, 5]
 
 
-def test_batch_that_was_not_stepped_on_is_given_again(tmp_path: Path) -> None:
+def test_batch_without_a_step_is_repeated(tmp_path: Path) -> None:
     with run_of(tmp_path) as run:
         iterator = run.batches(numbers())
         next(iterator)
@@ -182,7 +182,7 @@ def test_steps_of_two_batches_resume_at_whole_steps(tmp_path: Path) -> None:
         assert next(run.batches(numbers())).numpy().tolist() == whole[2]
 
 
-def test_loop_that_is_left_early_ends_the_training_there(tmp_path: Path) -> None:
+def test_leaving_the_loop_early_ends_training(tmp_path: Path) -> None:
     with run_of(tmp_path, steps=100) as run:
         for _ in run.batches(numbers()):
             run.step_done()
@@ -192,7 +192,7 @@ def test_loop_that_is_left_early_ends_the_training_there(tmp_path: Path) -> None
     assert (tmp_path / "step-0000000003.a1").is_dir()
 
 
-def test_abandoned_iterator_is_never_torn_down_because_that_can_take_longer_than_a_notice() -> None:
+def test_abandoned_iterator_is_never_destroyed() -> None:
     feed = BatchReader(numbers(), None, Position())
     next(iter(feed.rest_of_epoch()))
     iterator = weakref.ref(feed._iterator)
@@ -220,7 +220,7 @@ SOURCES: dict[str, Any] = {
 
 @pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())
 @pytest.mark.parametrize(("first", "then"), [(4, 6), (8, 4), (4, 3), (6, 2), (4, 12)])
-def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(make: Any, first: int, then: int) -> None:
+def test_no_example_is_lost_or_repeated_when_the_batch_size_changes(make: Any, first: int, then: int) -> None:
     undisturbed = flat(epochs(make(first), 2))
     feed = BatchReader(make(first), None, Position())
     seen = flat(lists(feed.rest_of_epoch(), 12 // first or 1))
@@ -229,21 +229,21 @@ def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(make: Any,
     assert seen == undisturbed
 
 
-def test_batch_that_lies_across_the_position_is_cut(two_replicas: Any) -> None:
+def test_batch_around_the_position_is_cut(two_replicas: Any) -> None:
     feed = BatchReader(dataset_of(8), None, Position(0, 3, 12))
     whole = flat(epochs(dataset_of(8), 1))
 
     assert lists(feed.rest_of_epoch()) == [whole[12:16], whole[16:]]
 
 
-def test_examples_go_on_at_the_very_example_although_the_rest_makes_no_whole_batches() -> None:
+def test_examples_resume_exactly_if_the_rest_does_not_fill_batches() -> None:
     feed = BatchReader(numbers(24, 6, shuffle=False), None, Position(0, 2, 8))
 
     assert lists(feed.rest_of_epoch()) == [[8, 9, 10, 11, 12, 13], [14, 15, 16, 17, 18, 19]]
     assert lists(feed.rest_of_epoch())[0] == [0, 1, 2, 3, 4, 5]
 
 
-def test_batches_with_labels_are_cut_alike() -> None:
+def test_images_and_labels_are_cut_at_the_same_row() -> None:
     pairs = tf.data.Dataset.range(10).map(lambda number: (number, {"label": number * 2})).batch(4)
     feed = BatchReader(pairs, None, Position(0, 2, 6))
 
@@ -323,13 +323,13 @@ def test_ragged_and_sparse_batches_are_cut(make: Any, how: str) -> None:
     assert [row for batch in found for row in batch] == whole[6:]
 
 
-def test_single_examples_go_on_where_batches_ended() -> None:
+def test_single_examples_continue_where_batches_ended() -> None:
     rest = BatchReader(tf.data.Dataset.range(10), None, Position(0, 2, 6)).rest_of_epoch()
 
     assert [int(each) for each in rest] == [6, 7, 8, 9]
 
 
-def test_batches_as_large_as_before_are_skipped_whole_so_that_their_number_stays_known() -> None:
+def test_batches_of_the_same_size_are_skipped_whole_and_stay_countable() -> None:
     assert int(skip_consumed(dataset_of(4), Position(0, 2, 8)).cardinality()) == 4
     assert int(skip_consumed(dataset_of(4), Position(0, 2, 9)).cardinality()) == tf.data.UNKNOWN_CARDINALITY
 
@@ -371,7 +371,7 @@ def test_loaded_examples_have_the_order_of_arrays_for_any_number_of_readers(read
     assert found == [[each * 10 for each in batch] for batch in epochs(numbers(24, seed=5), 2, start)]
 
 
-def test_readers_load_side_by_side_also_more_than_there_are_cores() -> None:
+def test_more_readers_than_cores_load_in_parallel() -> None:
     readers = 2 * (os.cpu_count() or 1)
     all_at_once = threading.Barrier(readers, timeout=60)
 
@@ -389,7 +389,7 @@ def test_readers_load_side_by_side_also_more_than_there_are_cores() -> None:
         all_at_once.abort()
 
 
-def test_what_lies_before_the_position_is_not_loaded() -> None:
+def test_examples_before_the_position_are_not_loaded() -> None:
     asked: list[int] = []
 
     def note(index: Any) -> Any:
@@ -431,7 +431,7 @@ def test_files_are_loaded_as_pairs(tmp_path: Path) -> None:
         ((np.arange(3),), {"readers": 0}, "0 readers; use 1 or more"),
     ],
 )
-def test_examples_of_both_or_neither_are_an_error(arrays: Any, settings: dict[str, Any], words: str) -> None:
+def test_arrays_and_load_together_or_neither_are_an_error(arrays: Any, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         worker.Examples(*arrays, batch_size=1, **settings)
 

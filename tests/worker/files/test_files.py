@@ -87,7 +87,7 @@ def test_it_goes_on_where_it_was_with_both_generators(tmp_path: Path) -> None:
     assert files.value[0] == 6
 
 
-def test_script_that_goes_to_another_folder_saves_where_it_began(
+def test_script_that_changes_its_directory_saves_where_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()

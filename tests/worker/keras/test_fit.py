@@ -32,7 +32,7 @@ EPOCHS = 5  # of 6 steps
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_killed_in_the_middle_of_epochs_it_ends_as_if_nothing_had_happened(start: Start, tmp_path: Path) -> None:
+def test_fit_killed_within_epochs_ends_like_an_undisturbed_one(start: Start, tmp_path: Path) -> None:
     def fitting(folder: str, *hold_at: int) -> subprocess.Popen[str]:
         launch = Launch(deterministic=True, checkpoint_dir=tmp_path / folder, checkpoint_interval=Interval(steps=4))
         return start(CHILDREN / "fitting.py", EPOCHS, *hold_at, launch=launch)
@@ -82,7 +82,7 @@ class Seen(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.count += 1
 
 
-def test_callbacks_hear_one_training_and_the_batches_of_the_epoch(two_replicas: Any, tmp_path: Path) -> None:
+def test_callbacks_see_one_training_with_the_batch_numbers_of_the_epoch(two_replicas: Any, tmp_path: Path) -> None:
     first = Seen()
     fit(compiled(two_replicas), training.data(), epochs=2, callbacks=[first], strategy=two_replicas, verbose=0)
 
@@ -92,9 +92,7 @@ def test_callbacks_hear_one_training_and_the_batches_of_the_epoch(two_replicas: 
     ]  # fmt: skip
 
 
-def test_the_daemon_is_told_of_a_validation_and_that_it_is_over(
-    two_replicas: Any, tmp_path: Path, begin: Any, daemon: Any
-) -> None:
+def test_begin_and_end_of_a_validation_are_reported(two_replicas: Any, tmp_path: Path, begin: Any, daemon: Any) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path))
     daemon.send(Go(1, restore=None))
 
@@ -127,7 +125,7 @@ class StopsAt(tf.keras.callbacks.Callback):  # type: ignore[misc]
             raise LookupError("on purpose")
 
 
-def test_interrupted_epoch_goes_on_at_its_batch_with_history_and_state(two_replicas: Any, tmp_path: Path) -> None:
+def test_interrupted_epoch_resumes_at_its_batch_with_history_and_state(two_replicas: Any, tmp_path: Path) -> None:
     def train(*callbacks: Any) -> Any:
         model = compiled(two_replicas, metrics=["accuracy"])
         return fit(
@@ -147,7 +145,7 @@ def test_interrupted_epoch_goes_on_at_its_batch_with_history_and_state(two_repli
     assert len(history.history["accuracy"]) == 2
 
 
-def test_what_callbacks_work_out_anew_in_each_process_is_not_restored(two_replicas: Any, tmp_path: Path) -> None:
+def test_derived_attributes_of_callbacks_are_not_restored(two_replicas: Any, tmp_path: Path) -> None:
     def train(plateau: Any, step: int) -> None:
         fit(
             compiled(two_replicas), training.data(), epochs=3, callbacks=[plateau, StopsAt(step)],
@@ -210,7 +208,7 @@ def test_what_can_not_be_resumed_is_refused(
         fit(make(compiled(two_replicas)), training.data(), epochs=1, **options)
 
 
-def test_steps_done_at_once_are_counted_one_by_one_and_end_with_the_same_bits(tmp_path: Path) -> None:
+def test_steps_per_execution_counts_each_step_and_ends_with_the_same_bits(tmp_path: Path) -> None:
     strategy = tf.distribute.get_strategy()
 
     def fitted(folder: str, stop: tuple[Any, ...] = ()) -> Any:
@@ -273,7 +271,7 @@ def test_weights_are_replaced_by_their_averages_at_the_end_only(tmp_path: Path) 
     )
 
 
-def test_an_epoch_that_has_no_batch_left_under_a_larger_batch_is_ended(two_replicas: Any, tmp_path: Path) -> None:
+def test_epoch_without_a_batch_of_the_new_size_is_ended(two_replicas: Any, tmp_path: Path) -> None:
     def with_batches_of(size: int) -> worker.Examples:
         numbers = np.random.default_rng(0)
         images = numbers.normal(size=(96, 8, 8, 1)).astype("float32")
@@ -313,7 +311,7 @@ def augmenting() -> Any:
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_random_augmentation_and_mixed_precision_end_as_if_nothing_had_happened(policy: str, tmp_path: Path) -> None:
+def test_random_augmentation_and_mixed_precision_end_like_an_undisturbed_run(policy: str, tmp_path: Path) -> None:
     strategy = tf.distribute.get_strategy()
 
     def fitted(folder: str, seed: int, *stop: Any) -> Any:
@@ -346,7 +344,7 @@ def same_weights(one: Any, other: Any) -> bool:
     return all((a.numpy() == b.numpy()).all() for a, b in zip(one.variables, other.variables, strict=True))
 
 
-def test_steps_done_at_once_are_counted_where_nobody_knows_how_many_an_epoch_has(tmp_path: Path) -> None:
+def test_steps_per_execution_counts_steps_of_an_epoch_of_unknown_length(tmp_path: Path) -> None:
     strategy = tf.distribute.get_strategy()
     dataset = training.data().open(Position()).take(6).filter(lambda images, labels: True).with_options(untuned())
     model = compiled(strategy, steps_per_execution=4)

@@ -112,7 +112,7 @@ def test_distributed_dataset_is_refused_before_training(two_replicas: Any) -> No
         fit(counting(two_replicas), dataset, epochs=1, strategy=two_replicas)
 
 
-def test_batch_size_of_numpy_is_one_like_any_other(tmp_path: Path) -> None:
+def test_batch_size_may_be_a_numpy_number(tmp_path: Path) -> None:
     one = tf.distribute.OneDeviceStrategy("/cpu:0")
     examples = worker.Examples(np.eye(COUNT, dtype="float32"), np.zeros(COUNT, "float32"), batch_size=np.int64(4))
 
@@ -134,7 +134,7 @@ class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("stop", [StopsAt(8), FailsAtTheEndOf(0), FailsAtTheEndOf(1)], ids=["within", "end", "end 1"])
-def test_dataset_of_unknown_length_ends_as_if_nothing_had_happened(stop: Any, tmp_path: Path) -> None:
+def test_dataset_of_unknown_length_ends_like_an_undisturbed_run(stop: Any, tmp_path: Path) -> None:
     """With metrics, and without a strategy: Keras makes their variables at the first step only."""
     strategy = tf.distribute.get_strategy()
     images, labels = (part.numpy() for part in training.data()._tensors)
@@ -170,7 +170,9 @@ SHAPES: dict[str, Callable[[tf.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
-def test_end_is_known_with_the_last_batch_also_where_parts_are_none(shape: Callable[[tf.Tensor], Any]) -> None:
+def test_end_of_data_is_known_with_the_last_batch_also_with_parts_that_are_none(
+    shape: Callable[[tf.Tensor], Any],
+) -> None:
     dataset = tf.data.Dataset.range(5).batch(2).filter(lambda row: True).map(shape)
     ending = EndOfData(dataset)
     found = list(ending.dataset)

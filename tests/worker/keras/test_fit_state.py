@@ -105,7 +105,7 @@ class Keeps(tf.keras.callbacks.Callback):  # type: ignore[misc]
         ]  # fmt: skip
 
 
-def test_all_that_a_callback_holds_is_as_if_nothing_had_happened(
+def test_attributes_of_callbacks_end_like_those_of_an_undisturbed_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calm, rough, second = Keeps(1), Keeps(1), Keeps(2)
@@ -122,7 +122,7 @@ def test_all_that_a_callback_holds_is_as_if_nothing_had_happened(
     assert "do not include" not in capsys.readouterr().err
 
 
-def test_setting_of_a_callback_that_training_did_not_change_is_what_the_script_says_now(tmp_path: Path) -> None:
+def test_unchanged_setting_of_a_callback_takes_the_value_of_the_script(tmp_path: Path) -> None:
     class Patient(Keeps):
         def __init__(self, patience: dict[str, int]) -> None:
             super().__init__(1)
@@ -144,7 +144,7 @@ class Holds(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self.held = held
 
 
-def test_metric_with_a_figure_for_each_class_is_in_the_history_as_if_nothing_had_happened(tmp_path: Path) -> None:
+def test_metric_with_a_value_for_each_class_is_restored_in_the_history(tmp_path: Path) -> None:
     numbers = np.random.default_rng(0)
     examples = numbers.normal(size=(24, 4)).astype("float32"), np.eye(2, dtype="float32")[numbers.integers(0, 2, 24)]
 
@@ -165,13 +165,15 @@ def test_metric_with_a_figure_for_each_class_is_in_the_history_as_if_nothing_had
     assert repr(rough) == repr(calm)
 
 
-def test_what_of_a_callback_can_not_be_kept_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_callback_attribute_that_cannot_be_saved_is_named_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fitted(tmp_path, Holds({"jobs": [iter([1])]}), interval="1 steps")
 
     assert capsys.readouterr().err.count("do not include Holds.held['jobs'][0] (a list_iterator)") == 1
 
 
-def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
+def test_callback_attribute_that_cannot_be_saved_ends_strict_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = small()
@@ -191,13 +193,15 @@ def test_what_of_a_callback_can_not_be_kept_ends_a_strict_training(
     [threading.Lock(), print, Path, lambda: None, SimpleNamespace],
     ids=["lock", "function", "class", "lambda", "class of values"],
 )
-def test_what_is_no_state_is_not_named(held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_attribute_that_is_not_state_is_not_named(
+    held: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fitted(tmp_path, Holds(held), epochs=1, strict=True)
 
     assert "do not include" not in capsys.readouterr().err
 
 
-def test_state_that_finds_no_callback_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_state_without_its_callback_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted(tmp_path, Keeps(1), epochs=1)
     fitted(tmp_path, Holds(0), epochs=1)
 
@@ -243,7 +247,7 @@ class Changes(Holds):
             self.held = self._later()
 
 
-def test_frozen_object_of_the_script_comes_back(tmp_path: Path) -> None:
+def test_frozen_object_of_the_script_is_restored(tmp_path: Path) -> None:
     fitted(tmp_path, Changes(Best(9.0), Best(1.0)), epochs=1)
     second = Changes(Best(9.0))
     fitted(tmp_path, second, epochs=1)
@@ -251,7 +255,7 @@ def test_frozen_object_of_the_script_comes_back(tmp_path: Path) -> None:
     assert second.held == Best(1.0)
 
 
-def test_array_comes_back_in_the_place_of_one_that_can_not_be_written(tmp_path: Path) -> None:
+def test_array_replaces_one_that_is_read_only(tmp_path: Path) -> None:
     fixed = np.zeros(3)
     fixed.flags.writeable = False
     fitted(tmp_path, Changes(fixed, np.ones(3)), epochs=1)
@@ -274,7 +278,7 @@ LOST: dict[str, tuple[Any, Any, Any, str]] = {
 
 
 @pytest.mark.parametrize(("before", "later", "now", "words"), LOST.values(), ids=LOST.keys())
-def test_state_that_no_longer_fits_is_said_and_training_goes_on(
+def test_state_that_no_longer_fits_is_reported_and_training_continues(
     before: Any, later: Any, now: Any, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fitted(tmp_path, Changes(before, later), epochs=1)
@@ -296,7 +300,7 @@ class Unseen:
         raise RuntimeError("working outside of a context")
 
 
-def test_attribute_that_can_not_be_looked_at_is_named_and_does_not_end_training(
+def test_attribute_that_cannot_be_inspected_is_named_and_training_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = fitted(tmp_path, Holds(Unseen()), epochs=1, interval="2 steps")
@@ -367,7 +371,7 @@ PLACES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("make", PLACES.values(), ids=PLACES.keys())
-def test_what_fit_reaches_and_no_checkpoint_holds_is_named_and_ends_a_strict_training(
+def test_variable_missing_from_the_checkpoints_of_fit_is_named_and_ends_strict_training(
     make: Callable[[], dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = {"model": small(), "data": data(), **make()}
@@ -381,14 +385,14 @@ def test_what_fit_reaches_and_no_checkpoint_holds_is_named_and_ends_a_strict_tra
     assert "fit(leave_out=)" in text
 
 
-def test_what_is_left_out_on_purpose_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_object_in_leave_out_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loss = Scaled()
     fitted(tmp_path, model=small(loss=loss), strict=True, leave_out=[loss.scale.held])
 
     assert "do not include" not in capsys.readouterr().err
 
 
-def test_usual_fit_has_nothing_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_usual_fit_has_no_missing_variable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     callbacks = [
         tf.keras.callbacks.ReduceLROnPlateau("loss"),
         tf.keras.callbacks.EarlyStopping("loss", restore_best_weights=True),
@@ -403,7 +407,7 @@ def test_usual_fit_has_nothing_left_out(tmp_path: Path, capsys: pytest.CaptureFi
     assert "do not include" not in capsys.readouterr().err
 
 
-def test_generators_given_to_fit_go_on(tmp_path: Path) -> None:
+def test_generators_given_to_fit_are_restored(tmp_path: Path) -> None:
     mine = np.random.default_rng(1)
     fitted(tmp_path, epochs=1, generators=[mine])
     expected = mine.random()
@@ -414,7 +418,7 @@ def test_generators_given_to_fit_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_nan", "code"), [("stop", 80), ("off", None)])
-def test_figures_that_are_not_finite_end_training_as_it_says(on_nan: str, code: int | None, tmp_path: Path) -> None:
+def test_metric_that_is_not_finite_ends_fit(on_nan: str, code: int | None, tmp_path: Path) -> None:
     nan = worker.Examples(np.full((8, 4), np.nan, "float32"), np.zeros(8, "float32"), batch_size=4)
     ended = None
     try:
@@ -435,7 +439,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=repr)
-def test_value_comes_back_into_nothing_as_it_was(value: Any) -> None:
+def test_value_is_restored_without_a_present_object(value: Any) -> None:
     kept = SavedObject(value)
     found = ObjectRestorer(kept.arrays).restore_value(kept.json, None)
 
@@ -443,7 +447,7 @@ def test_value_comes_back_into_nothing_as_it_was(value: Any) -> None:
     assert repr(found) == repr(value)
 
 
-def test_bfloat16_comes_back() -> None:
+def test_bfloat16_is_restored() -> None:
     value = tf.constant([1.5, 2.5], tf.bfloat16).numpy()
     kept = SavedObject([value])
     (found,) = ObjectRestorer(kept.arrays).restore_value(kept.json, None)
@@ -484,7 +488,7 @@ WITHOUT_PLACE: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
-def test_what_only_the_script_can_make_is_refused_where_nothing_is(make: Callable[[], Any]) -> None:
+def test_object_that_only_the_script_can_create_is_refused_if_absent(make: Callable[[], Any]) -> None:
     kept = SavedObject(make())
 
     with pytest.raises(NotRestorable):
@@ -499,14 +503,14 @@ def test_dict_with_functions_as_keys_is_refused() -> None:
 
 
 @pytest.mark.parametrize("make", WITHOUT_PLACE.values(), ids=WITHOUT_PLACE.keys())
-def test_what_only_the_script_can_make_is_filled_where_it_is(make: Callable[[], Any]) -> None:
+def test_object_that_only_the_script_can_create_is_filled_if_present(make: Callable[[], Any]) -> None:
     kept, present = SavedObject(make()), make()
     found = ObjectRestorer(kept.arrays).restore_value(kept.json, present)
 
     assert found is present
 
 
-def test_containers_that_a_thread_changes_meanwhile_are_taken_apart() -> None:
+def test_containers_that_another_thread_changes_are_saved() -> None:
     """Each as it was at some moment: taking a value apart takes longer than a thread needs to add another."""
 
     class Adds:
@@ -531,7 +535,7 @@ def test_containers_that_a_thread_changes_meanwhile_are_taken_apart() -> None:
         SavedObject(value)
 
 
-def test_value_that_holds_itself_is_refused() -> None:
+def test_value_that_contains_itself_is_refused() -> None:
     value: list[Any] = []
     value.append(value)
 
@@ -539,7 +543,7 @@ def test_value_that_holds_itself_is_refused() -> None:
         SavedObject(value)
 
 
-def test_sums_of_other_replicas_are_added_up_and_means_are_the_first_ones(two_replicas: Any) -> None:
+def test_sums_over_replicas_are_added_up_and_means_copied_from_the_first(two_replicas: Any) -> None:
     """As metrics and moving averages are kept by replicas."""
     stored = [np.float32(1), np.float32(2)]
     one = tf.distribute.get_strategy()

@@ -73,7 +73,7 @@ def test_a_loss_that_is_not_finite_ends_the_attempt_and_names_its_step(
     assert selection.committed_checkpoints(directory)[0].step <= POISON
 
 
-def test_rollback_is_what_the_script_says_where_the_configuration_says_nothing(
+def test_script_chooses_rollback_if_the_configuration_does_not_decide(
     daemon: DaemonEnd, begin: Begin, directory: Path
 ) -> None:
     start(begin, daemon, directory)
@@ -85,7 +85,7 @@ def test_rollback_is_what_the_script_says_where_the_configuration_says_nothing(
     assert not (directory / layout.SKIPPED).exists()
 
 
-def test_off_trains_on_and_commits_whatever_comes(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
+def test_on_nan_off_trains_on_and_commits_anything(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
     start(begin, daemon, directory, on_nan="off")
 
     Line().poisoned().train(20, on_nan="stop")
@@ -93,7 +93,7 @@ def test_off_trains_on_and_commits_whatever_comes(daemon: DaemonEnd, begin: Begi
     assert selection.committed_checkpoints(directory)[0].step == 20
 
 
-def test_skip_leaves_the_batches_out_of_all_later_attempts(tmp_path: Path, begin: Begin, directory: Path) -> None:
+def test_skip_excludes_the_batches_from_all_later_attempts(tmp_path: Path, begin: Begin, directory: Path) -> None:
     first, second = DaemonEnd(tmp_path / "run", 1), DaemonEnd(tmp_path / "run", 2)
     try:
         start(begin, first, directory, on_nan="skip")
@@ -133,9 +133,7 @@ def test_a_state_that_is_not_finite_is_never_committed(daemon: DaemonEnd, begin:
 
 
 @pytest.mark.parametrize("kind", ["complex64", "complex128", "float8_e5m2", "float8_e4m3fn", "bfloat16"])
-def test_elements_of_any_kind_that_are_no_numbers_are_seen(
-    kind: str, daemon: DaemonEnd, begin: Begin, directory: Path
-) -> None:
+def test_nan_is_found_in_every_element_type(kind: str, daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
     start(begin, daemon, directory)
     weight, mask = (tf.Variable(tf.cast(each, kind)) for each in ([1.0, 2.0], [math.nan, 2.0]))
 
@@ -166,7 +164,7 @@ def test_a_flush_of_a_state_that_is_not_finite_is_refused(daemon: DaemonEnd, beg
     assert daemon.all_of(Committed) == []
 
 
-def test_what_was_infinite_before_training_may_stay_so(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
+def test_value_that_was_infinite_before_training_is_accepted(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
     start(begin, daemon, directory)
     mask, weight = tf.Variable([0.0, -math.inf]), tf.Variable(np.full(9, 65000.0, "float16"))
 
@@ -176,7 +174,7 @@ def test_what_was_infinite_before_training_may_stay_so(daemon: DaemonEnd, begin:
     assert selection.committed_checkpoints(directory)[0].step == 1
 
 
-def test_figures_are_read_when_somebody_looks_and_the_first_bad_one_counts() -> None:
+def test_metrics_are_read_on_demand_and_the_first_bad_one_counts() -> None:
     watch = DivergenceWatch()
     for step, loss in enumerate([1.0, math.nan, 1.0, math.inf], start=1):
         watch.record_step(step, {"loss": tf.constant(loss), "score": math.nan}, [(0, step - 1)])
@@ -188,7 +186,7 @@ def test_figures_are_read_when_somebody_looks_and_the_first_bad_one_counts() -> 
     assert watch.find_divergence() is None
 
 
-def test_of_a_state_that_is_not_finite_all_batches_since_the_last_good_one_are_suspect() -> None:
+def test_all_batches_since_the_last_finite_state_are_suspects() -> None:
     watch = DivergenceWatch()
     for step in range(1, 9):
         watch.record_step(step, {}, [(0, step - 1)])
@@ -207,13 +205,13 @@ def test_a_spike_is_far_above_the_median_by_deviations(last: float, is_one: bool
     assert spikes.is_spike(last) is is_one
 
 
-def test_the_first_steps_are_no_spikes() -> None:
+def test_first_steps_are_never_spikes() -> None:
     spikes = SpikeDetector(factor=5.0)
 
     assert not any(spikes.is_spike(10.0**number) for number in range(MIN_LOSSES))
 
 
-def test_a_spike_ends_the_attempt_where_it_was_asked_for(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
+def test_spike_ends_the_attempt_if_loss_spike_is_set(daemon: DaemonEnd, begin: Begin, directory: Path) -> None:
     start(begin, daemon, directory, on_nan="rollback", loss_spike=20.0)
     weight = tf.Variable(1.0)
 

@@ -69,7 +69,7 @@ def _alone(begin: Begin) -> None:
     begin(Launch())
 
 
-def test_every_step_is_there_once_after_kills_and_restarts(tmp_path: Path) -> None:
+def test_each_step_appears_once_after_kills_and_restarts(tmp_path: Path) -> None:
     train(tmp_path / "calm", 40)
     for killed_at in (3, 4, 13, 22, 22, 38):
         train(tmp_path / "rough", 40, killed_at)
@@ -79,7 +79,7 @@ def test_every_step_is_there_once_after_kills_and_restarts(tmp_path: Path) -> No
     assert curve(tmp_path / "rough") == curve(tmp_path / "calm")
 
 
-def test_half_a_record_of_a_killed_process_hides_nothing_that_came_later(tmp_path: Path) -> None:
+def test_incomplete_record_hides_no_later_record(tmp_path: Path) -> None:
     train(tmp_path, 20, 7)
     (written,) = (tmp_path / "t").iterdir()
     written.write_bytes(written.read_bytes()[:-5])
@@ -103,9 +103,7 @@ def test_restarts_and_saves_are_marked(tmp_path: Path) -> None:
     assert all(each > 0 for _, each in curve(tmp_path, "stepkeeper/steps_per_s"))
 
 
-def test_a_disk_that_takes_no_summary_does_not_end_the_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failing_disk_ends_the_summaries_but_not_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t").write_text("a file where the folder should be")
 
     train(tmp_path, 10)
@@ -114,7 +112,7 @@ def test_a_disk_that_takes_no_summary_does_not_end_the_training(
     assert any((tmp_path / "c").glob("step-0000000010*"))
 
 
-def test_figure_beyond_the_range_of_the_file_is_infinite_there(tmp_path: Path) -> None:
+def test_metric_beyond_the_range_of_float32_becomes_infinite(tmp_path: Path) -> None:
     with FilesRun(Number(), total_steps=2, directory=tmp_path / "c", summaries=tmp_path / "t", summary_every=1) as run:
         run.step_done(epoch=0, batch=1, perplexity=1e40, slope=-1e300)
         run.step_done(epoch=0, batch=2, perplexity=8.0, slope=0.5)
@@ -123,7 +121,7 @@ def test_figure_beyond_the_range_of_the_file_is_infinite_there(tmp_path: Path) -
     assert [value for _, value in curve(tmp_path, "slope")] == [-np.inf, 0.5]
 
 
-def test_name_that_utf8_can_not_hold_is_written_with_a_question_mark(tmp_path: Path) -> None:
+def test_tag_that_is_not_valid_utf8_is_written_with_a_question_mark(tmp_path: Path) -> None:
     with FilesRun(Number(), total_steps=1, directory=tmp_path / "c", summaries=tmp_path / "t", summary_every=1) as run:
         run.step_done(epoch=0, batch=1, **{"loss_of_caf\udce9": 1.0})
 
@@ -157,14 +155,14 @@ def on_a_failing_disk(folder: Path) -> tuple[TensorBoardWriter, Heard]:
     return board, heard
 
 
-def test_sync_that_fails_at_the_end_is_said_and_raises_nothing(tmp_path: Path) -> None:
+def test_failing_sync_at_the_end_is_reported_and_not_raised(tmp_path: Path) -> None:
     board, heard = on_a_failing_disk(tmp_path)
 
     assert board.close() is heard
     assert [remark.partition(":")[0] for remark in heard.remarks] == ["cannot write more summaries for TensorBoard"]
 
 
-def test_step_and_save_may_find_the_disk_failed_at_the_same_time(tmp_path: Path) -> None:
+def test_step_and_save_may_fail_at_the_same_time(tmp_path: Path) -> None:
     board, heard = on_a_failing_disk(tmp_path)
     heard.meanwhile = lambda: board.send_message(Committed(1, 1, "step-0000000001.a1", 1, 0.1, 0.1))
 
@@ -174,7 +172,7 @@ def test_step_and_save_may_find_the_disk_failed_at_the_same_time(tmp_path: Path)
 
 
 @pytest.mark.parametrize("number", [0, 127, 128, 300, 2**40, 2**62])
-def test_numbers_are_written_as_protocol_buffers_want_them(number: int) -> None:
+def test_numbers_are_valid_protocol_buffers(number: int) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
 
     event = Event.FromString(struct.pack("<Bd", 9, 1.5) + event_file._varint(2, number))

@@ -32,7 +32,7 @@ def slow(count: int = STEPS) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(batches, output_signature=tf.TensorSpec((), tf.int64)).with_options(options)
 
 
-def test_waiting_is_told_once_and_steps_are_not_taken_for_it(
+def test_waiting_for_data_is_reported_once_and_excludes_steps(
     daemon: DaemonEnd, begin: Callable[[Launch], None], tmp_path: Path
 ) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path / "checkpoints"))

@@ -72,14 +72,14 @@ def named(tracked: tf.train.Checkpoint, own: Any = (), exempt: Any = (), /, **lo
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_forgotten_variable_is_named_whatever_leads_to_it(way: Callable[[tf.Variable], Any]) -> None:
+def test_missing_variable_is_named_however_it_is_reached(way: Callable[[tf.Variable], Any]) -> None:
     (found,) = named(tf.train.Checkpoint(), through=way(variable()))
 
     assert found.startswith("forgotten:0 ")
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
-def test_saved_variable_is_not_named_whatever_leads_to_it(way: Callable[[tf.Variable], Any]) -> None:
+def test_saved_variable_is_not_named_however_it_is_reached(way: Callable[[tf.Variable], Any]) -> None:
     held = variable()
 
     assert named(tf.train.Checkpoint(held=held), through=way(held)) == ()
@@ -101,12 +101,12 @@ def test_generator_of_the_script_is_named_unless_it_was_given(name: str, make: C
     assert named(tf.train.Checkpoint(), [generator], rng=generator) == ()
 
 
-def test_global_generators_are_kept_whatever_leads_to_them() -> None:
+def test_global_generators_are_never_named() -> None:
     assert named(tf.train.Checkpoint(), draw=random.gauss, numpy=np.random.mtrand._rand) == ()
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_usual_training_has_nothing_left_out(replicas: int, two_replicas: Any, tmp_path: Path) -> None:
+def test_usual_training_has_no_missing_variable(replicas: int, two_replicas: Any, tmp_path: Path) -> None:
     strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()
     tracked = training.build(strategy)
     tracked.model.compile(tracked.optimizer, loss="mse", metrics=["mae"])
@@ -122,11 +122,11 @@ def test_usual_training_has_nothing_left_out(replicas: int, two_replicas: Any, t
     assert found == ()
 
 
-def test_metric_of_the_loop_is_named_because_it_adds_up_over_steps() -> None:
+def test_metric_of_the_loop_is_named_because_it_accumulates_over_steps() -> None:
     assert named(tf.train.Checkpoint(), metric=tf.keras.metrics.Mean(name="loss")) != ()
 
 
-def test_exempt_object_is_not_named_with_all_that_it_leads_to() -> None:
+def test_exempt_object_and_what_it_refers_to_are_not_named() -> None:
     teacher = training.build(tf.distribute.get_strategy()).model
     alias = teacher.layers[0]
 
@@ -145,7 +145,9 @@ def counted(run: worker.Run, steps: int, forgotten: Any) -> None:
         run.step_done(value=float(forgotten))
 
 
-def test_daemon_is_told_with_the_first_checkpoint_only(daemon: DaemonEnd, begin: Begin, tmp_path: Path) -> None:
+def test_missing_variables_are_reported_with_the_first_checkpoint_only(
+    daemon: DaemonEnd, begin: Begin, tmp_path: Path
+) -> None:
     begin(Launch(control=daemon.control(), checkpoint_dir=tmp_path, checkpoint_interval=Interval(steps=1)))
     daemon.send(Go(1, restore=None))
     with worker.Run(tf.train.Checkpoint(count=tf.Variable(0))) as run:
@@ -170,7 +172,7 @@ def test_strict_ends_training_after_the_first_step(daemon: DaemonEnd, begin: Beg
     assert not list(tmp_path.glob("step-*"))
 
 
-def test_strict_lets_train_what_is_whole(tmp_path: Path) -> None:
+def test_strict_training_with_nothing_missing_runs(tmp_path: Path) -> None:
     count = variable()
     with worker.Run(tf.train.Checkpoint(count=count), directory=tmp_path, strict=True) as run:
         counted(run, 3, count)
@@ -186,7 +188,7 @@ class Proxy:
         raise RuntimeError("working outside of a context")
 
 
-def test_object_that_cannot_be_looked_at_does_not_end_training(
+def test_object_that_cannot_be_inspected_does_not_end_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with worker.Run(tf.train.Checkpoint(count=tf.Variable(0)), directory=tmp_path) as run:

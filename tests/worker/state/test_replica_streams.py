@@ -49,7 +49,7 @@ def test_keras_alone_draws_the_same_on_all_replicas(two_replicas: Any) -> None:
     assert first == second
 
 
-def test_replicas_draw_their_own_numbers_and_the_first_what_it_drew_before(two_replicas: Any) -> None:
+def test_replicas_draw_different_numbers_and_the_first_one_the_same_as_before(two_replicas: Any) -> None:
     (plain, _) = draws(build(two_replicas), two_replicas)()
     tracked = build(two_replicas)
     worker.replica_streams(tracked.model)
@@ -61,7 +61,7 @@ def test_replicas_draw_their_own_numbers_and_the_first_what_it_drew_before(two_r
     assert dropped[0] != dropped[1], "dropout masks"
 
 
-def test_restart_draws_what_would_have_been_drawn(two_replicas: Any, tmp_path: Path) -> None:
+def test_restart_continues_the_random_sequence(two_replicas: Any, tmp_path: Path) -> None:
     tracked = build(two_replicas)
     worker.replica_streams(tracked.model)
     draw = draws(tracked, two_replicas)

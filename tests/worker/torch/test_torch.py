@@ -82,7 +82,9 @@ def test_sigterm_saves_and_leaves_with_143(start: Start, tmp_path: Path) -> None
     assert selection.committed_checkpoints(tmp_path)[0].step >= 3
 
 
-def test_objects_in_a_checkpoint_are_refused_and_never_run(start: Start, python: Path, tmp_path: Path) -> None:
+def test_pickled_objects_in_a_checkpoint_are_refused_and_never_executed(
+    start: Start, python: Path, tmp_path: Path
+) -> None:
     """The manifest is right: this is what only somebody who may write there can make."""
     read_until(start(CHILDREN / "torching.py", tmp_path / "c", 5), "hash")
     folder = tmp_path / "c" / str(selection.committed_checkpoints(tmp_path / "c")[0])
@@ -124,7 +126,7 @@ def found(start: Start, tmp_path: Path) -> Found:
     return found
 
 
-def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(found: Found) -> None:
+def test_no_example_is_lost_or_repeated_when_the_batch_size_changes(found: Found) -> None:
     runs, _ = found("batches")
 
     first, second = runs["undisturbed"][:24], runs["undisturbed"][24:48]
@@ -132,7 +134,7 @@ def test_no_example_is_lost_or_seen_twice_when_the_batch_size_changes(found: Fou
     assert runs["left"] == [[3, 0, 12], [3, 1, 0]], "no whole batch of 16 was left: the epoch is over"
 
 
-def test_what_processes_of_a_loader_draw_is_the_same_after_a_resume_and_another_in_each_epoch(found: Found) -> None:
+def test_loader_processes_draw_the_same_after_a_resume_and_differently_in_each_epoch(found: Found) -> None:
     both, _ = found("loaders")
 
     drawn = both["each"]
@@ -142,7 +144,7 @@ def test_what_processes_of_a_loader_draw_is_the_same_after_a_resume_and_another_
     assert len(set(numbers)) == len(numbers) == 2 * 16 * 3
 
 
-def test_relaunch_under_other_conditions_says_so_and_threads_are_kept(found: Found) -> None:
+def test_relaunch_under_other_conditions_is_reported_and_keeps_the_threads(found: Found) -> None:
     first, _ = found("conditions", 2)
     kept, said = found("conditions")
     other, complained = found("conditions", 1)
@@ -155,7 +157,7 @@ def test_relaunch_under_other_conditions_says_so_and_threads_are_kept(found: Fou
     assert "under other conditions, so not to the same bits: intra_op_threads is 1, was 2" in complained
 
 
-def test_copy_for_a_save_beside_training_is_what_a_save_would_have_written(found: Found) -> None:
+def test_copy_for_a_background_save_equals_a_blocking_save(found: Found) -> None:
     copies, _ = found("copies")
 
     assert copies["same"]
@@ -165,7 +167,7 @@ def test_copy_for_a_save_beside_training_is_what_a_save_would_have_written(found
     assert copies["sizes"][0] == copies["sizes"][1]
 
 
-def test_copies_of_odd_states(found: Found) -> None:
+def test_unusual_states_are_copied_or_refused(found: Found) -> None:
     odd, _ = found("odd")
 
     assert (odd["few"], odd["all"]) == ([0.0, 1.0, 2.0, 3.0, 4.0], [float(each) for each in range(10)])
@@ -173,7 +175,7 @@ def test_copies_of_odd_states(found: Found) -> None:
     assert odd["failed"] == {"CUDA error": ["RuntimeError"] * 2, "DefaultCPUAllocator": ["MemoryError"] * 2}
 
 
-def test_numbers_and_arrays_of_numpy_in_a_state_come_back_as_they_were(found: Found) -> None:
+def test_numpy_numbers_and_arrays_in_a_state_are_restored(found: Found) -> None:
     plain, _ = found("plain")
 
     assert plain == {"same": True, "rate": "np.float64(0.01)", "allowed": True}, "what the script allows stays allowed"
@@ -186,14 +188,14 @@ def test_state_that_could_not_be_restored_is_named_with_the_first_checkpoint(fou
     assert "collections.defaultdict, collections.deque;" in said
 
 
-def test_a_nan_is_seen_in_tensors_of_every_type_that_can_hold_one(found: Found) -> None:
+def test_nan_is_found_in_tensors_of_every_type_that_has_one(found: Found) -> None:
     finite, _ = found("finite")
 
     assert finite["unseen"] == []
     assert finite["seen"] >= 8
 
 
-def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> None:
+def test_host_with_fewer_gpus_restores_the_generators_of_those(found: Found) -> None:
     was_set, said = found("fewer")
 
     assert was_set == [[], [0], [0, 1, 2]]
@@ -201,13 +203,13 @@ def test_a_host_with_fewer_gpus_takes_the_generators_of_those(found: Found) -> N
     assert "the random state of 3 GPUs, but this host has 1" in said
 
 
-def test_full_disk_has_its_number(found: Found, small_disk: Path) -> None:
+def test_full_disk_is_reported_with_its_errno(found: Found, small_disk: Path) -> None:
     number, _ = found("full", folder=small_disk)
 
     assert number == errno.ENOSPC
 
 
-def test_lack_of_memory_and_device_errors_say_nothing_of_the_checkpoint_and_a_nan_is_never_saved(
+def test_memory_and_device_errors_do_not_blame_the_checkpoint_and_a_nan_is_never_saved(
     start: Start, tmp_path: Path
 ) -> None:
     said, errors = start(CHILDREN / "torch_failing.py", tmp_path).communicate(timeout=200)
