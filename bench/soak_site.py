@@ -238,7 +238,7 @@ class Site:
             reaper.join()
 
     def close(self) -> None:
-        """Unmounts; the log keeper may take a moment to leave."""
+        """Unmounts; the logger may take a moment to leave."""
         for name in self.mounted:
             subprocess.run(["umount", "-l", str(self.folder / name)], check=False)
 

@@ -1,25 +1,23 @@
-"""When to ask for a checkpoint that has to be on the disk before the host is gone, and how long it is going to take.
+"""When to request the last checkpoint before the host is gone, and how long it is going to take.
 
-Where each number comes from: `gone_at` is the notice's deadline; `step_s` is what the worker says in `progress`, the
-slowest of the last few; a save's time is `save_s` of `committed`, from the decision to the last sync, so what it
-measures is this job on this disk; the margin is `notice_margin` of the configuration. Unknown is None, and whoever
-does not know how long a save takes asks at once. Between two steps a loop may also evaluate or wait for data: its
-pauses are what passes between two words of progress.
+The last moment is: deadline - margin - save - one step, because the worker saves only between steps. Where each number
+comes from: `gone_at` is the notice's deadline; `step_s` is the slowest of the last few steps, from the worker's
+`progress`; `save_s` comes from `committed`: from the decision to the last sync, so it is measured for this job on this
+disk; the margin is `notice_margin` of the configuration. Unknown is None; a job that has never measured a save flushes
+at once. Between two steps a loop may also evaluate or wait for data; such a pause is the time between two `progress`
+messages.
+
+Several jobs may save to one disk at once. A save that was measured beside others is converted to the time it would have
+taken alone, and what is expected is extended again by those that must save at the same time (`expected_save_s`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-SAVE_SPREAD = (
-    1.2  # the next save may be slower than the slowest of the last few: page cache, neighbours on the same disk
-)
-PAUSE_MEMORY_S = (
-    3600.0  # for so long a pause is remembered: evaluations come every few minutes, seldom less than hourly
-)
-RECENT_COUNT = (
-    8  # saves and steps that are remembered: enough to meet a slow one, few enough to follow a job that changes
-)
+SAVE_SPREAD = 1.2  # the next save may be slower than the slowest of the last few: page cache, other users of the disk
+PAUSE_MEMORY_S = 3600.0  # pauses older than that are forgotten; evaluations come at least hourly
+RECENT_COUNT = 8  # remembered saves and steps: enough to contain a slow one, few enough to follow a job that changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,10 @@ def latest_flush_at(gone_at: float, step_s: float, save_s: float, margin_s: floa
 
 
 def without_queueing(save: MeasuredSave, before: MeasuredSave | None) -> MeasuredSave:
-    """`save` without the time it waited for the one before it of the same job: those are written one by one.
+    """`save` without the time that it waited for the save before it; a job writes its saves one by one.
 
-    So much need not be planned for. Where the last flush has to wait for a save that began shortly before, that save is
-    on the disk in its place, and little is lost.
+    That time need not be planned for: if the last flush has to wait for a save that began shortly before, that save
+    reaches the disk instead, and little is lost.
     """
     waited_s = 0.0 if before is None else min(max(0.0, before.ended_at - save.began_at), save.save_s)
     return MeasuredSave(save.ended_at, save.save_s - waited_s)
@@ -58,22 +56,22 @@ def without_queueing(save: MeasuredSave, before: MeasuredSave | None) -> Measure
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A time without a step: it ended at `ended_at` (monotonic seconds) and took `pause_s`."""
+    """A time without a step, which ended at `ended_at` (monotonic seconds) and took `pause_s`."""
 
     ended_at: float
     pause_s: float
 
 
 def remember_pause(pauses: Sequence[Pause], pause: Pause) -> tuple[Pause, ...]:
-    """What has to be remembered to know the longest pause of the last hour, at any later time: longest first."""
+    """The pauses to remember, longest first, so that the longest one of the last hour is known at any later time."""
     since = pause.ended_at - PAUSE_MEMORY_S
     return (*(each for each in pauses if each.ended_at > since and each.pause_s > pause.pause_s), pause)
 
 
 def unshared_save_s(save: MeasuredSave, others: Iterable[MeasuredSave]) -> float:
-    """How long `save` had taken with the disk to itself. `others`: other jobs' saves on that disk.
+    """How long `save` would have taken alone on its disk. `others`: other jobs' saves on that disk.
 
-    Saves that go on at the same time are taken to share the disk evenly: while n of them write, each gets 1/n.
+    Concurrent saves are assumed to share the disk evenly: while n of them write, each gets 1/n.
     """
     among = [each for each in others if each.ended_at > save.began_at and each.began_at < save.ended_at]
     if not among:
@@ -101,8 +99,8 @@ def _within(at: float, save: MeasuredSave) -> float:
 def expected_save_s(saves: Mapping[str, Sequence[MeasuredSave]], finishing: Collection[str]) -> dict[str, float]:
     """How long the next save of each job takes if those of `finishing` save at the same time; measured jobs only.
 
-    `saves`: recent saves on one disk by job. With even shares a job waits for each other one no longer than that
-    one's save takes, nor longer than its own.
+    `saves`: recent saves on one disk by job. With even shares, each other job delays a save by no more than the shorter
+    of the two saves.
     """
     alone = {job: max(unshared_save_s(each, _others(job, saves)) for each in own) for job, own in saves.items() if own}
     return {

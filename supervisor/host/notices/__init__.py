@@ -1,6 +1,21 @@
-"""Where notices come from: one source a file, all of them giving the same value (`core.notices.Notice`).
+"""Where do notices come from? Each source reports what it sees; the core decides what of it is new.
 
-From below: reading (bytes to words), announcement (what a source says, on its own clock), heard (what of it is new),
-metadata (the one HTTP client), polling (asks for ever); the sources aws, google, azure, alibaba, file (with notice_file
-and notice_folder) and logind (with logind_bus); detect (which cloud this is) and choose (which sources to watch).
+source.py says what a source is. From below: metadata.py (an HTTP client for metadata servers) and parsing.py (strict
+parsing of what they say); polling.py (a source that polls endpoints); clouds/ (one file for each provider), files/ (a
+watched folder) and logind/ (systemd announces a shutdown); sources.py (the table of all sources, and which ones this
+host uses). Beside them, drills.py (notices given on purpose) and store.py (the notices for the next daemon).
+
+A source for another cloud is
+
+1. one file in clouds/, with a `PolledSource` whose endpoints each return a `NoticeReport`: everything that the endpoint
+   says at present, as `RawNotice`s. It remembers nothing, compares nothing, and never raises anything but MetadataError
+   and ParseError. What it can't parse is a ParseError, never a notice and never silence. Each number (interval, longest
+   warning) carries its source in the provider's documentation. `is_this_host` recognises the cloud by its firmware;
+2. one row in the table of sources.py;
+3. its rows in the table of docs/notices.md, and a paragraph there if an operator has to know or configure something;
+4. tests: its answers in tests/host/notices/metadata_server.py, and a row in test_faults.py, which puts every fault of a
+   server to every source.
+
+May import the core's notices, host.processes (the id of this boot) and the protocol. The sink of all sources is
+runner/fleet/notice_dispatcher.py.
 """

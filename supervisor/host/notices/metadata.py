@@ -1,7 +1,7 @@
-"""Asks a cloud's metadata server: one request at a time, with a limit on everything, and no way to be led elsewhere.
+"""An HTTP client for a cloud's metadata server, with a limit on everything, which can't be redirected elsewhere.
 
 No proxy from the environment, no redirect, no name resolution (addresses are literals), no cookies, no compression;
-a fresh connection for each request, so that no dead one is ever waited on.
+a new connection for each request, so that it never waits for a dead one.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ from urllib.parse import urlencode, urlsplit
 
 import h11
 
-REQUEST_TIMEOUT_S = 2.0  # the server is on this host's own link and answers in milliseconds, or is in trouble
-MAX_BODY_BYTES = 32 << 10  # the longest documented answer, a list of events, is a few KiB
+REQUEST_TIMEOUT_S = 2.0  # the server is link-local and answers in milliseconds, or not at all
+MAX_BODY_BYTES = 32 << 10  # the longest documented response, a list of events, is a few KiB
 TOKEN_TTL_S = 3600  # AWS allows 1 to 21600
-TOKEN_MARGIN_S = 15.0  # a token is renewed so long before it ends, as AWS's own node termination handler does
+TOKEN_MARGIN_S = 15.0  # before it expires; as AWS's own node termination handler does
 HTTP_PORT = 80
 _ALWAYS = {"User-Agent": "stepkeeper", "Accept": "*/*", "Accept-Encoding": "identity", "Connection": "close"}
-MAX_TOKEN_LENGTH = 1024  # they are 56 characters; what goes back as a header has to be a short plain word
+MAX_TOKEN_LENGTH = 1024  # they have 56 characters; a header value has to be short and printable
 
 
 class MetadataError(Exception):
-    """No answer that means anything; the text says why."""
+    """No usable response; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataResponse:
-    """A complete answer. `headers`: names in lower case."""
+    """A complete response. `headers`: names in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,20 +49,20 @@ class MetadataClient:
         query: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> MetadataResponse:
-        """The answer to a GET, whatever its status. Raises MetadataError if none came whole and in time."""
-        return await self._ask("GET", path, headers, query=query, timeout_s=timeout_s)
+        """The response to a GET, whatever its status. Raises MetadataError if none arrived, complete and in time."""
+        return await self._request("GET", path, headers, query=query, timeout_s=timeout_s)
 
     async def put(self, path: str, headers: Mapping[str, str]) -> MetadataResponse:
-        """The answer to an empty PUT. Raises MetadataError as `get` does."""
-        return await self._ask("PUT", path, headers)
+        """The response to an empty PUT. Raises MetadataError as `get` does."""
+        return await self._request("PUT", path, headers)
 
     async def post(
         self, path: str, headers: Mapping[str, str], query: Mapping[str, str], json: object
     ) -> MetadataResponse:
-        """The answer to a POST of a JSON value. Raises MetadataError as `get` does."""
-        return await self._ask("POST", path, headers, query=query, json=json)
+        """The response to a POST of a JSON value. Raises MetadataError as `get` does."""
+        return await self._request("POST", path, headers, query=query, json=json)
 
-    async def _ask(
+    async def _request(
         self,
         method: str,
         path: str,
@@ -92,46 +92,46 @@ class MetadataClient:
             http = h11.Connection(h11.CLIENT)
             for event in (request, h11.Data(data=body), h11.EndOfMessage()):
                 writer.write(http.send(event) or b"")
-            return await _answer(http, reader)
+            return await _receive_response(http, reader)
         finally:
-            writer.transport.abort()  # nothing is on its way any more that anybody waits for
+            writer.transport.abort()  # nobody waits for the rest
 
 
-async def _answer(http: h11.Connection, reader: asyncio.StreamReader) -> MetadataResponse:
-    while isinstance(head := await _event(http, reader), h11.InformationalResponse):
+async def _receive_response(http: h11.Connection, reader: asyncio.StreamReader) -> MetadataResponse:
+    while isinstance(head := await _next_event(http, reader), h11.InformationalResponse):
         pass
-    assert isinstance(head, h11.Response)  # nothing else begins an answer
+    assert isinstance(head, h11.Response)  # no other event begins a response
     body = b""
-    while isinstance(part := await _event(http, reader), h11.Data):
+    while isinstance(part := await _next_event(http, reader), h11.Data):
         body += part.data
         if len(body) > MAX_BODY_BYTES:
-            raise MetadataError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
+            raise MetadataError(f"the response is longer than {MAX_BODY_BYTES} bytes")
     names = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}  # h11 makes them lower case
     return MetadataResponse(head.status_code, names, body)
 
 
-async def _event(
+async def _next_event(
     http: h11.Connection, reader: asyncio.StreamReader
 ) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
     while (event := http.next_event()) is h11.NEED_DATA:
         data = await reader.read(MAX_BODY_BYTES)
         if not data and http.their_state is h11.SEND_RESPONSE:
-            raise MetadataError("the connection was closed without an answer")
+            raise MetadataError("the connection was closed without a response")
         http.receive_data(data)
     return event
 
 
-def status_error(answer: MetadataResponse) -> MetadataError:
-    """The error for a status that has no meaning here."""
-    if 300 <= answer.status < 400:
-        return MetadataError(f"the answer is a redirect ({answer.status}), which a metadata server never sends")
-    if answer.status == 429:
-        return MetadataError("it was asked too often (429); other programs on this host may be asking it as well")
-    return MetadataError(f"the answer has status {answer.status}")
+def status_error(response: MetadataResponse) -> MetadataError:
+    """The error for an unexpected status."""
+    if 300 <= response.status < 400:
+        return MetadataError(f"the response is a redirect ({response.status}), which a metadata server never sends")
+    if response.status == 429:
+        return MetadataError("too many requests (429); other programs on this host may be asking it as well")
+    return MetadataError(f"the response has status {response.status}")
 
 
 class MetadataToken:
-    """The session token that AWS and Alibaba ask for: in memory only, renewed before it ends, and when refused.
+    """The session token that AWS and Alibaba require: kept in memory only, renewed before it expires or when refused.
 
     `prefix`: how the provider's two headers begin, for instance `X-aws-ec2-metadata-token`.
     """
@@ -145,12 +145,12 @@ class MetadataToken:
         self._lock = asyncio.Lock()
 
     async def get(self, path: str) -> MetadataResponse:
-        """The answer to a GET with the token; a refused token is replaced once. Raises MetadataError."""
+        """The response to a GET with the token; a refused token is replaced once. Raises MetadataError."""
         token = await self._current()
-        answer = await self._metadata.get(path, {self._prefix: token})
-        if answer.status != 401:
-            return answer
-        if token == self._token:  # else somebody else got a new one meanwhile
+        response = await self._metadata.get(path, {self._prefix: token})
+        if response.status != 401:
+            return response
+        if token == self._token:  # else another request has renewed it already
             self._token = ""
         return await self._metadata.get(path, {self._prefix: await self._current()})
 
@@ -161,13 +161,13 @@ class MetadataToken:
             return self._token
 
     async def _renew(self) -> None:
-        asked_at = self._clock()
-        answer = await self._metadata.put("/latest/api/token", {f"{self._prefix}-ttl-seconds": str(TOKEN_TTL_S)})
-        if answer.status != 200:
-            raise MetadataError(f"no token: {status_error(answer)}")
-        token = answer.body.decode("latin-1").strip()
+        requested_at = self._clock()
+        response = await self._metadata.put("/latest/api/token", {f"{self._prefix}-ttl-seconds": str(TOKEN_TTL_S)})
+        if response.status != 200:
+            raise MetadataError(f"no token: {status_error(response)}")
+        token = response.body.decode("latin-1").strip()
         if not (0 < len(token) <= MAX_TOKEN_LENGTH and token.isascii() and token.isprintable() and " " not in token):
-            raise MetadataError(f"no token: the answer is {len(answer.body)} bytes that can't be one")
-        ttl = answer.headers.get(f"{self._prefix}-ttl-seconds".lower(), "")
+            raise MetadataError(f"no token: the response of {len(response.body)} bytes is not one")
+        ttl = response.headers.get(f"{self._prefix}-ttl-seconds".lower(), "")
         lasts_s = min(float(ttl), TOKEN_TTL_S) if ttl.isascii() and ttl.isdecimal() and len(ttl) < 9 else TOKEN_TTL_S
-        self._token, self._renew_at = token, asked_at + max(lasts_s - TOKEN_MARGIN_S, lasts_s / 2)
+        self._token, self._renew_at = token, requested_at + max(lasts_s - TOKEN_MARGIN_S, lasts_s / 2)

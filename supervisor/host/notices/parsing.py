@@ -1,4 +1,4 @@
-"""Reads what comes from outside, strictly: JSON, fields, and the three ways providers write a time."""
+"""Parses what comes from outside, strictly: JSON, its fields, and the time formats of the providers."""
 
 import json
 import re
@@ -11,19 +11,19 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class ParseError(ValueError):
-    """An answer without a meaning we know; the text says what was expected and what came."""
+    """Content that is not as documented; the text says what was expected and what came."""
 
 
-def text(body: bytes) -> str:
-    """A short answer without the white space around it. Raises ReadingError if it is not UTF-8."""
+def decode_text(body: bytes) -> str:
+    """A short text without the white space around it. Raises ParseError if it is not UTF-8."""
     try:
         return body.decode("utf-8").strip()
     except UnicodeDecodeError as error:
         raise ParseError(f"not text: {body[:40]!r}") from error
 
 
-def document(body: bytes) -> Any:
-    """The value of a JSON text. Raises ReadingError."""
+def parse_json(body: bytes) -> Any:
+    """The value of a JSON text. Raises ParseError."""
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -34,35 +34,35 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def members(value: Any, what: str) -> dict[str, Any]:
-    """`value` if it is a JSON object. Raises ReadingError."""
+def json_object(value: Any, what: str) -> dict[str, Any]:
+    """`value` if it is a JSON object. Raises ParseError."""
     if not isinstance(value, dict):
         raise ParseError(f"{what} is not an object: {value!r:.60}")
     return value
 
 
-def entries(value: Any, what: str) -> list[Any]:
-    """`value` if it is a JSON array. Raises ReadingError."""
+def json_list(value: Any, what: str) -> list[Any]:
+    """`value` if it is a JSON array. Raises ParseError."""
     if not isinstance(value, list):
         raise ParseError(f"{what} is not a list: {value!r:.60}")
     return value
 
 
-def word(of: dict[str, Any], key: str) -> str:
-    """The text under `key`. Raises ReadingError if there is none."""
+def text_field(of: dict[str, Any], key: str) -> str:
+    """The text under `key`. Raises ParseError if there is none."""
     value = of.get(key)
     if not isinstance(value, str):
         raise ParseError(f"{key} is not text: {value!r:.60}")
     return value
 
 
-def line(value: str, length: int = 200) -> str:
-    """What somebody else wrote, made fit for one line of a log."""
+def printable_line(value: str, length: int = 200) -> str:
+    """Somebody else's text, made printable and short for one line of a log."""
     return "".join(each if each.isprintable() else " " for each in value[:length]).strip()
 
 
-def rfc3339(value: str) -> datetime:
-    """`2026-11-21T00:51:52Z` as an aware time. Raises ReadingError."""
+def parse_rfc3339(value: str) -> datetime:
+    """`2026-11-21T00:51:52Z` as an aware time. Raises ParseError."""
     if not _RFC3339.fullmatch(value):
         raise ParseError(f"not a time like 2026-11-21T00:51:52Z: {value!r:.60}")
     try:
@@ -71,10 +71,10 @@ def rfc3339(value: str) -> datetime:
         raise ParseError(f"there is no such time: {value!r:.60}") from error
 
 
-def date(value: str) -> datetime:
+def parse_http_date(value: str) -> datetime:
     """`21 Jan 2027 09:00:43 GMT` as an aware time, with or without a day of the week, which may be a wrong one.
 
-    Read without strptime, whose month names follow the locale. Raises ReadingError.
+    Read without strptime, whose month names follow the locale. Raises ParseError.
     """
     found = _DATE.fullmatch(value)
     if not found or found[2] not in _MONTHS:
@@ -93,6 +93,6 @@ def date(value: str) -> datetime:
         raise ParseError(f"there is no such time: {value!r:.60}") from error
 
 
-def stamp(moment: datetime) -> str:
-    """A time the way notices' ids and texts write it."""
+def format_time(moment: datetime) -> str:
+    """A time as ids and texts of notices contain it."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,8 +1,7 @@
-"""Which notices this daemon heard, kept for the next one: a small file in runtime_dir that holds for one boot.
+"""Stores the notices for the next daemon of this boot, in a small file in runtime_dir.
 
-The times in it are of the running clock, which begins anew with each boot, and so does the host's fate: what was kept
-in another boot is forgotten. It is replaced in one step and not synced, because what has to be survived is the daemon's
-end and not the host's.
+Its times are monotonic, so they are valid for one boot only, and so are the notices: a file of another boot is ignored.
+It is replaced atomically but not synced, because it has to survive the daemon and not the host.
 """
 
 import json
@@ -17,7 +16,7 @@ from supervisor.host.processes.process_status import read_boot_id
 
 NAME = "notices.json"
 VERSION = 1
-MAX_BYTES = 1 << 20  # a thousand notices and more; what is larger is not ours
+MAX_BYTES = 1 << 20  # over a thousand notices; a larger file is not from this program
 
 
 class NoticeStoreError(Exception):
@@ -25,14 +24,14 @@ class NoticeStoreError(Exception):
 
 
 class NoticeStore:
-    """The file in the folder `runtime_dir`. `boot`: the id of this boot; None: not known, and nothing is kept."""
+    """The file in the folder `runtime_dir`. `boot`: the id of this boot; None: not known, and nothing is stored."""
 
     def __init__(self, runtime_dir: Path, boot: str | None = None) -> None:
         self._path = runtime_dir / NAME
         self._boot = boot or read_boot_id()
 
     def load(self) -> list[RememberedNotice]:
-        """What was kept in this boot; nothing if there is no file, or one of another boot. Raises KeepingError."""
+        """The notices of this boot; none if there is no file, or one of another boot. Raises NoticeStoreError."""
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
@@ -46,7 +45,7 @@ class NoticeStore:
             raise NoticeStoreError(f"cannot use {self._path}: {error}") from error
 
     def save(self, memories: Iterable[RememberedNotice]) -> None:
-        """Replaces what was kept. Raises KeepingError; the old content is there then."""
+        """Replaces the stored notices. Raises NoticeStoreError; the old content is there then."""
         if self._boot is None:
             return
         new = self._path.with_name(f".{NAME}.new")
@@ -79,58 +78,58 @@ def encode(memories: Iterable[RememberedNotice], boot: str) -> bytes:
 
 
 def decode(content: bytes, boot: str | None) -> list[RememberedNotice]:
-    """What was kept in the boot called `boot`; nothing of another one. Raises ValueError, with what is wrong."""
+    """The notices stored in the boot `boot`; none if the file is of another one. Raises ValueError, which says why."""
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is longer than {MAX_BYTES} bytes")
     try:
-        said = json.loads(content)
+        fields = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON ({error})") from None
-    if not isinstance(said, dict) or said.get("version") != VERSION:
-        raise ValueError(f"it is not of version {VERSION}")
-    if boot is None or _text(said, "boot_id") != boot:
+        raise ValueError(f"it is not JSON ({error})") from None
+    if not isinstance(fields, dict) or fields.get("version") != VERSION:
+        raise ValueError(f"its version is not {VERSION}")
+    if boot is None or _text_field(fields, "boot_id") != boot:
         return []
-    notices = said.get("notices")
+    notices = fields.get("notices")
     if not isinstance(notices, list):
         raise ValueError("it has no list of notices")
     return [_remembered_notice(each) for each in notices]
 
 
-def _remembered_notice(said: Any) -> RememberedNotice:
-    if not isinstance(said, dict):
-        raise ValueError("a notice in it is no object")
-    received_at = _number(said, "received_at")
+def _remembered_notice(fields: Any) -> RememberedNotice:
+    if not isinstance(fields, dict):
+        raise ValueError("a notice is not an object")
+    received_at = _number_field(fields, "received_at")
     if received_at is None:
-        raise ValueError("a notice in it does not say when it was received")
+        raise ValueError("a notice has no received_at")
     notice = Notice(
-        source=_text(said, "source"),
-        id=_text(said, "id"),
-        kind=NoticeKind(_text(said, "kind")),
-        certainty=Certainty(_text(said, "certainty")),
-        deadline_at=_number(said, "deadline_at"),
-        is_cancellable=_flag(said, "is_cancellable"),
-        text=_text(said, "text"),
-        deadline_wall_at=_number(said, "said_wall"),
+        source=_text_field(fields, "source"),
+        id=_text_field(fields, "id"),
+        kind=NoticeKind(_text_field(fields, "kind")),
+        certainty=Certainty(_text_field(fields, "certainty")),
+        deadline_at=_number_field(fields, "deadline_at"),
+        is_cancellable=_flag_field(fields, "is_cancellable"),
+        text=_text_field(fields, "text"),
+        deadline_wall_at=_number_field(fields, "said_wall"),
     )
-    return RememberedNotice(notice, received_at, _flag(said, "is_over"))
+    return RememberedNotice(notice, received_at, _flag_field(fields, "is_over"))
 
 
-def _text(said: dict[str, Any], key: str) -> str:
-    if not isinstance(value := said.get(key), str):
-        raise ValueError(f"{key} in it is no text")
+def _text_field(fields: dict[str, Any], key: str) -> str:
+    if not isinstance(value := fields.get(key), str):
+        raise ValueError(f"{key} is not text")
     return value
 
 
-def _flag(said: dict[str, Any], key: str) -> bool:
-    if not isinstance(value := said.get(key), bool):
-        raise ValueError(f"{key} in it is neither true nor false")
+def _flag_field(fields: dict[str, Any], key: str) -> bool:
+    if not isinstance(value := fields.get(key), bool):
+        raise ValueError(f"{key} is neither true nor false")
     return value
 
 
-def _number(said: dict[str, Any], key: str) -> float | None:
-    value = said.get(key)
+def _number_field(fields: dict[str, Any], key: str) -> float | None:
+    value = fields.get(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{key} in it is no number")
+        raise ValueError(f"{key} is not a number")
     return float(value)

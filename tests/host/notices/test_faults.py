@@ -10,7 +10,7 @@ from supervisor.host.notices.clouds.alibaba import AlibabaSource
 from supervisor.host.notices.clouds.aws import AwsSource
 from supervisor.host.notices.clouds.azure import AzureSource
 from supervisor.host.notices.clouds.google import GoogleSource
-from supervisor.host.notices.parsing import stamp
+from supervisor.host.notices.parsing import format_time
 from supervisor.host.notices.source import NoticeSource
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
@@ -19,7 +19,7 @@ POLL_S, TIMEOUT_S, RETRY_CAP_S = 0.02, 0.3, 0.05
 
 
 def _soon() -> str:
-    return stamp(datetime.now(UTC) + timedelta(seconds=60))
+    return format_time(datetime.now(UTC) + timedelta(seconds=60))
 
 
 async def _interrupt_aws(server: MetadataServer) -> None:

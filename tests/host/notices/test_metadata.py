@@ -24,9 +24,9 @@ async def saying(answer: bytes, heard: list[bytes]) -> AsyncIterator[MetadataCli
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 2"], ids=["nothing", "half-a-line"])
-async def test_a_server_that_hangs_up_without_an_answer_is_said_to_have(answer: bytes):
+async def test_server_that_closes_the_connection_without_a_response_is_an_error(answer: bytes):
     async with saying(answer, []) as metadata:
-        with pytest.raises(MetadataError, match="the connection was closed without an answer"):
+        with pytest.raises(MetadataError, match="the connection was closed without a response"):
             await metadata.get("/", {})
 
 

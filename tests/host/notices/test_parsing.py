@@ -9,32 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.notices.notice import ClockReading, NoticeReport
-from supervisor.host.notices.clouds.alibaba import read_termination
+from supervisor.host.notices.clouds.alibaba import parse_termination
 from supervisor.host.notices.clouds.aws import (
-    read_autoscaling,
-    read_rebalance,
-    read_scheduled,
-    read_spot,
+    parse_autoscaling,
+    parse_rebalance,
+    parse_scheduled,
+    parse_spot,
 )
-from supervisor.host.notices.clouds.azure import only_ours, read_events
-from supervisor.host.notices.clouds.google import read_maintenance, read_preempted, read_upcoming
-from supervisor.host.notices.files.format import read_notice
-from supervisor.host.notices.parsing import ParseError, date, document, rfc3339
+from supervisor.host.notices.clouds.azure import ids_of_own_events, parse_events
+from supervisor.host.notices.clouds.google import parse_maintenance, parse_preempted, parse_upcoming
+from supervisor.host.notices.files.format import parse_notice_file
+from supervisor.host.notices.parsing import ParseError, parse_http_date, parse_json, parse_rfc3339
 from tests.fuzzing import cases
 
 NOW = ClockReading(1000.0, datetime(2026, 11, 21, tzinfo=UTC))
 READERS: dict[str, Callable[[bytes], NoticeReport]] = {
-    "spot": read_spot,
-    "rebalance": read_rebalance,
-    "scheduled": read_scheduled,
-    "autoscaling": read_autoscaling,
-    "preempted": lambda body: read_preempted(body, 30.0),
-    "maintenance": lambda body: read_maintenance(body, True),
-    "upcoming": read_upcoming,
-    "events": lambda body: read_events(body, "trainer_0"),
-    "alibaba": read_termination,
-    "file": lambda body: NoticeReport((read_notice("a.json", body, 0.0, NOW),)),
-    "empty file": lambda body: NoticeReport((read_notice("a", body, 0.0, NOW),)),
+    "spot": parse_spot,
+    "rebalance": parse_rebalance,
+    "scheduled": parse_scheduled,
+    "autoscaling": parse_autoscaling,
+    "preempted": lambda body: parse_preempted(body, 30.0),
+    "maintenance": lambda body: parse_maintenance(body, True),
+    "upcoming": parse_upcoming,
+    "events": lambda body: parse_events(body, "trainer_0"),
+    "alibaba": parse_termination,
+    "file": lambda body: NoticeReport((parse_notice_file("a.json", body, 0.0, NOW),)),
+    "empty file": lambda body: NoticeReport((parse_notice_file("a", body, 0.0, NOW),)),
 }
 WORDS = st.sampled_from(
     [
@@ -125,20 +125,20 @@ def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
 def test_any_event_of_azure_is_read_or_refused(event: dict[str, object]) -> None:
     body = json.dumps({"Events": [event]}).encode()
 
-    reading = read_events(body, "trainer_0")
+    reading = parse_events(body, "trainer_0")
 
     assert len(reading.notices) + bool(reading.problem) <= 1
-    only_ours(body, "trainer_0")
+    ids_of_own_events(body, "trainer_0")
 
 
 @given(st.datetimes(timezones=st.just(UTC)).map(lambda each: each.replace(microsecond=0)))
 def test_times_come_back_as_they_were_written(moment: datetime) -> None:
-    assert rfc3339(moment.isoformat().replace("+00:00", "Z")) == moment
+    assert parse_rfc3339(moment.isoformat().replace("+00:00", "Z")) == moment
     month = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")[moment.month - 1]
-    assert date(f"Sun, {moment.day:02} {month} {moment.year:04} {moment:%H:%M:%S} GMT") == moment
+    assert parse_http_date(f"Sun, {moment.day:02} {month} {moment.year:04} {moment:%H:%M:%S} GMT") == moment
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"NaN", b"Infinity", b"\xff"])
 def test_json_made_to_hurt_is_refused(body: bytes) -> None:
     with pytest.raises(ParseError):
-        document(body)
+        parse_json(body)

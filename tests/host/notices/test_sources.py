@@ -91,3 +91,9 @@ def test_settings_reach_the_sources(tmp_path: Path) -> None:
     (google,) = make_sources(("google",), NoticeSettings(tmp_path, google_preemption_notice_s=120))
 
     assert google.shortest_s == 150.0
+
+
+def test_every_source_has_a_row_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "notices.md").read_text()
+
+    assert [name for name in NAMES if f"\n| `{name}` |" not in page] == []

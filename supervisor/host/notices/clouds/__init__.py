@@ -1,1 +1,1 @@
-"""Notices from cloud providers, one provider a file."""
+"""Notices from cloud providers, one file for each: what its endpoints say, and how its firmware is recognised."""

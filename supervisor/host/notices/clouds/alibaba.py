@@ -5,7 +5,7 @@ from collections.abc import Callable
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
-from supervisor.host.notices.parsing import rfc3339, stamp, text
+from supervisor.host.notices.parsing import decode_text, format_time, parse_rfc3339
 from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
 from supervisor.host.notices.source import read_clocks
 
@@ -39,7 +39,7 @@ class AlibabaSource(PolledSource):
         )
 
     async def _fetch_spot(self) -> NoticeReport:
-        return parse_response(await self._token.get(TERMINATION), read_termination)
+        return parse_response(await self._token.get(TERMINATION), parse_termination)
 
 
 def is_this_host(firmware: Firmware) -> bool:
@@ -47,20 +47,20 @@ def is_this_host(firmware: Firmware) -> bool:
     return firmware.dmi("sys_vendor") == "Alibaba Cloud" or firmware.dmi("product_name").startswith("Alibaba Cloud")
 
 
-def read_termination(body: bytes) -> NoticeReport:
+def parse_termination(body: bytes) -> NoticeReport:
     """The time in `spot/termination-time`. Raises ParseError."""
-    gone = rfc3339(text(body))
+    gone = parse_rfc3339(decode_text(body))
     return NoticeReport(
         (
             RawNotice(
                 slot="spot",
-                id=f"spot-{stamp(gone)}",
+                id=f"spot-{format_time(gone)}",
                 kind=NoticeKind.PREEMPTION,
                 certainty=Certainty.CERTAIN,
                 gone_wall_at=gone,
                 warning_s=WARNING_S,
                 is_cancellable=False,
-                text=f"Alibaba Cloud will release this spot instance at {stamp(gone)}",
+                text=f"Alibaba Cloud will release this spot instance at {format_time(gone)}",
             ),
         )
     )

@@ -8,15 +8,15 @@ from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import REQUEST_TIMEOUT_S, MetadataClient, MetadataToken
 from supervisor.host.notices.parsing import (
     ParseError,
-    date,
-    document,
-    entries,
-    line,
-    members,
-    rfc3339,
-    stamp,
-    text,
-    word,
+    decode_text,
+    format_time,
+    json_list,
+    json_object,
+    parse_http_date,
+    parse_json,
+    parse_rfc3339,
+    printable_line,
+    text_field,
 )
 from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
 from supervisor.host.notices.source import read_clocks
@@ -27,15 +27,15 @@ REBALANCE = "/latest/meta-data/events/recommendations/rebalance"
 SCHEDULED = "/latest/meta-data/events/maintenance/scheduled"
 AUTOSCALING = "/latest/meta-data/autoscaling/target-lifecycle-state"
 
-SPOT_EVERY_S = 2.0  # AWS advises 5 s; 2 s, as its own node termination handler asks, gives 3 s more to train
+SPOT_EVERY_S = 2.0  # AWS advises 5 s; its own node termination handler polls every 2 s, which leaves 3 s more
 SLOW_EVERY_S = 30.0  # scheduled events come hours ahead
 SPOT_WARNING_S = 120.0
-SCHEDULED_WARNING_S = 30 * 86400.0  # they come hours to days ahead; this only bounds a nonsense date
+SCHEDULED_WARNING_S = 30 * 86400.0  # they come hours to days ahead; this only limits a nonsensical date
 _SPOT_ACTIONS = {
     "terminate": SPOT_WARNING_S,
     "stop": SPOT_WARNING_S,
-    "hibernate": 0.0,
-}  # hibernation starts with the notice
+    "hibernate": 0.0,  # hibernation starts with the notice
+}
 _LIFECYCLE_STATES = ("InService", "Standby", "Detached", "Pending", "EnteringStandby")
 
 
@@ -62,15 +62,15 @@ class AwsSource(PolledSource):
             remedy="check that the instance's metadata service is enabled, with a hop limit of 2 for a container, or "
             "remove aws from notices",
             endpoints=(
-                PolledEndpoint("spot", "spot interruptions", fast_s, self._fetcher(SPOT, read_spot)),
+                PolledEndpoint("spot", "spot interruptions", fast_s, self._fetcher(SPOT, parse_spot)),
                 PolledEndpoint(
-                    "rebalance", "rebalance recommendations", fast_s, self._fetcher(REBALANCE, read_rebalance)
+                    "rebalance", "rebalance recommendations", fast_s, self._fetcher(REBALANCE, parse_rebalance)
                 ),
                 PolledEndpoint(
-                    "autoscaling", "the Auto Scaling state", fast_s, self._fetcher(AUTOSCALING, read_autoscaling)
+                    "autoscaling", "the Auto Scaling state", fast_s, self._fetcher(AUTOSCALING, parse_autoscaling)
                 ),
                 PolledEndpoint(
-                    "scheduled", "scheduled events", slow_s, self._fetcher(SCHEDULED, read_scheduled, none=())
+                    "scheduled", "scheduled events", slow_s, self._fetcher(SCHEDULED, parse_scheduled, none=())
                 ),
             ),
             shortest_s=SPOT_WARNING_S,
@@ -79,44 +79,44 @@ class AwsSource(PolledSource):
         )
 
     def _fetcher(
-        self, path: str, read: Callable[[bytes], NoticeReport], none: tuple[int, ...] = (404,)
+        self, path: str, parse: Callable[[bytes], NoticeReport], none: tuple[int, ...] = (404,)
     ) -> Callable[[], Awaitable[NoticeReport]]:
         async def fetch() -> NoticeReport:
-            return parse_response(await self._token.get(path), read, none)
+            return parse_response(await self._token.get(path), parse, none)
 
         return fetch
 
 
 def is_this_host(firmware: Firmware) -> bool:
     """Whether the firmware says that this is an EC2 instance."""
-    return firmware.dmi("sys_vendor") == "Amazon EC2" or "amazon" in firmware.dmi("bios_version").lower()  # on Xen
+    return firmware.dmi("sys_vendor") == "Amazon EC2" or "amazon" in firmware.dmi("bios_version").lower()  # Xen
 
 
-def read_spot(body: bytes) -> NoticeReport:
+def parse_spot(body: bytes) -> NoticeReport:
     """The interruption in `spot/instance-action`. Raises ParseError."""
-    said = members(document(body), "the spot action")
-    action, gone = word(said, "action"), rfc3339(word(said, "time"))
+    fields = json_object(parse_json(body), "the spot action")
+    action, gone = text_field(fields, "action"), parse_rfc3339(text_field(fields, "time"))
     if action not in _SPOT_ACTIONS:
         raise ParseError(f"not a spot action: {action!r:.40}")
     return NoticeReport(
         (
             RawNotice(
                 slot="spot",
-                id=f"spot-{action}-{stamp(gone)}",
+                id=f"spot-{action}-{format_time(gone)}",
                 kind=NoticeKind.PREEMPTION,
                 certainty=Certainty.CERTAIN,
                 gone_wall_at=gone,
                 warning_s=_SPOT_ACTIONS[action],
                 is_cancellable=False,
-                text=f"EC2 will {action} this spot instance at {stamp(gone)}",
+                text=f"EC2 will {action} this spot instance at {format_time(gone)}",
             ),
         )
     )
 
 
-def read_rebalance(body: bytes) -> NoticeReport:
+def parse_rebalance(body: bytes) -> NoticeReport:
     """The recommendation in `events/recommendations/rebalance`; its time is when it was made. Raises ParseError."""
-    made = stamp(rfc3339(word(members(document(body), "the recommendation"), "noticeTime")))
+    made = format_time(parse_rfc3339(text_field(json_object(parse_json(body), "the recommendation"), "noticeTime")))
     return NoticeReport(
         (
             RawNotice(
@@ -127,15 +127,15 @@ def read_rebalance(body: bytes) -> NoticeReport:
                 gone_wall_at=None,
                 warning_s=None,
                 is_cancellable=True,
-                text=f"EC2 said at {made} that this spot instance is at elevated risk of interruption",
+                text=f"EC2 reported at {made} that this spot instance is at elevated risk of interruption",
             ),
         )
     )
 
 
-def read_autoscaling(body: bytes) -> NoticeReport:
-    """What an Auto Scaling group wants of the instance. Raises ParseError."""
-    state = text(body)
+def parse_autoscaling(body: bytes) -> NoticeReport:
+    """The state that the Auto Scaling group wants for the instance. Raises ParseError."""
+    state = decode_text(body)
     if state in _LIFECYCLE_STATES or state.startswith("Warmed:"):
         return NO_NOTICES
     if state != "Terminated":
@@ -156,27 +156,28 @@ def read_autoscaling(body: bytes) -> NoticeReport:
     )
 
 
-def read_scheduled(body: bytes) -> NoticeReport:
+def parse_scheduled(body: bytes) -> NoticeReport:
     """The active entries of `events/maintenance/scheduled`. Raises ParseError."""
-    announced, problem = [], ""
-    for entry in entries(document(body), "the list of scheduled events"):
+    notices, problem = [], ""
+    for entry in json_list(parse_json(body), "the list of scheduled events"):
         try:
-            one = _scheduled(members(entry, "a scheduled event"))
+            one = _parse_scheduled_event(json_object(entry, "a scheduled event"))
         except ParseError as error:
             problem = str(error)
             continue
         if one is not None:
-            announced.append(one)
-    return NoticeReport(tuple(announced), problem)
+            notices.append(one)
+    return NoticeReport(tuple(notices), problem)
 
 
-def _scheduled(event: dict[str, Any]) -> RawNotice | None:
-    state = word(event, "State")
+def _parse_scheduled_event(event: dict[str, Any]) -> RawNotice | None:
+    state = text_field(event, "State")
     if state in ("canceled", "completed"):
         return None
     if state != "active":
         raise ParseError(f"not the state of a scheduled event: {state!r:.40}")
-    code, id, begins = line(word(event, "Code"), 60), line(word(event, "EventId"), 100), date(word(event, "NotBefore"))
+    code, id = printable_line(text_field(event, "Code"), 60), printable_line(text_field(event, "EventId"), 100)
+    begins = parse_http_date(text_field(event, "NotBefore"))
     if not id:
         raise ParseError("a scheduled event has no EventId")
     return RawNotice(
@@ -188,5 +189,5 @@ def _scheduled(event: dict[str, Any]) -> RawNotice | None:
         gone_wall_at=begins,
         warning_s=SCHEDULED_WARNING_S,
         is_cancellable=True,
-        text=f"EC2 scheduled {code} from {stamp(begins)}",
+        text=f"EC2 scheduled {code} from {format_time(begins)}",
     )

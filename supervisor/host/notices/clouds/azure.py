@@ -1,4 +1,4 @@
-"""Azure: Scheduled Events, and the word that one of them need not wait any longer."""
+"""Azure: Scheduled Events, and telling Azure that one of them need not wait any longer."""
 
 import asyncio
 import re
@@ -10,7 +10,17 @@ import structlog
 from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind, NoticeReport, RawNotice
 from supervisor.host.notices.clouds.firmware import Firmware
 from supervisor.host.notices.metadata import MetadataClient, MetadataError, status_error
-from supervisor.host.notices.parsing import ParseError, date, document, entries, line, members, stamp, text, word
+from supervisor.host.notices.parsing import (
+    ParseError,
+    decode_text,
+    format_time,
+    json_list,
+    json_object,
+    parse_http_date,
+    parse_json,
+    printable_line,
+    text_field,
+)
 from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
 from supervisor.host.notices.source import read_clocks
 
@@ -19,7 +29,7 @@ EVENTS = "/metadata/scheduledevents"
 EVENTS_VERSION = {"api-version": "2020-07-01"}
 NAME = "/metadata/instance/compute/name"
 NAME_QUERY = {"api-version": "2021-02-01", "format": "text"}
-NAME_IS_FOR = "this machine's name (until it is known, events of its neighbours count as well)"
+NAME_WHAT = "this machine's name (until it is known, events of other machines count too)"
 HEADERS = {"Metadata": "true"}
 
 AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"  # tells Azure from other Hyper-V hosts
@@ -34,8 +44,8 @@ ACKNOWLEDGE_TRIES = 3
 PREEMPT_WARNING_S = 30.0
 LONGEST_WARNING_S = {
     "Preempt": PREEMPT_WARNING_S,
-    "Terminate": 15 * 60.0,  # 5 to 15 min, as the owner set it
-    "Reboot": 7 * 86400.0,  # at least 15 min; days, where a failure of the hardware is foreseen
+    "Terminate": 15 * 60.0,  # 5 to 15 min, as configured for the machine
+    "Reboot": 7 * 86400.0,  # at least 15 min; days if a hardware failure is predicted
     "Redeploy": 7 * 86400.0,  # at least 10 min; likewise
     "Freeze": 7 * 86400.0,
 }
@@ -67,14 +77,14 @@ class AzureSource(PolledSource):
         self._events_timeout_s = first_timeout_s
         self._machine: str | None = None
         self._name_requested = asyncio.Event()
-        self._ours_alone: frozenset[str] = frozenset()
+        self._own_event_ids: frozenset[str] = frozenset()
         super().__init__(
             "azure",
             server="Azure",
             remedy="check that this is an Azure machine that can reach 169.254.169.254, or remove azure from notices",
             endpoints=(
                 PolledEndpoint("events", "scheduled events", poll_s or EVERY_S, self._fetch_events),
-                PolledEndpoint("name", NAME_IS_FOR, poll_s or NAME_EVERY_S, self._fetch_name),
+                PolledEndpoint("name", NAME_WHAT, poll_s or NAME_EVERY_S, self._fetch_name),
             ),
             shortest_s=PREEMPT_WARNING_S,
             clock=clock,
@@ -82,43 +92,49 @@ class AzureSource(PolledSource):
         )
 
     async def acknowledge(self, id: str) -> None:
-        """Lets Azure begin the event at once, if that is allowed and the event is no other machine's as well.
+        """Lets Azure begin the event at once, if that is allowed and the event concerns no other machine.
 
-        Not getting through costs nothing but time: the event then begins at its own hour.
+        If Azure does not answer, the event begins at its scheduled time.
         """
-        if not self._may_acknowledge or id not in self._ours_alone:
+        if not self._may_acknowledge or id not in self._own_event_ids:
             return
         error = ""
         for _ in range(ACKNOWLEDGE_TRIES):
             try:
-                answer = await self._metadata.post(
+                response = await self._metadata.post(
                     EVENTS, HEADERS, EVENTS_VERSION, {"StartRequests": [{"EventId": id}]}
                 )
             except MetadataError as failure:
                 error = str(failure)
             else:
-                if answer.status == 200:
+                if response.status == 200:
                     return
-                error = str(status_error(answer))
+                error = str(status_error(response))
             await asyncio.sleep(1.0)
-        log.warning("notice.acknowledge_failed", source=self.name, id=id, error=error, next="waits for its own hour")
+        log.warning(
+            "notice.acknowledge_failed",
+            source=self.name,
+            id=id,
+            error=error,
+            next="the event begins as scheduled",
+        )
 
     async def _fetch_events(self) -> NoticeReport:
-        answer = await self._metadata.get(EVENTS, HEADERS, EVENTS_VERSION, self._events_timeout_s)
+        response = await self._metadata.get(EVENTS, HEADERS, EVENTS_VERSION, self._events_timeout_s)
         self._events_timeout_s = self._metadata.timeout_s
-        await self._name_requested.wait()  # else a neighbour's event would count as ours until the name is there
-        reading = parse_response(answer, lambda body: read_events(body, self._machine), none=())
-        self._ours_alone = only_ours(answer.body, self._machine)
-        return reading
+        await self._name_requested.wait()  # else events of other machines would count until the name is known
+        report = parse_response(response, lambda body: parse_events(body, self._machine), none=())
+        self._own_event_ids = ids_of_own_events(response.body, self._machine)
+        return report
 
     async def _fetch_name(self) -> NoticeReport:
         if self._machine is not None:  # names don't change
             return NO_NOTICES
         try:
-            answer = await self._metadata.get(NAME, HEADERS, NAME_QUERY)
-            if answer.status != 200:
-                raise status_error(answer)
-            self._machine = read_name(answer.body)
+            response = await self._metadata.get(NAME, HEADERS, NAME_QUERY)
+            if response.status != 200:
+                raise status_error(response)
+            self._machine = parse_name(response.body)
         finally:
             self._name_requested.set()
         return NO_NOTICES
@@ -129,33 +145,33 @@ def is_this_host(firmware: Firmware) -> bool:
     return (firmware.dmi("sys_vendor"), firmware.dmi("chassis_asset_tag")) == ("Microsoft Corporation", AZURE_ASSET_TAG)
 
 
-def read_name(body: bytes) -> str:
+def parse_name(body: bytes) -> str:
     """The machine's own name, as events list it. Raises ParseError."""
-    name = text(body)
-    if not _MACHINE.fullmatch(name):  # any other text would hide every event of ours
+    name = decode_text(body)
+    if not _MACHINE.fullmatch(name):  # any other text would hide this machine's events
         raise ParseError(f"not a machine's name: {name!r:.60}")
     return name
 
 
-def read_events(body: bytes, machine: str | None) -> NoticeReport:
+def parse_events(body: bytes, machine: str | None) -> NoticeReport:
     """The events that concern `machine`, or all of them if its name is not known. Raises ParseError."""
-    announced, problem = [], ""
-    for event in _events(body):
+    notices, problem = [], ""
+    for event in _event_list(body):
         try:
-            one = _event(members(event, "a scheduled event"), machine)
-        except ParseError as error:  # one that is not understood must not hide the others
+            one = _parse_event(json_object(event, "a scheduled event"), machine)
+        except ParseError as error:  # an invalid event must not hide the others
             problem = str(error)
             continue
         if one is not None:
-            announced.append(one)
-    return NoticeReport(tuple(announced), problem)
+            notices.append(one)
+    return NoticeReport(tuple(notices), problem)
 
 
-def only_ours(body: bytes, machine: str | None) -> frozenset[str]:
-    """The ids of events that concern `machine` and nobody else: starting one does no harm to a neighbour."""
+def ids_of_own_events(body: bytes, machine: str | None) -> frozenset[str]:
+    """The ids of events that concern only `machine`: starting one of these affects no other machine."""
     return frozenset(
         str(event["EventId"])
-        for event in _events(body)
+        for event in _event_list(body)
         if isinstance(event, dict)
         and machine is not None
         and event.get("Resources") == [machine]
@@ -163,23 +179,24 @@ def only_ours(body: bytes, machine: str | None) -> frozenset[str]:
     )
 
 
-def _events(body: bytes) -> list[Any]:
-    return entries(members(document(body), "the document").get("Events"), "Events")
+def _event_list(body: bytes) -> list[Any]:
+    return json_list(json_object(parse_json(body), "the document").get("Events"), "Events")
 
 
-def _event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
-    id, kind, status = line(word(event, "EventId"), 100), word(event, "EventType"), word(event, "EventStatus")
-    resources = [each for each in entries(event.get("Resources"), "Resources") if isinstance(each, str)]
+def _parse_event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
+    id = printable_line(text_field(event, "EventId"), 100)
+    kind, status = text_field(event, "EventType"), text_field(event, "EventStatus")
+    resources = [each for each in json_list(event.get("Resources"), "Resources") if isinstance(each, str)]
     if kind not in LONGEST_WARNING_S or status not in ("Scheduled", "Started") or not id:
         raise ParseError(f"not a scheduled event: EventId {id!r}, type {kind!r:.40}, status {status!r:.40}")
     if machine is not None and machine not in resources:
         return None
     began = status == "Started"
-    not_before = word(event, "NotBefore")  # empty once it has started
-    begins = date(not_before) if not_before else None
-    when = "now" if began or begins is None else f"at {stamp(begins)}"
+    not_before = text_field(event, "NotBefore")  # empty once it has started
+    begins = parse_http_date(not_before) if not_before else None
+    when = "now" if began or begins is None else f"at {format_time(begins)}"
     if kind == "Freeze":
-        return _freeze(event, id, when, began)
+        return _parse_freeze(event, id, when, began)
     return RawNotice(
         slot=id,
         id=id,
@@ -192,23 +209,23 @@ def _event(event: dict[str, Any], machine: str | None) -> RawNotice | None:
     )
 
 
-def _freeze(event: dict[str, Any], id: str, when: str, began: bool) -> RawNotice | None:
-    """A pause: worth a checkpoint where it is not known to be short, and never worth stopping for."""
+def _parse_freeze(event: dict[str, Any], id: str, when: str, began: bool) -> RawNotice | None:
+    """A pause: worth a checkpoint unless it is known to be short, but never worth stopping for."""
     duration_s = event.get("DurationInSeconds", -1)
     if isinstance(duration_s, int) and 0 <= duration_s < HARMLESS_FREEZE_S:
         return None
     return RawNotice(
         slot=id,
         id=id,
-        kind=NoticeKind.FREEZE if began else NoticeKind.MAINTENANCE,  # until it begins nothing stands still
+        kind=NoticeKind.FREEZE if began else NoticeKind.MAINTENANCE,  # nothing is paused until it begins
         certainty=Certainty.POSSIBLE,
         gone_wall_at=None,
         warning_s=None,
         is_cancellable=True,
-        text=f"Azure: this machine freezes {when}, for {_span(duration_s)}",
+        text=f"Azure: this machine freezes {when}, for {_duration_text(duration_s)}",
     )
 
 
-def _span(duration_s: object) -> str:
+def _duration_text(duration_s: object) -> str:
     is_known = isinstance(duration_s, int) and duration_s >= 0
     return f"{str(duration_s)[:12]} s" if is_known else "an unknown time"

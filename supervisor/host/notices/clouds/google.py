@@ -1,4 +1,7 @@
-"""Google Compute Engine and TPU VMs: preemption and host maintenance by requests that wait, upcoming maintenance."""
+"""Google Compute Engine and TPU VMs: preemption, host maintenance, upcoming maintenance.
+
+The first two are long polls: the server holds a request until the value changes.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +15,7 @@ from supervisor.host.notices.metadata import (
     MetadataResponse,
     status_error,
 )
-from supervisor.host.notices.parsing import ParseError, document, members, rfc3339, stamp, text
+from supervisor.host.notices.parsing import ParseError, decode_text, format_time, json_object, parse_json, parse_rfc3339
 from supervisor.host.notices.polling import RETRY_CAP_S, PolledEndpoint, PolledSource, parse_response
 from supervisor.host.notices.source import read_clocks
 
@@ -23,21 +26,21 @@ GOOGLE_PCI = "0x1ae0"  # its network cards and TPUs
 NVIDIA_PCI = "0x10de"
 
 WAIT_S = 60  # how long the server may hold a request that waits for a change; Google's own agents use it
-WAIT_GRACE_S = 15.0  # its answer may come so much later
-PAUSE_S = 1.0  # between requests: should the server not wait, we must not spin; a change meanwhile shows in the ETag
+WAIT_GRACE_S = 15.0  # so much later the response may come
+PAUSE_S = 1.0  # between requests, in case the server does not hold them; the ETag shows a change in between
 UPCOMING_EVERY_S = 60.0  # it comes hours to days ahead
 
-SOFT_OFF_S = 30.0  # a spot machine loses power so long after the power button is pressed
+SOFT_OFF_S = 30.0  # from the power button signal to the power cut of a spot machine
 MAINTENANCE_WARNING_S = 60.0
-GPU_MAINTENANCE_WARNING_S = 3600.0  # machines with GPUs can't be moved while they run, and are told an hour ahead
+GPU_MAINTENANCE_WARNING_S = 3600.0  # machines with GPUs can't be moved live, and get an hour's notice
 UPCOMING_WARNING_S = 7 * 86400.0
 
 
 class GoogleSource(PolledSource):
     """The metadata server of a Compute Engine machine. `base` differs only in tests.
 
-    `preemption_notice_s`: 120 where the machine was made with `preemptionNoticeDuration` of 120 s; the machine can't
-    ask. `has_gpu`: whether maintenance is announced an hour ahead, not a minute.
+    `preemption_notice_s`: 120 if the machine was created with `preemptionNoticeDuration` of 120 s, which the metadata
+    server does not tell. `has_gpu`: whether maintenance is announced an hour ahead, not a minute.
     """
 
     def __init__(
@@ -55,9 +58,11 @@ class GoogleSource(PolledSource):
         metadata = MetadataClient(base, timeout_s=timeout_s)
         preemption_warning_s = preemption_notice_s + SOFT_OFF_S
         preempted = _WatchedValue(
-            metadata, "preempted", wait_s, lambda body: read_preempted(body, preemption_warning_s)
+            metadata, "preempted", wait_s, lambda body: parse_preempted(body, preemption_warning_s)
         )
-        maintenance = _WatchedValue(metadata, "maintenance-event", wait_s, lambda body: read_maintenance(body, has_gpu))
+        maintenance = _WatchedValue(
+            metadata, "maintenance-event", wait_s, lambda body: parse_maintenance(body, has_gpu)
+        )
         self._metadata = metadata
         super().__init__(
             "google",
@@ -74,10 +79,10 @@ class GoogleSource(PolledSource):
         )
 
     async def _fetch_upcoming(self) -> NoticeReport:
-        answer = await self._metadata.get(INSTANCE + "upcoming-maintenance", FLAVOR, {"alt": "json"})
-        if answer.status == 404:  # most machine types don't have it
+        response = await self._metadata.get(INSTANCE + "upcoming-maintenance", FLAVOR, {"alt": "json"})
+        if response.status == 404:  # most machine types don't have it
             return NO_NOTICES
-        return parse_response(_genuine(answer), read_upcoming)
+        return parse_response(_require_google(response), parse_upcoming)
 
 
 def is_this_host(firmware: Firmware) -> bool:
@@ -92,17 +97,17 @@ def has_gpu(firmware: Firmware) -> bool:
 
 
 class _WatchedValue:
-    """One value that the server is asked to hold back until it changes.
+    """A value that is read by long polling.
 
-    The first request, and the one after any failure, reads what is there at once; the next ones name the ETag of what
-    was read, so a change between two requests is not missed.
+    The first request, and the first after a failure, reads the value at once. Each later one names the ETag of the last
+    value, so a change between two requests is not missed.
     """
 
-    def __init__(self, metadata: MetadataClient, key: str, wait_s: int, read: Callable[[bytes], NoticeReport]) -> None:
+    def __init__(self, metadata: MetadataClient, key: str, wait_s: int, parse: Callable[[bytes], NoticeReport]) -> None:
         self._metadata = metadata
         self._key = key
         self._wait_s = wait_s
-        self._read = read
+        self._parse = parse
         self._etag = ""
 
     async def fetch(self) -> NoticeReport:
@@ -112,24 +117,24 @@ class _WatchedValue:
         if etag:
             query = {"wait_for_change": "true", "last_etag": etag, "timeout_sec": str(self._wait_s)}
             timeout_s = self._wait_s + min(WAIT_GRACE_S, self._metadata.timeout_s * 8)
-        answer = _genuine(await self._metadata.get(INSTANCE + self._key, FLAVOR, query, timeout_s))
-        reading = parse_response(answer, self._read, none=())
-        self._etag = answer.headers.get("etag", "")  # without one it is read again after the pause
-        return reading
+        response = _require_google(await self._metadata.get(INSTANCE + self._key, FLAVOR, query, timeout_s))
+        report = parse_response(response, self._parse, none=())
+        self._etag = response.headers.get("etag", "")  # without one, the value is read again after the pause
+        return report
 
 
-def _genuine(answer: MetadataResponse) -> MetadataResponse:
-    """The answer, if it is the metadata server's, which says so in a header. Raises MetadataError."""
-    if answer.status != 200:
-        raise status_error(answer)
-    if answer.headers.get("metadata-flavor") != "Google":
-        raise MetadataError("the answer lacks the header Metadata-Flavor: Google, so something else gave it")
-    return answer
+def _require_google(response: MetadataResponse) -> MetadataResponse:
+    """The response, if its header says that it is from the metadata server. Raises MetadataError."""
+    if response.status != 200:
+        raise status_error(response)
+    if response.headers.get("metadata-flavor") != "Google":
+        raise MetadataError("the response has no header Metadata-Flavor: Google, so it is from another server")
+    return response
 
 
-def read_preempted(body: bytes, warning_s: float) -> NoticeReport:
+def parse_preempted(body: bytes, warning_s: float) -> NoticeReport:
     """What `instance/preempted` says. Raises ParseError."""
-    value = text(body)
+    value = decode_text(body)
     if value == "FALSE":
         return NO_NOTICES
     if value != "TRUE":
@@ -150,9 +155,9 @@ def read_preempted(body: bytes, warning_s: float) -> NoticeReport:
     )
 
 
-def read_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
+def parse_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
     """What `instance/maintenance-event` says. Raises ParseError."""
-    value = text(body)
+    value = decode_text(body)
     if value == "NONE":
         return NO_NOTICES
     if value not in ("TERMINATE_ON_HOST_MAINTENANCE", "MIGRATE_ON_HOST_MAINTENANCE"):
@@ -167,7 +172,7 @@ def read_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
                 kind=NoticeKind.MAINTENANCE if ends else NoticeKind.FREEZE,
                 certainty=Certainty.CERTAIN if ends else Certainty.POSSIBLE,
                 gone_wall_at=None,
-                warning_s=lead_s if ends else None,  # a machine that is moved pauses, and is not gone
+                warning_s=lead_s if ends else None,  # a machine that is moved only pauses
                 is_cancellable=True,
                 text=f"Compute Engine stops this machine for host maintenance in about {lead_s:g} s"
                 if ends
@@ -177,40 +182,42 @@ def read_maintenance(body: bytes, has_gpu: bool) -> NoticeReport:
     )
 
 
-def read_upcoming(body: bytes) -> NoticeReport:
-    """What `instance/upcoming-maintenance` says, in any of the shapes that are documented. Raises ParseError."""
-    if text(body).strip('"') in ("NONE", ""):
+def parse_upcoming(body: bytes) -> NoticeReport:
+    """What `instance/upcoming-maintenance` says, in any of the documented formats. Raises ParseError."""
+    if decode_text(body).strip('"') in ("NONE", ""):
         return NO_NOTICES
-    said = members(document(body), "the upcoming maintenance")
-    said = next((each for each in said.values() if isinstance(each, dict)), said)  # one example wraps it in a name
-    if not said or "no notifications" in str(said.get("error", "")):
+    fields = json_object(parse_json(body), "the upcoming maintenance")
+    fields = next(
+        (each for each in fields.values() if isinstance(each, dict)), fields
+    )  # one documented example wraps it in a name
+    if not fields or "no notifications" in str(fields.get("error", "")):
         return NO_NOTICES
-    status = _field(said, "maintenance_status", "maintenanceStatus").upper()
+    status = _text_field(fields, "maintenance_status", "maintenanceStatus").upper()
     if status == "COMPLETE":
         return NO_NOTICES
     if status not in ("PENDING", "ONGOING"):
         raise ParseError(f"not the status of a maintenance: {status!r:.40}")
-    begins = rfc3339(_field(said, "window_start_time", "windowStartTime"))
-    how = _field(said, "type", "maintenanceType").lower()
+    begins = parse_rfc3339(_text_field(fields, "window_start_time", "windowStartTime"))
+    how = _text_field(fields, "type", "maintenanceType").lower()
     return NoticeReport(
         (
             RawNotice(
                 slot="upcoming",
-                id=f"upcoming-{stamp(begins)}",
+                id=f"upcoming-{format_time(begins)}",
                 kind=NoticeKind.MAINTENANCE,
                 certainty=Certainty.CERTAIN,
                 gone_wall_at=begins,
                 warning_s=UPCOMING_WARNING_S,
                 is_cancellable=True,
-                text=f"Compute Engine has {how[:20]!r} maintenance of this host from {stamp(begins)}, {status.lower()}",
+                text=f"Compute Engine: {how[:20]!r} host maintenance from {format_time(begins)}, {status.lower()}",
             ),
         )
     )
 
 
-def _field(said: dict[str, Any], *spellings: str) -> str:
+def _text_field(fields: dict[str, Any], *spellings: str) -> str:
     """The text under whichever spelling is used. Raises ParseError."""
     for spelling in spellings:
-        if isinstance(value := said.get(spelling), str):
+        if isinstance(value := fields.get(spelling), str):
             return value
-    raise ParseError(f"the upcoming maintenance has no {spellings[0]}: {said!r:.80}")
+    raise ParseError(f"the upcoming maintenance has no {spellings[0]}: {fields!r:.80}")

@@ -1,4 +1,4 @@
-"""Reads the files of the notice folder, trusting neither their names, nor their kind, nor their size."""
+"""Reads the files of the notice folder, trusting neither their names, nor their types, nor their sizes."""
 
 import os
 import stat
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_BYTES = 4096
-MAX_FILES = 100  # each is read at each look; nobody has so many reasons to leave
+MAX_FILES = 100  # each is read every few seconds
 MAX_NAME = 100
 FOLDER_MODE = 0o750
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeFileRead:
-    """A file that may be read. `written_wall_at`: seconds since 1970."""
+    """The content of one file. `written_wall_at`: Unix seconds."""
 
     name: str
     body: bytes
@@ -22,7 +22,7 @@ class NoticeFileRead:
 
 @dataclass(frozen=True, slots=True)
 class FolderContents:
-    """What lies in the folder. `refused`: file name to the reason and what to do. `inode`: of the folder itself."""
+    """What is in the folder. `refused`: by file name, why and what to do. `inode`: of the folder itself."""
 
     files: tuple[NoticeFileRead, ...]
     refused: dict[str, str]
@@ -34,11 +34,11 @@ class FolderError(Exception):
 
 
 class _FileRefused(Exception):
-    """A file that is not read; the text says why and what to do."""
+    """A file that must not be read; the text says why and what to do."""
 
 
 def read_folder(path: Path, owners: frozenset[int]) -> FolderContents:
-    """Reads every notice file of the folder, making the folder if it is missing. Raises FolderError.
+    """Reads every notice file in the folder; creates the folder if it is missing. Raises FolderError.
 
     Names that begin with a dot are skipped: writers rename their finished files into place.
     """
@@ -47,20 +47,18 @@ def read_folder(path: Path, owners: frozenset[int]) -> FolderContents:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise FolderError(
-            f"cannot read the notice folder {path}: {error.strerror or error}; make it, owned by root, mode 0750"
+            f"cannot read the notice folder {path}: {error.strerror or error}; create it, owned by root, mode 0750"
         ) from error
     try:
-        inode = _trusted(path, os.fstat(folder), owners)
-        return _read_all(folder, sorted(os.listdir(folder)), owners, inode)  # noqa: PTH208 - of the folder checked, not of its name
+        inode = _check_folder(path, os.fstat(folder), owners)
+        return _read_files(folder, sorted(os.listdir(folder)), owners, inode)  # noqa: PTH208 - of the folder checked, not of its name
     except OSError as error:
-        raise FolderError(
-            f"cannot read the notice folder {path}: {error.strerror or error}; look at its disk"
-        ) from error
+        raise FolderError(f"cannot read the notice folder {path}: {error.strerror or error}; check its disk") from error
     finally:
         os.close(folder)
 
 
-def _trusted(path: Path, found: os.stat_result, owners: frozenset[int]) -> int:
+def _check_folder(path: Path, found: os.stat_result, owners: frozenset[int]) -> int:
     if found.st_uid not in owners:
         raise FolderError(f"cannot trust the notice folder {path}: it belongs to uid {found.st_uid}; chown root {path}")
     if found.st_mode & 0o022:
@@ -68,49 +66,49 @@ def _trusted(path: Path, found: os.stat_result, owners: frozenset[int]) -> int:
     return found.st_ino
 
 
-def _read_all(folder: int, names: list[str], owners: frozenset[int], inode: int) -> FolderContents:
+def _read_files(folder: int, names: list[str], owners: frozenset[int], inode: int) -> FolderContents:
     names = [name for name in names if not name.startswith(".")]
     found, refused = [], {}
     for name in names[:MAX_FILES]:
         try:
-            found.append(_read(folder, name, owners))
+            found.append(_read_file(folder, name, owners))
         except FileNotFoundError:
             continue  # removed meanwhile: withdrawn
         except _FileRefused as reason:
             refused[name] = str(reason)
         except OSError as error:
-            refused[name] = f"{error.strerror or error}; have root write it"
+            refused[name] = f"{error.strerror or error}; let root write it"
     for name in names[MAX_FILES:]:
         refused[name] = f"the folder has more than {MAX_FILES} files; remove some"
     return FolderContents(tuple(found), refused, inode)
 
 
-def _read(folder: int, name: str, owners: frozenset[int]) -> NoticeFileRead:
+def _read_file(folder: int, name: str, owners: frozenset[int]) -> NoticeFileRead:
     if len(name) > MAX_NAME or not (name.isascii() and name.isprintable()):
-        raise _FileRefused(f"its name is not plain; use up to {MAX_NAME} ASCII characters")
-    # asked before it is opened as well: opening a device may do something
-    _checked(os.stat(name, dir_fd=folder, follow_symlinks=False), owners)
+        raise _FileRefused(f"its name is not allowed; use up to {MAX_NAME} printable ASCII characters")
+    # checked before it is opened too: opening a device may have effects
+    _check_file(os.stat(name, dir_fd=folder, follow_symlinks=False), owners)
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     descriptor = os.open(name, flags, dir_fd=folder)
     try:
         found = os.fstat(descriptor)
-        _checked(found, owners)
+        _check_file(found, owners)
         body = os.read(descriptor, MAX_BYTES + 1)
     finally:
         os.close(descriptor)
     if len(body) > MAX_BYTES:
-        raise _FileRefused(f"it is longer than {MAX_BYTES} bytes; a notice is short")
+        raise _FileRefused(f"it is longer than {MAX_BYTES} bytes; shorten it")
     return NoticeFileRead(name, body, found.st_mtime)
 
 
-def _checked(found: os.stat_result, owners: frozenset[int]) -> None:
+def _check_file(found: os.stat_result, owners: frozenset[int]) -> None:
     if not stat.S_ISREG(found.st_mode):
         raise _FileRefused("it is not a regular file; links, pipes and devices are not followed")
     if found.st_uid not in owners:
-        raise _FileRefused(f"it belongs to uid {found.st_uid}, who may not announce anything; have root write it")
+        raise _FileRefused(f"it belongs to uid {found.st_uid}, who is not in notice_owners; let root write it")
     if found.st_mode & 0o022:
         raise _FileRefused("others may write to it; chmod go-w it")
     if found.st_nlink > 1:
-        raise _FileRefused("it has a second name elsewhere; write a file of its own")
+        raise _FileRefused("it has a second hard link; write a separate file")
     if found.st_size > MAX_BYTES:
-        raise _FileRefused(f"it is {found.st_size} bytes long, more than {MAX_BYTES}; a notice is short")
+        raise _FileRefused(f"it is {found.st_size} bytes long, more than {MAX_BYTES}; shorten it")

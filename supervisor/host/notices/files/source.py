@@ -20,7 +20,7 @@ from watchdog.observers import Observer
 
 from supervisor.core.notices.notice import ClockReading, NoticeReport
 from supervisor.host.notices.files.folder import FolderContents, FolderError, read_folder
-from supervisor.host.notices.files.format import read_notice
+from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.parsing import ParseError
 from supervisor.host.notices.source import NoticeSink, read_clocks
 
@@ -90,7 +90,7 @@ def parse_folder(contents: FolderContents, path: Path, now: ClockReading) -> Not
     notices, bad = [], dict(contents.refused)
     for file in contents.files:
         try:
-            notices.append(read_notice(file.name, file.body, file.written_wall_at, now))
+            notices.append(parse_notice_file(file.name, file.body, file.written_wall_at, now))
         except ParseError as error:
             bad[file.name] = str(error)
     problem = "; ".join(

@@ -1,1 +1,1 @@
-"""Notices from systemd-logind: somebody shuts this host down."""
+"""Notices from systemd-logind: somebody shuts this host down. bus.py has the D-Bus calls (optional dbus-fast)."""

@@ -1,4 +1,4 @@
-"""The few words of D-Bus that logind needs: a lock, two properties, one signal; and how long systemd lets us stop.
+"""The D-Bus calls for logind: a lock, two properties, one signal; and how long systemd lets this daemon stop.
 
 Imports the optional dbus-fast.
 """
@@ -27,18 +27,18 @@ class BusError(Exception):
 
 
 class BusCallRefused(BusError):
-    """logind answered with an error."""
+    """The service answered with an error."""
 
 
-class Bus:
-    """A connection to the bus, from `async with` to its end. Every method raises BusError once the bus is lost."""
+class LogindBus:
+    """A connection to the bus, within `async with`. Every method raises BusError once the bus is lost."""
 
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._changed = asyncio.Event()
         self._lock: int | None = None
 
-    async def __aenter__(self) -> "Bus":
+    async def __aenter__(self) -> "LogindBus":
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 self._bus = await MessageBus(
@@ -46,9 +46,9 @@ class Bus:
                 ).connect()
         except (OSError, EOFError, AuthError, InvalidAddressError, DBusError) as error:
             raise BusError(f"the system bus does not answer ({str(error) or type(error).__name__})") from error
-        self._bus.add_message_handler(self._heard)
-        self._ending = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
-        self._ending.add_done_callback(self._lost)
+        self._bus.add_message_handler(self._on_message)
+        self._disconnected = asyncio.ensure_future(self._bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
+        self._disconnected.add_done_callback(self._on_disconnect)
         try:
             await self._call(
                 "org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "AddMatch", "s", MATCH
@@ -59,11 +59,11 @@ class Bus:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.unlock()
+        self.release_lock()
         self._bus.disconnect()
 
-    async def lock(self) -> str | None:
-        """Takes the lock that delays shutdown, if it is not held; gives the reason if logind refuses it."""
+    async def take_lock(self) -> str | None:
+        """Takes the lock that delays shutdown, if not held; returns logind's reason if it refuses."""
         if self._lock is not None:
             return None
         words = ("shutdown", "stepkeeper", "writing checkpoints", "delay")
@@ -72,25 +72,25 @@ class Bus:
         except BusCallRefused as error:
             return str(error)
         if not reply.unix_fds:
-            return "logind gave no lock"
+            return "logind returned no lock"
         self._lock = reply.unix_fds[0]
         os.set_inheritable(self._lock, False)  # a worker that held it would delay every shutdown
         return None
 
-    def unlock(self) -> None:
-        """Gives up the lock."""
+    def release_lock(self) -> None:
+        """Releases the lock."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
 
-    async def delay_s(self) -> float:
-        """How long logind waits for locks, as it is in force (s)."""
+    async def lock_delay_s(self) -> float:
+        """InhibitDelayMaxSec= in force: how long logind waits for locks (s)."""
         return float(await self._property("InhibitDelayMaxUSec")) / 1e6
 
-    async def stop_s(self) -> float:
-        """How long systemd lets this process stop before it kills it (s); inf: for ever, 0: it is no service.
+    async def stop_timeout_s(self) -> float:
+        """TimeoutStopSec= in force: how long systemd lets this process stop before it kills it (s).
 
-        TimeoutStopSec= as it is in force; the daemon may ask for more while it stops.
+        inf: it never kills it; 0: this process is not a service. The daemon may ask for more while it stops.
         """
         try:
             unit = await self._call(SYSTEMD, SYSTEMD_PATH, f"{SYSTEMD}.Manager", "GetUnitByPID", "u", os.getpid())
@@ -102,20 +102,20 @@ class Bus:
             return 0.0
         return math.inf if limit == INFINITY_USEC else float(limit) / 1e6
 
-    async def is_preparing(self) -> bool:
-        """Whether a shutdown has begun already."""
+    async def is_shutting_down(self) -> bool:
+        """Whether a shutdown has begun."""
         return bool(await self._property("PreparingForShutdown"))
 
-    async def next_change(self) -> bool:
-        """Waits for logind's next word: True, a shutdown begins; False, it was called off.
+    async def wait_for_change(self) -> bool:
+        """Waits for logind's next signal: True if a shutdown begins, False if it was cancelled.
 
-        Anybody on the bus can send us such a signal, so logind is asked what holds.
+        Anybody on the bus can send such a signal, so logind is asked for the state.
         """
         await self._changed.wait()
-        if self._ending.done():
+        if self._disconnected.done():
             raise BusError("the connection to the bus was lost")
         self._changed.clear()
-        return await self.is_preparing()
+        return await self.is_shutting_down()
 
     async def _property(self, name: str, interface: str = INTERFACE, service: str = SERVICE, path: str = PATH) -> Any:
         reply = await self._call(service, path, "org.freedesktop.DBus.Properties", "Get", "ss", interface, name)
@@ -133,16 +133,16 @@ class Bus:
         except (OSError, EOFError, DBusError) as error:
             raise BusError(f"{member} got no answer ({str(error) or type(error).__name__})") from error
         if reply is None or reply.message_type is MessageType.ERROR:
-            said = reply.body[0] if reply is not None and reply.body else "no reason"
-            raise BusCallRefused(f"{member} was refused ({said!s:.200})")
+            reason = reply.body[0] if reply is not None and reply.body else "no reason"
+            raise BusCallRefused(f"{member} was refused ({reason!s:.200})")
         return reply
 
-    def _heard(self, message: Message) -> None:
+    def _on_message(self, message: Message) -> None:
         is_ours = message.message_type is MessageType.SIGNAL and message.path == PATH and message.member == SIGNAL
         if is_ours and message.interface == INTERFACE:
             self._changed.set()
 
-    def _lost(self, ending: "asyncio.Future[None]") -> None:
+    def _on_disconnect(self, ending: "asyncio.Future[None]") -> None:
         if not ending.cancelled():
-            ending.exception()  # looked at, else asyncio complains that nobody did
+            ending.exception()  # retrieved, so that asyncio does not warn
         self._changed.set()

@@ -22,7 +22,7 @@ from supervisor.host.notices.polling import RETRY_CAP_S, retry_s
 from supervisor.host.notices.source import NoticeSink, read_clocks
 
 if TYPE_CHECKING:
-    from supervisor.host.notices.logind.bus import Bus
+    from supervisor.host.notices.logind.bus import LogindBus
 
 SEATS = Path("/run/systemd/seats")  # logind creates it when it starts
 SYSTEM_BUS = Path("/run/dbus/system_bus_socket")
@@ -55,7 +55,7 @@ class LogindSource:
         self._retry_cap_s = retry_cap_s
         self._clock = clock
         self._delay_s = DEFAULT_DELAY_S
-        self._bus: Bus | None = None
+        self._bus: LogindBus | None = None
         self._shutdown: RawNotice | None = None
 
     @property
@@ -69,7 +69,7 @@ class LogindSource:
     async def watch(self, sink: NoticeSink) -> None:
         """Reports to `sink` until cancelled."""
         try:
-            from supervisor.host.notices.logind.bus import Bus, BusError
+            from supervisor.host.notices.logind.bus import BusError, LogindBus
         except ImportError as error:
             sink.on_source_health(
                 self.name, f"cannot listen to logind: {error}; pip install 'stepkeeper[logind]', or {DROP_IT}"
@@ -79,7 +79,7 @@ class LogindSource:
         failures = 0
         while True:
             try:
-                async with Bus(self._address) as self._bus:
+                async with LogindBus(self._address) as self._bus:
                     await self._listen(self._bus, sink)
             except BusError as error:
                 self._bus = None
@@ -98,23 +98,23 @@ class LogindSource:
     async def acknowledge(self, id: str) -> None:
         """Releases the lock: the shutdown need not wait for this daemon any longer."""
         if self._bus is not None and id == NOTICE_ID:
-            self._bus.unlock()
+            self._bus.release_lock()
 
-    async def _listen(self, bus: "Bus", sink: NoticeSink) -> None:
+    async def _listen(self, bus: "LogindBus", sink: NoticeSink) -> None:
         """Reports the present state, and then every change, until the bus is lost (BusError)."""
         await self._take_lock(bus)
-        self._report(sink, is_preparing=await bus.is_preparing())
+        self._report(sink, is_preparing=await bus.is_shutting_down())
         sink.on_source_health(self.name, None)
         while True:
-            is_preparing = await bus.next_change()
+            is_preparing = await bus.wait_for_change()
             self._report(sink, is_preparing)
             if not is_preparing:
                 await self._take_lock(bus)
 
-    async def _take_lock(self, bus: "Bus") -> None:
-        refused = await bus.lock()
-        self._delay_s = await bus.delay_s() if refused is None else 0.0
-        self._stop_s = min(await bus.stop_s(), LONGEST_STOP_S)
+    async def _take_lock(self, bus: "LogindBus") -> None:
+        refused = await bus.take_lock()
+        self._delay_s = await bus.lock_delay_s() if refused is None else 0.0
+        self._stop_s = min(await bus.stop_timeout_s(), LONGEST_STOP_S)
         if refused is not None:  # shutdowns are still announced, only closer to their end
             log.info("notices.lock_refused", source=self.name, error=refused)
 

@@ -13,12 +13,12 @@ from supervisor.host.notices.clouds import aws as aws_source
 from supervisor.host.notices.clouds.aws import (
     SCHEDULED,
     AwsSource,
-    read_autoscaling,
-    read_rebalance,
-    read_scheduled,
-    read_spot,
+    parse_autoscaling,
+    parse_rebalance,
+    parse_scheduled,
+    parse_spot,
 )
-from supervisor.host.notices.parsing import ParseError, stamp
+from supervisor.host.notices.parsing import ParseError, format_time
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
 
@@ -40,7 +40,7 @@ def aws(server: MetadataServer) -> AwsSource:
 
 
 def in_seconds(seconds: float) -> str:
-    return stamp(datetime.now(UTC) + timedelta(seconds=seconds))
+    return format_time(datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 # --- what the bytes mean ---------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ def in_seconds(seconds: float) -> str:
 
 @pytest.mark.parametrize(("action", "left_s"), [("terminate", 112.0), ("stop", 112.0), ("hibernate", 0.0)])
 def test_interruption_is_certain_and_ends_at_its_time(action: str, left_s: float) -> None:
-    (announced,) = read_spot(f'{{"action": "{action}", "time": "2026-11-21T00:51:52Z"}}'.encode()).notices
+    (announced,) = parse_spot(f'{{"action": "{action}", "time": "2026-11-21T00:51:52Z"}}'.encode()).notices
 
     notice = announced.to_notice("aws", NOW)
     assert (notice.kind, notice.certainty, notice.is_cancellable) == (NoticeKind.PREEMPTION, Certainty.CERTAIN, False)
@@ -70,11 +70,11 @@ def test_interruption_is_certain_and_ends_at_its_time(action: str, left_s: float
 )
 def test_interruption_that_is_not_understood_is_an_error(body: bytes) -> None:
     with pytest.raises(ParseError):
-        read_spot(body)
+        parse_spot(body)
 
 
 def test_rebalance_is_only_possible_and_says_no_time() -> None:
-    (announced,) = read_rebalance(b'{"noticeTime": "2026-11-21T00:40:00Z"}').notices
+    (announced,) = parse_rebalance(b'{"noticeTime": "2026-11-21T00:40:00Z"}').notices
 
     assert (announced.kind, announced.certainty) == (NoticeKind.REBALANCE, Certainty.POSSIBLE)
     assert announced.deadline_at(NOW) is None
@@ -82,22 +82,22 @@ def test_rebalance_is_only_possible_and_says_no_time() -> None:
 
 @pytest.mark.parametrize("state", [b"InService", b"Standby", b"Detached", b"Pending\n", b"Warmed:Stopped"])
 def test_other_lifecycle_states_announce_nothing(state: bytes) -> None:
-    assert read_autoscaling(state) == NO_NOTICES
+    assert parse_autoscaling(state) == NO_NOTICES
 
 
 def test_terminated_by_the_group_is_certain() -> None:
-    (announced,) = read_autoscaling(b"Terminated").notices
+    (announced,) = parse_autoscaling(b"Terminated").notices
 
     assert announced.certainty is Certainty.CERTAIN
 
 
 @pytest.mark.parametrize("state", ["canceled", "completed"])
 def test_events_that_are_over_announce_nothing(state: str) -> None:
-    assert read_scheduled(_list({**RETIREMENT, "State": state})) == NO_NOTICES
+    assert parse_scheduled(_list({**RETIREMENT, "State": state})) == NO_NOTICES
 
 
 def test_event_that_is_not_understood_hides_no_other() -> None:
-    reading = read_scheduled(_list({**RETIREMENT, "State": "perhaps"}, RETIREMENT))
+    reading = parse_scheduled(_list({**RETIREMENT, "State": "perhaps"}, RETIREMENT))
 
     assert [each.id for each in reading.notices] == ["instance-event-0123456789abcdef0"]
     assert "perhaps" in reading.problem

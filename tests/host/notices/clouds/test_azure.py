@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind
-from supervisor.host.notices.clouds.azure import AzureSource, only_ours, read_events
+from supervisor.host.notices.clouds.azure import AzureSource, ids_of_own_events, parse_events
 from supervisor.host.notices.parsing import ParseError
 from tests.host.notices.metadata_server import Fault, MetadataServer
 from tests.host.notices.recorder import Recorder
@@ -41,7 +41,7 @@ def azure(server: MetadataServer, may_acknowledge: bool = False) -> AzureSource:
 
 
 def test_empty_document_announces_nothing() -> None:
-    assert read_events(b'{"DocumentIncarnation": 1, "Events": []}', "trainer_0") == NO_NOTICES
+    assert parse_events(b'{"DocumentIncarnation": 1, "Events": []}', "trainer_0") == NO_NOTICES
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_empty_document_announces_nothing() -> None:
     ],
 )
 def test_event_that_ends_the_machine_is_certain_and_can_be_called_off(type_: str, kind: NoticeKind) -> None:
-    (announced,) = read_events(document({**EVENT, "EventType": type_}), "trainer_0").notices
+    (announced,) = parse_events(document({**EVENT, "EventType": type_}), "trainer_0").notices
 
     assert (announced.kind, announced.certainty, announced.is_cancellable) == (kind, Certainty.CERTAIN, True)
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 12
@@ -63,20 +63,20 @@ def test_event_that_ends_the_machine_is_certain_and_can_be_called_off(type_: str
 def test_event_that_has_started_leaves_no_time() -> None:
     started = {**EVENT, "EventType": "Reboot", "EventStatus": "Started", "NotBefore": ""}
 
-    (announced,) = read_events(document(started), "trainer_0").notices
+    (announced,) = parse_events(document(started), "trainer_0").notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at
 
 
 def test_wrong_day_of_the_week_does_not_matter() -> None:
-    (announced,) = read_events(document({**EVENT, "NotBefore": "Mon, 21 Nov 2026 00:51:52 GMT"}), None).notices
+    (announced,) = parse_events(document({**EVENT, "NotBefore": "Mon, 21 Nov 2026 00:51:52 GMT"}), None).notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 12
 
 
 @pytest.mark.parametrize(("duration_s", "events"), [(0, 0), (8, 0), (9, 1), (-1, 1)])
 def test_freeze_counts_from_nine_seconds_and_only_as_possible(duration_s: int, events: int) -> None:
-    reading = read_events(document({**EVENT, "EventType": "Freeze", "DurationInSeconds": duration_s}), "trainer_0")
+    reading = parse_events(document({**EVENT, "EventType": "Freeze", "DurationInSeconds": duration_s}), "trainer_0")
 
     assert [each.certainty for each in reading.notices] == [Certainty.POSSIBLE] * events
 
@@ -85,7 +85,7 @@ def test_freeze_counts_from_nine_seconds_and_only_as_possible(duration_s: int, e
 def test_nothing_stands_still_until_a_freeze_begins(status: str, kind: NoticeKind) -> None:
     event = {**EVENT, "EventType": "Freeze", "EventStatus": status, "DurationInSeconds": 30}
 
-    assert [each.kind for each in read_events(document(event), "trainer_0").notices] == [kind]
+    assert [each.kind for each in parse_events(document(event), "trainer_0").notices] == [kind]
 
 
 def test_events_of_neighbours_are_not_ours() -> None:
@@ -93,10 +93,10 @@ def test_events_of_neighbours_are_not_ours() -> None:
     theirs = {**EVENT, "EventId": "theirs", "Resources": ["trainer_1"]}
     body = document(EVENT, shared, theirs)
 
-    assert [each.id for each in read_events(body, "trainer_0").notices] == [ID, "shared"]
-    assert len(read_events(body, None).notices) == 3
-    assert only_ours(body, "trainer_0") == {ID}
-    assert only_ours(body, None) == set()
+    assert [each.id for each in parse_events(body, "trainer_0").notices] == [ID, "shared"]
+    assert len(parse_events(body, None).notices) == 3
+    assert ids_of_own_events(body, "trainer_0") == {ID}
+    assert ids_of_own_events(body, None) == set()
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_events_of_neighbours_are_not_ours() -> None:
     ],
 )
 def test_event_that_is_not_understood_hides_no_other(change: dict[str, object]) -> None:
-    reading = read_events(document({**EVENT, "EventId": "odd", **change}, EVENT), "trainer_0")
+    reading = parse_events(document({**EVENT, "EventId": "odd", **change}, EVENT), "trainer_0")
 
     assert [each.id for each in reading.notices] == [ID]
     assert reading.problem
@@ -120,7 +120,7 @@ def test_event_that_is_not_understood_hides_no_other(change: dict[str, object]) 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"Events": {}}', b'{"Events": null}'])
 def test_document_that_is_not_understood_is_an_error(body: bytes) -> None:
     with pytest.raises(ParseError):
-        read_events(body, "trainer_0")
+        parse_events(body, "trainer_0")
 
 
 # --- against the server ----------------------------------------------------------------------------------------------

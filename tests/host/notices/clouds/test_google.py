@@ -8,9 +8,9 @@ import pytest
 from supervisor.core.notices.notice import NO_NOTICES, Certainty, ClockReading, NoticeKind
 from supervisor.host.notices.clouds.google import (
     GoogleSource,
-    read_maintenance,
-    read_preempted,
-    read_upcoming,
+    parse_maintenance,
+    parse_preempted,
+    parse_upcoming,
 )
 from supervisor.host.notices.parsing import ParseError
 from tests.host.notices.metadata_server import Fault, MetadataServer
@@ -46,7 +46,7 @@ def google(server: MetadataServer, poll_s: float = 0.02, wait_s: int = 20, **mor
 
 @pytest.mark.parametrize("warning_s", [30.0, 150.0])
 def test_preempted_machine_has_what_its_setting_gives(warning_s: float) -> None:
-    (announced,) = read_preempted(b"TRUE\n", warning_s).notices
+    (announced,) = parse_preempted(b"TRUE\n", warning_s).notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at + warning_s
     assert (announced.kind, announced.certainty, announced.is_cancellable) == (
@@ -58,14 +58,14 @@ def test_preempted_machine_has_what_its_setting_gives(warning_s: float) -> None:
 
 @pytest.mark.parametrize(("has_gpu", "left_s"), [(True, 3600.0), (False, 60.0)])
 def test_maintenance_that_stops_the_machine_is_certain(has_gpu: bool, left_s: float) -> None:
-    (announced,) = read_maintenance(b"TERMINATE_ON_HOST_MAINTENANCE", has_gpu).notices
+    (announced,) = parse_maintenance(b"TERMINATE_ON_HOST_MAINTENANCE", has_gpu).notices
 
     assert announced.certainty is Certainty.CERTAIN
     assert announced.deadline_at(NOW) == NOW.monotonic_at + left_s
 
 
 def test_migration_is_nothing_to_stop_for() -> None:
-    (announced,) = read_maintenance(b"MIGRATE_ON_HOST_MAINTENANCE", False).notices
+    (announced,) = parse_maintenance(b"MIGRATE_ON_HOST_MAINTENANCE", False).notices
 
     assert (announced.certainty, announced.kind) == (Certainty.POSSIBLE, NoticeKind.FREEZE)
     assert announced.deadline_at(NOW) is None
@@ -74,14 +74,14 @@ def test_migration_is_nothing_to_stop_for() -> None:
 @pytest.mark.parametrize("body", [b"true", b"", b"NONE", b"TRUE FALSE", b"<html>"])
 def test_value_that_is_not_understood_is_an_error(body: bytes) -> None:
     with pytest.raises(ParseError):
-        read_preempted(body, 30.0)
+        parse_preempted(body, 30.0)
 
 
 @pytest.mark.parametrize(
     "said", [UPCOMING, UPCOMING_AS_THE_API_SPELLS_IT, {"Upcoming maintenance": UPCOMING}], ids=["own", "api", "wrapped"]
 )
 def test_upcoming_maintenance_is_read_in_every_spelling(said: dict[str, object]) -> None:
-    (announced,) = read_upcoming(json.dumps(said).encode()).notices
+    (announced,) = parse_upcoming(json.dumps(said).encode()).notices
 
     assert announced.deadline_at(NOW) == NOW.monotonic_at + 3600
     assert announced.id == "upcoming-2026-12-01T19:00:01Z"
@@ -98,7 +98,7 @@ def test_upcoming_maintenance_is_read_in_every_spelling(said: dict[str, object])
     ],
 )
 def test_every_form_of_nothing_upcoming_announces_nothing(body: bytes) -> None:
-    assert read_upcoming(body) == NO_NOTICES
+    assert parse_upcoming(body) == NO_NOTICES
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_every_form_of_nothing_upcoming_announces_nothing(body: bytes) -> None:
 )
 def test_upcoming_maintenance_that_is_not_understood_is_an_error(body: bytes) -> None:
     with pytest.raises(ParseError):
-        read_upcoming(body)
+        parse_upcoming(body)
 
 
 # --- against the server ----------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import pytest
 import watchdog.observers.inotify_c as kernel
 
 from supervisor.core.notices.notice import Certainty, ClockReading, NoticeKind
-from supervisor.host.notices.files.format import read_notice
+from supervisor.host.notices.files.format import parse_notice_file
 from supervisor.host.notices.files.source import NoticeFolderSource
-from supervisor.host.notices.parsing import ParseError, stamp
+from supervisor.host.notices.parsing import ParseError, format_time
 from tests.host.notices.recorder import Recorder
 
 WALL = datetime(2026, 11, 21, 0, 50, 0, tzinfo=UTC)
@@ -75,7 +75,7 @@ def test_file_with_everything_is_read() -> None:
         said(kind="shutdown", certainty="possible", deadline="2026-11-21T00:51:00Z", reason="disk\x07 swap")
     )
 
-    announced = read_notice("swap.json", body.encode(), 0.0, NOW)
+    announced = parse_notice_file("swap.json", body.encode(), 0.0, NOW)
 
     assert (announced.id, announced.kind, announced.certainty) == ("swap.json", NoticeKind.SHUTDOWN, Certainty.POSSIBLE)
     assert announced.deadline_at(NOW) == 1060.0
@@ -84,7 +84,7 @@ def test_file_with_everything_is_read() -> None:
 
 
 def test_empty_file_is_a_certain_notice_without_a_time() -> None:
-    announced = read_notice("now", b"", 0.0, NOW)
+    announced = parse_notice_file("now", b"", 0.0, NOW)
 
     assert (announced.kind, announced.certainty, announced.deadline_at(NOW)) == (
         NoticeKind.SHUTDOWN,
@@ -96,7 +96,7 @@ def test_empty_file_is_a_certain_notice_without_a_time() -> None:
 def test_seconds_count_from_when_the_file_was_written() -> None:
     written = (WALL - timedelta(seconds=20)).timestamp()
 
-    announced = read_notice("drill.json", json.dumps(said(kind="drill", in_s=30)).encode(), written, NOW)
+    announced = parse_notice_file("drill.json", json.dumps(said(kind="drill", in_s=30)).encode(), written, NOW)
 
     assert announced.deadline_at(NOW) == 1010.0
 
@@ -104,18 +104,18 @@ def test_seconds_count_from_when_the_file_was_written() -> None:
 @pytest.mark.parametrize("written_wall_at", [1e12, -1e12, 1e18, 253402300799.0])  # tmpfs keeps any of them
 def test_seconds_from_a_time_that_is_none_are_an_error(written_wall_at: float) -> None:
     with pytest.raises(ParseError):
-        read_notice("spot.json", json.dumps(said(in_s=30)).encode(), written_wall_at, NOW)
+        parse_notice_file("spot.json", json.dumps(said(in_s=30)).encode(), written_wall_at, NOW)
 
 
 def test_rebalance_is_possible_unless_said_otherwise() -> None:
     for kind in ("rebalance", "freeze"):
-        assert read_notice("a.json", json.dumps(said(kind=kind)).encode(), 0, NOW).certainty is Certainty.POSSIBLE
+        assert parse_notice_file("a.json", json.dumps(said(kind=kind)).encode(), 0, NOW).certainty is Certainty.POSSIBLE
 
 
-def test_a_freeze_is_nothing_to_stop_for() -> None:
-    with pytest.raises(ParseError, match="nothing to stop for"):
-        read_notice("a.json", json.dumps(said(kind="freeze", certainty="certain")).encode(), 0, NOW)
-    assert read_notice("a.json", json.dumps(said()).encode(), 0, NOW).certainty is Certainty.CERTAIN
+def test_certain_freeze_is_refused() -> None:
+    with pytest.raises(ParseError, match="a freeze can't be certain"):
+        parse_notice_file("a.json", json.dumps(said(kind="freeze", certainty="certain")).encode(), 0, NOW)
+    assert parse_notice_file("a.json", json.dumps(said()).encode(), 0, NOW).certainty is Certainty.CERTAIN
 
 
 @pytest.mark.parametrize(
@@ -145,14 +145,14 @@ def test_a_freeze_is_nothing_to_stop_for() -> None:
 )
 def test_bad_content_is_an_error_that_names_what_is_bad(name: str, body: str, word: str) -> None:
     with pytest.raises(ParseError, match=word):
-        read_notice(name, body.encode(), WALL.timestamp(), NOW)
+        parse_notice_file(name, body.encode(), WALL.timestamp(), NOW)
 
 
 # --- in the folder ---------------------------------------------------------------------------------------------------
 
 
 async def test_file_that_is_there_at_start_is_told(folder: Path, heard: Recorder) -> None:
-    put(folder, "spot.json", said(deadline=stamp(datetime.now(UTC) + timedelta(seconds=60))))
+    put(folder, "spot.json", said(deadline=format_time(datetime.now(UTC) + timedelta(seconds=60))))
 
     heard.watch(fast(folder))
 
@@ -202,10 +202,10 @@ async def test_poll_finds_what_the_kernel_does_not_tell(
 async def test_changed_file_moves_its_deadline(folder: Path, heard: Recorder) -> None:
     heard.watch(watchful(folder))
     await heard.more_answers(1)
-    put(folder, "spot.json", said(deadline=stamp(datetime.now(UTC) + timedelta(seconds=100))))
+    put(folder, "spot.json", said(deadline=format_time(datetime.now(UTC) + timedelta(seconds=100))))
     first = await heard.the_notice()
 
-    put(folder, "spot.json", said(deadline=stamp(datetime.now(UTC) + timedelta(seconds=1000))))
+    put(folder, "spot.json", said(deadline=format_time(datetime.now(UTC) + timedelta(seconds=1000))))
     await heard.until(lambda: len(heard.received_all) == 2)
 
     second = heard.received_all[1]
