@@ -1,4 +1,35 @@
-"""An attempt that an earlier daemon began: taken over where it stands, or booked where it ended unseen."""
+"""An attempt that an earlier daemon started: adopts its worker, or records an end that nobody saw.
+
+How adoption works
+------------------
+Workers train on when their daemon dies or executes itself (`reload`). The next daemon looks in the ledger for attempts
+without an end. The runner finds out whether the worker still lives (`runner/attempt/adopting.py`) and posts one of two
+events, while the program is still STOPPED: AttemptFound or AttemptLost.
+
+*Found.* The daemon has the worker's pipes but knows nothing of its state. A job's worker is therefore asked (effect
+RequestIdentity) and the program is ADOPTING until it answers. Its control thread answers at once, unless it is still
+importing or a training loop without such a thread is in the middle of a step; hence the deadline is the longer of a
+flush and what is left of its start-up. Steps and commits that arrive before the answer count as usual. So do requests:
+a stop, a restart or a shutdown is remembered, and shortens the deadline to the time of a flush, since only the answer
+tells whether there is anything to flush.
+
+The answer (WorkerIdentified) says which phase the worker is in, and the program continues in the state for it:
+
+    waits for its checkpoint     STARTING, and a checkpoint is selected for it
+    restores                     STARTING
+    trains                       RUNNING, or FLUSHING if a flush is not answered yet
+    is on its way out            FLUSHING or STOPPING
+
+A worker that is not wanted any more, or whose configuration has changed, flushes and stops from there. Without an
+answer, one that does steps is supervised as any other and one that shows no progress is ended. A plain program has no
+control pipe; its age, or whether it reported READY=1, tells which state it is in.
+
+*Lost.* The worker ended while no daemon was running. What it left behind takes the place of what a daemon would have
+seen: its last words (`done`, or `failed` with the exit status), its newest checkpoint, the kernel's count of kills for
+lack of memory. From these a WorkerExited is made and follows the same path as any other (`exits.py`), so that budgets
+and back-off come out as if the daemon had lived on. Without any trace, the cause is `preemption` after a reboot of the
+host, else `lost` if the attempt made progress or is a plain program's; neither counts as a failure.
+"""
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.crash_loops import record_failed_step
@@ -34,15 +65,12 @@ from supervisor.core.program.facts import PendingFlush, ProgramFacts, State
 from supervisor.core.program.notice_plan import is_host_going, stop_cause
 from supervisor.protocol.messages import Phase, Then
 
-ANSWER_S = 10.0  # a worker that does steps has a control thread that answers at once; one without a thread, between two
+ANSWER_S = 10.0  # a training worker answers from its control thread at once, or without one between two steps
 
 
 @leads_to(State.ADOPTING, State.STARTING, State.RUNNING, State.STOPPING)
 def attempt_found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effects:
-    """A job's worker is asked where it stands; a plain program's age says it, or what it said.
-
-    The worker may still be importing what its control thread needs, so it has what is left of its start-up.
-    """
+    """Asks a job's worker for its status; a plain program's state follows from its age, or from its READY=1."""
     facts.current.started_at, facts.current.progressed_at = now - event.age_s, now
     facts.hang_detector.start_attempt(now)
     facts.current.outdated = event.outdated
@@ -65,7 +93,7 @@ def attempt_found(facts: ProgramFacts, event: AttemptFound, now: float) -> Effec
 
 @leads_to(State.STARTING, State.RUNNING, State.FLUSHING, State.STOPPING)
 def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
-    """It goes on where it stands; one that nobody needs (so) any more flushes and stops."""
+    """Continues in the state that the worker reports; one that is no longer needed flushes and stops."""
     facts.flushes_requested = max(facts.flushes_requested, event.last_flush)
     facts.current.from_checkpoint = event.restored
     facts.current.step = event.step if event.step is not None else facts.current.step
@@ -86,7 +114,7 @@ def worker_identified(facts: ProgramFacts, event: WorkerIdentified, now: float) 
 
 @leads_to(State.RUNNING, State.FLUSHING, State.STOPPING)
 def identity_timeout(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """No answer: one that does steps is supervised like any other, one that does nothing is ended."""
+    """Without an answer, a worker that does steps is supervised like any other, and one that does nothing is ended."""
     if facts.current.made_progress or facts.current.done_reported:
         enter_running(facts, now)
         return _go_on_training(facts, now)
@@ -102,40 +130,40 @@ def identity_timeout(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 
 def step_while_adopting(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
-    """It trains, so its answer can't be far."""
+    """Records the steps. The worker trains, so it has to answer soon."""
     record_step(facts, event, now)
     _answer_by(facts, now + ANSWER_S)
     return []
 
 
 def commit_while_adopting(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
-    """A checkpoint is proof of steps, whether or not anybody heard of them."""
+    """Records the checkpoint, which proves that steps were done, whether or not they were reported."""
     facts.current.made_progress = facts.ever_trained = True
     return committed(facts, event, now)
 
 
 def stop_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Whether there is something to flush is known once it answers; it has as long as a flush."""
+    """Records the stop. Only the answer tells whether there is something to flush; it may take as long as a flush."""
     _answer_by(facts, now + facts.policy.flush_timeout)
     return record_stop(facts, event, now)
 
 
 def start_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The stop that waits for its answer is taken back: it trains on, and has as long to answer as one just found."""
+    """Takes back a stop that waits for the answer; the worker has as long to answer as one that was just found."""
     if not facts.wanted and not facts.closing:
         facts.deadline_at = _answer_due(facts, now)
     return record_start_request(facts, event, now)
 
 
 def close_adopting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
-    """As above, and it stays wanted."""
+    """Like `stop_adopting`, but the program stays wanted."""
     close(facts, event, now)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
 
 
 def restart_adopting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """It makes room once it has answered, as there may be something to flush; it has as long for that as a flush."""
+    """Replaces the worker once it has answered, since there may be something to flush."""
     facts.current.decided_end = (event.cause, event.text)
     _answer_by(facts, now + facts.policy.flush_timeout)
     return []
@@ -143,7 +171,7 @@ def restart_adopting(facts: ProgramFacts, event: RestartRequired, now: float) ->
 
 @leads_to(State.STOPPING)
 def hurry_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """No time to ask it for a flush."""
+    """Sends the stop signal; there is no time for a flush."""
     if facts.current.decided_end is None or _is_unneeded(facts):
         facts.current.decided_end = (stop_cause(facts), "stopped at once, before it reported its status")
     return terminate(facts, event, now)
@@ -151,9 +179,9 @@ def hurry_adopting(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
 def attempt_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects:
-    """Books the end that nobody saw, from what it left behind, and goes on as if it had been seen.
+    """Records the end that nobody saw, from what the worker left behind, and continues as if it had been seen.
 
-    What is held back goes on so with its next start, and a pause before that holds all the same.
+    If a dependency is not ready, the program waits for its next start request, and a back-off still holds then.
     """
     facts.held_back = event.held_back
     effects = _follow_lost(facts, event, now)
@@ -180,14 +208,14 @@ def _follow_lost(facts: ProgramFacts, event: AttemptLost, now: float) -> Effects
         )
         record = RecordEnd(facts.attempt, cause, text)
         return [record] if facts.closing or not facts.wanted else [record, *launch(facts, now)]
-    _learn_from_what_it_left(facts, event)
+    _restore_reports(facts, event)
     exit_ = WorkerExited(facts.attempt, event.code, None, event.oom)
     cause, text = classify_exit(facts, exit_)
     return follow_exit(facts, exit_, cause, f"{text}, while no daemon was running", now)
 
 
-def _learn_from_what_it_left(facts: ProgramFacts, event: AttemptLost) -> None:
-    """What would have been heard of it: its last words, its last checkpoint."""
+def _restore_reports(facts: ProgramFacts, event: AttemptLost) -> None:
+    """Takes over what a daemon would have seen: the worker's last words and its last checkpoint."""
     facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
     if event.error is not None:
         facts.current.reported_error, facts.current.failed_step = event.error, event.step
@@ -205,7 +233,7 @@ def _learn_from_what_it_left(facts: ProgramFacts, event: AttemptLost) -> None:
 
 
 def _go_on_training(facts: ProgramFacts, now: float) -> Effects:
-    """A notice that came before the answer is heard now, unless a checkpoint is on its way already."""
+    """Acts on what came before the answer: a stop, a required restart, or a notice if no flush is under way."""
     if _is_unneeded(facts):
         return stop_now(facts, _why_not(facts), now)
     if facts.current.decided_end is not None:
@@ -214,8 +242,8 @@ def _go_on_training(facts: ProgramFacts, now: float) -> Effects:
 
 
 def _go_on_starting(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
-    """It has not trained. One that waits for its checkpoint, maybe since long before this daemon came, has as long for
-    it as a new one; else what is left of its start-up."""
+    """Continues a worker that has not trained. One that waits for its checkpoint has a whole start-up's time, since it
+    may have waited since long before this daemon started; otherwise the rest of its start-up."""
     if _is_unneeded(facts) or event.then is Then.STOP:
         facts.current.decided_end = (Cause.STOPPED, f"stopped while starting ({_why_not(facts)})")
         return terminate(facts, event, now)
@@ -229,7 +257,7 @@ def _go_on_starting(facts: ProgramFacts, event: WorkerIdentified, now: float) ->
 
 
 def _let_it_leave(facts: ProgramFacts, event: WorkerIdentified, now: float) -> Effects:
-    """An earlier daemon, or a signal, told it to save and leave: it has as long as if it were told now."""
+    """Lets a worker finish that an earlier daemon, or a signal, told to stop; it has as long as if it were told now."""
     cause = Cause.PREEMPTION if is_host_going(facts) and not _is_unneeded(facts) else Cause.STOPPED
     facts.current.decided_end = (cause, "stopped (requested before this daemon started)")
     if event.flush is None:
@@ -241,7 +269,7 @@ def _let_it_leave(facts: ProgramFacts, event: WorkerIdentified, now: float) -> E
 
 
 def _answer_due(facts: ProgramFacts, now: float) -> float:
-    """Between two steps, as it flushes, or within its start-up; who trains and does not answer is supervised anyway."""
+    """When the answer is due: after flush_timeout, or at the end of its start-up if it does not train yet."""
     between_steps = now + min(facts.policy.startup_timeout, facts.policy.flush_timeout)
     return between_steps if facts.current.made_progress else max(between_steps, facts.current.startup_deadline_at)
 

@@ -10,7 +10,7 @@ Effects = list[Effect]
 Action = Callable[[ProgramFacts, Any, float], Effects]
 
 TARGETS: dict[Action, frozenset[State]] = {}
-"""For each action, the states it may move to; one that is not here leaves the state as it is."""
+"""For each action, the states it may lead to; an action that is not here leaves the state unchanged."""
 
 
 def leads_to(*states: State) -> Callable[[Action], Action]:

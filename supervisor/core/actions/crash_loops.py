@@ -1,4 +1,4 @@
-"""What deaths and hangs teach: which checkpoint to pass over, how long to be patient, where the stacks are."""
+"""Records what deaths and hangs teach: which checkpoint to pass over, and how long silence may last."""
 
 from pathlib import PurePath
 
@@ -11,11 +11,11 @@ from supervisor.core.program.facts import ProgramFacts
 from supervisor.protocol.layout import CheckpointName, parse_name
 
 _BLAMES = frozenset({Cause.CRASH, Cause.HANG, Cause.STARTUP_TIMEOUT, Cause.LOST})
-"""Ends that a checkpoint or a step may be the reason of."""
+"""Causes of an end for which a checkpoint or a step may be to blame."""
 
 
 def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) -> Effects:
-    """The end that is being made says where they are."""
+    """Adds the path of the stack dump to the reason for which the worker is being ended."""
     if facts.current.decided_end is not None:
         cause, text = facts.current.decided_end
         facts.current.decided_end = cause, f"{text}; stacks: {event.path}"
@@ -23,7 +23,7 @@ def stacks_collected(facts: ProgramFacts, event: StacksCollected, now: float) ->
 
 
 def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
-    """Books a job's failure; in words what it says of its checkpoint or its step, None if nothing."""
+    """Records a job's death; returns what it says about its checkpoint or its step, in words, or None."""
     origin = facts.current.checkpoint
     if cause not in _BLAMES:
         return None
@@ -39,7 +39,7 @@ def record_death(facts: ProgramFacts, cause: Cause) -> str | None:
 
 
 def own_checkpoint(facts: ProgramFacts) -> str | None:
-    """The name of the checkpoint that the present attempt begins from; None if it is none, or another program's."""
+    """The name of the checkpoint that the current attempt begins from; None if there is none, or if it is foreign."""
     if facts.current.checkpoint is None or facts.current.checkpoint.path is None:
         return None
     name = PurePath(facts.current.checkpoint.path).name
@@ -47,13 +47,13 @@ def own_checkpoint(facts: ProgramFacts) -> str | None:
 
 
 def persist_hang_history(facts: ProgramFacts) -> Effects:
-    """What was learned of silences, for the ledger."""
+    """Stores what the hang detector has learned, if that changed."""
     if facts.policy.hang_timeout_min is None or not (news := facts.hang_detector.changes_to_persist()):
         return []
     return [PersistHangHistory(tuple(sorted((str(section), silent_s) for section, silent_s in news.items())))]
 
 
 def record_failed_step(facts: ProgramFacts, step: int | None) -> None:
-    """Last words know the last step better than progress, which is told now and then."""
+    """Takes the step from a reported failure, which is more exact than progress, reported now and then."""
     if step is not None and facts.current.checkpoint is not None and step >= (facts.current.checkpoint.step or 0):
         facts.current.step = max(step, facts.current.step or 0)

@@ -1,4 +1,4 @@
-"""The process is gone: what its end means, and what follows."""
+"""The process is gone: classifies its end, records it, and decides what follows."""
 
 from signal import SIGTERM
 
@@ -20,9 +20,9 @@ CHECK_HINT = "check the data and the learning rate"
 
 @leads_to(State.STARTING, State.BACKOFF, State.STOPPED, State.SUCCEEDED, State.EXITED, State.FAILED)
 def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effects:
-    """Books the end of the attempt and decides what follows.
+    """Records the end of the attempt and decides what follows.
 
-    A plain program may have outlived startsecs though nobody had the time to look: then it ran.
+    A plain program may have outlived startsecs before its deadline was handled; then it counts as having run.
     """
     if _has_outlived(facts, now):
         plain_program_started(facts, now)
@@ -31,7 +31,7 @@ def worker_exited(facts: ProgramFacts, event: WorkerExited, now: float) -> Effec
 
 
 def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: str, now: float) -> Effects:
-    """Writes down why it ended, and does what has to follow from that."""
+    """Records why the attempt ended, and does what follows from that."""
     record = RecordEnd(facts.attempt, cause, text)
     if cause is Cause.DONE:
         enter(facts, State.SUCCEEDED)
@@ -42,7 +42,7 @@ def follow_exit(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         return [record]
     if facts.current.start_afresh:
         return [record, *persist_hang_history(facts), *start_with_full_budgets(facts, now)]
-    if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it was stopping; or the host may come to stay
+    if cause in (Cause.STOPPED, Cause.PREEMPTION):  # started again while it stopped, or the host may stay
         return [record, *launch(facts, now)]
     if cause is Cause.SETUP:
         return [record, *give_up(facts, text)]
@@ -61,8 +61,8 @@ def _has_outlived(facts: ProgramFacts, now: float) -> bool:
 
 
 def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]:
-    """The cause of an end, and in words how it came."""
-    unknown = event.code is None and event.signal is None  # an adopted worker's, on a kernel that does not tell
+    """The cause of an end, and a text for people."""
+    unknown = event.code is None and event.signal is None  # adopted, on a kernel that does not tell
     if facts.current.done_reported and (event.code == 0 or unknown):
         return Cause.DONE, "done"
     text = restart.describe_exit(event.code, event.signal)
@@ -81,7 +81,7 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
         return Cause.EXITED if facts.state is State.RUNNING else Cause.CRASH, text
     has_begun = (
         facts.current.made_progress or facts.current.start_step is not None
-    )  # then the checkpoint did fit, and the status is the script's
+    )  # then the checkpoint did fit, and the script chose the status
     if event.code == WorkerExit.CHECKPOINT_UNFIT and not has_begun:
         return Cause.BAD_CHECKPOINT if own_checkpoint(facts) is not None else Cause.SETUP, text
     if restart.is_permanent(event.code):
@@ -109,7 +109,7 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
 
 
 def _left_unsaved(facts: ProgramFacts) -> bool:
-    """Whether it was to flush before it left, and no commit came: a flush that was only promised is none."""
+    """Whether it was to flush before it stopped, and no commit came."""
     return (
         facts.current.flush is not None and facts.current.flush.then is Then.STOP and not facts.current.flush.committed
     )
@@ -141,7 +141,7 @@ def _failed_start(facts: ProgramFacts, cause: Cause, text: str) -> str:
 
 
 def _launch_again(facts: ProgramFacts, text: str, pause: float, now: float) -> Effects:
-    """At once, but for a program that lives so shortly that starting it would be all the daemon does."""
+    """Starts the program at once, or after a pause if it lived so shortly that restarts would keep the daemon busy."""
     earliest = max(facts.current.started_at + restart.BACKOFF_FIRST_S, now + pause)
     if now >= earliest:
         return launch(facts, now)
@@ -164,7 +164,7 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
         and facts.current.reported_error is not None
         and not (facts.current.from_checkpoint or facts.ever_trained)
     )
-    if cause is Cause.LOST:  # nobody can say that it failed
+    if cause is Cause.LOST:  # nobody knows that it failed
         return launch(facts, now)
     if cause is Cause.DIVERGENCE:
         return follow_divergence(facts, text, now)
@@ -181,7 +181,7 @@ def _follow_job(facts: ProgramFacts, event: WorkerExited, cause: Cause, text: st
 
 
 def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """Back to a checkpoint from before the batches that may have done it; each time in a row to an older one.
+    """Goes back to a checkpoint from before the batches that may have caused it, each time in a row to an older one.
 
     A bad update shows in the loss of the step after it, so what was saved after the step before is not trusted.
     """
@@ -195,8 +195,8 @@ def follow_divergence(facts: ProgramFacts, text: str, now: float) -> Effects:
 
 
 def follow_bad_checkpoint(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """From the next older one. Which of the two is wrong, checkpoint or program, shows once one is restored: then the
-    others are set aside; where none fits, they stay as they are, for a program that does.
+    """Begins from the next older checkpoint. If one is restored, the newer checkpoints were wrong and go to quarantine.
+    If none fits, the program is wrong, and they stay where they are, for a program that they do fit.
     """
     name = own_checkpoint(facts)
     unfit = dict(facts.suspects.unfit)
@@ -207,7 +207,7 @@ def follow_bad_checkpoint(facts: ProgramFacts, text: str, now: float) -> Effects
 
 
 def follow_out_of_memory(facts: ProgramFacts, text: str, now: float) -> Effects:
-    """The same again, as others may have taken the memory; or with each batch in twice as many parts."""
+    """Starts again, as others may have taken the memory, or with each batch divided into twice as many parts."""
     if facts.policy.on_oom is OnOom.MICROBATCH:
         facts.microbatches = min(2 * facts.microbatches, restart.MAX_MICROBATCHES)
         parts = facts.microbatches

@@ -1,4 +1,4 @@
-"""What people and the daemon want: start, stop while nothing trains, leave."""
+"""Intents of operators and of the daemon: start, stop while nothing trains, leave."""
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.transitions import enter, launch
@@ -10,7 +10,7 @@ from supervisor.protocol.messages import Then
 
 
 def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """It is to run (again) once what goes on now is over."""
+    """Records that the program is to run; what goes on now is not interrupted."""
     if facts.wanted:
         return []
     facts.wanted = True
@@ -18,7 +18,7 @@ def record_start_request(facts: ProgramFacts, event: Event, now: float) -> Effec
 
 
 def record_stop(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """It is not to run any more; nothing to stop, or the stop is under way."""
+    """Records that the program is to stop; there is nothing to stop, or it is stopping already."""
     facts.current.start_afresh = False
     if not facts.wanted:
         return []
@@ -27,9 +27,9 @@ def record_stop(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 
 def close(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
-    """Closed; nothing runs that would have to stop, or it is stopping already.
+    """Records that nothing may be started any more; there is nothing to stop, or it is stopping already.
 
-    What stops because the daemon leaves is told the reason as soon as that is known; an operator's stop stays one.
+    If it turns out later that the host shuts down, a stop under way becomes a preemption; an operator's stop does not.
     """
     facts.closing = True
     facts.host_leaves = facts.host_leaves or event.host_leaves
@@ -45,7 +45,7 @@ def close(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
 
 @leads_to(State.STARTING, State.BACKOFF)
 def start(facts: ProgramFacts, event: StartRequested, now: float) -> Effects:
-    """A fresh start by an operator: old failures count no more. A new daemon goes on where the one before stopped."""
+    """Starts the program: with full budgets for an operator, from where the last daemon was for a new one."""
     effects = record_start_request(facts, event, now)
     if facts.closing:
         return effects
@@ -59,7 +59,7 @@ def start(facts: ProgramFacts, event: StartRequested, now: float) -> Effects:
 
 
 def start_with_full_budgets(facts: ProgramFacts, now: float) -> Effects:
-    """Whatever it failed of before, it gets an attempt, and all budgets."""
+    """Launches an attempt with full budgets, whatever failed before."""
     facts.failures.reset_all()
     facts.suspects.reset_all()
     facts.hang_detector.forget_hangs()
@@ -68,7 +68,7 @@ def start_with_full_budgets(facts: ProgramFacts, now: float) -> Effects:
 
 
 def restart_when_stopped(facts: ProgramFacts, event: StartRequested, now: float) -> Effects:
-    """A start while it stops, for whatever reason: as from one that stands still, once it is gone."""
+    """Records a start request while the program stops: once it is gone, it is started with full budgets."""
     trains_on = facts.current.flush is not None and facts.current.flush.then is Then.GO_ON
     if not (event.resumes or (facts.state is State.FLUSHING and trains_on)):
         facts.current.start_afresh = True
@@ -77,7 +77,7 @@ def restart_when_stopped(facts: ProgramFacts, event: StartRequested, now: float)
 
 @leads_to(State.STOPPED)
 def stop_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Stop while waiting for the next attempt: nothing to wait for any more."""
+    """Stops a program that waits for its next attempt."""
     effects = record_stop(facts, event, now)
     _wait_no_more(facts)
     return effects
@@ -85,7 +85,7 @@ def stop_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STOPPED)
 def close_waiting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
-    """Closed during back-off; whoever runs it next starts it at once."""
+    """Ends the back-off because the program is closed; the next daemon starts it at once."""
     close(facts, event, now)
     _wait_no_more(facts)
     return []
@@ -93,11 +93,11 @@ def close_waiting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effe
 
 @leads_to(State.STARTING, State.STOPPED)
 def backoff_over(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The back-off is over."""
+    """Launches the next attempt when the back-off is over."""
     return launch(facts, now)
 
 
 def _wait_no_more(facts: ProgramFacts) -> None:
-    """What it waited for goes; why its last attempt failed stays to be seen."""
+    """Ends the waiting. The reason for which the last attempt failed stays visible."""
     facts.reason = None if facts.waits_for_host else facts.reason
     enter(facts, State.STOPPED)

@@ -33,7 +33,7 @@ from supervisor.protocol.layout import parse_name
 
 
 def spawn_delayed(facts: ProgramFacts, event: SpawnDelayed, now: float) -> Effects:
-    """A job's limits for its start begin when its process exists; until then only the delay has one."""
+    """Extends the start's limits by the delay, which has a limit of its own."""
     if facts.policy.is_job:
         _begin_limits(facts, now + max(0.0, event.limit_s))
     return []
@@ -47,7 +47,7 @@ def _begin_limits(facts: ProgramFacts, at: float) -> None:
 
 @leads_to(State.RUNNING)
 def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """With startsecs = 0 a plain program counts as running as soon as it exists."""
+    """Begins the limits of a job's start; with startsecs = 0 a plain program counts as running as soon as it exists."""
     policy = facts.policy
     if policy.is_job:
         facts.current.started_at = facts.current.progressed_at = now
@@ -59,8 +59,10 @@ def spawned(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 @leads_to(State.STARTING, State.STOPPED, State.FAILED, State.BACKOFF)
 def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects:
-    """No process: hopeless at once if the cause is permanent, else like any other death. What the host could not take
-    counts against nothing; what was ended before it was started is booked as that end.
+    """Follows a failed spawn like any other death, but gives up at once if the cause is permanent.
+
+    If the host could not take the attempt, that counts against no budget. If the attempt was ended before it was
+    spawned, it is recorded as that end.
     """
     if event.retry_in_s is not None and facts.wanted and not facts.closing:
         facts.reason = event.error
@@ -81,7 +83,7 @@ def spawn_failed(facts: ProgramFacts, event: SpawnFailed, now: float) -> Effects
 
 
 def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: float) -> Effects:
-    """The checkpoint is proven: the worker may restore it and train."""
+    """Tells the worker to restore the verified checkpoint and train."""
     facts.current.from_checkpoint = event.path is not None
     facts.current.checkpoint = event
     facts.restore_below_step = None
@@ -90,19 +92,19 @@ def checkpoint_selected(facts: ProgramFacts, event: CheckpointSelected, now: flo
 
 @leads_to(State.KILLING)
 def selection_failed(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
-    """There is nothing the worker may begin from; it has done nothing yet, so it is killed."""
+    """Kills the worker, since there is nothing it may begin from; it has done nothing yet."""
     facts.current.decided_end = (Cause.SETUP if event.permanent else Cause.CRASH, event.error)
     return kill(facts, event, now)
 
 
 @leads_to(State.FAILED)
 def selection_failed_late(facts: ProgramFacts, event: SelectionFailed, now: float) -> Effects:
-    """As above, but the worker died first: no further attempt."""
+    """The worker died before the selection failed: gives up if a person has to act."""
     return give_up(facts, event.error) if event.permanent else []
 
 
 def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) -> Effects:
-    """The worker stands at a step; it trains when the first new step arrives."""
+    """Records the step that the worker restored; it counts as training once the first new step arrives."""
     facts.current.step = facts.current.start_step = event.step
     if facts.current.from_checkpoint:
         facts.best_step = max(event.step, facts.best_step or 0)
@@ -113,7 +115,7 @@ def training_restored(facts: ProgramFacts, event: TrainingRestored, now: float) 
 
 
 def _set_aside_newer(facts: ProgramFacts) -> Effects:
-    """The program fits what is older, so it is not to blame. Of what is older still, that says nothing."""
+    """Quarantines newer checkpoints that did not fit: as an older one fits, the program is not to blame."""
     own = own_checkpoint(facts)
     if own is None or not facts.current.from_checkpoint:
         return []
@@ -131,7 +133,7 @@ def _is_older(name: str, than: str) -> bool:
 
 @leads_to(State.RUNNING)
 def first_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
-    """It trains."""
+    """The first step: the job is RUNNING."""
     record_step(facts, event, now)
     facts.startup_s = now - facts.current.started_at
     enter_running(facts, now)
@@ -140,7 +142,7 @@ def first_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
 
 @leads_to(State.RUNNING)
 def ready_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """It says so itself; one that did not promise to (notify) has startsecs for it."""
+    """A plain program with notify_timeout is RUNNING once it sent READY=1; others need startsecs."""
     if not facts.policy.is_job and facts.policy.notify_timeout is not None:
         plain_program_started(facts, now)
     return []
@@ -150,7 +152,7 @@ def ready_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
 def starting_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of STARTING: a plain program has outlived startsecs or not become ready, a job has not trained.
 
-    One that an earlier daemon started may have said that it is ready while nobody heard it.
+    A READY=1 from before this daemon may have been lost, so an adopted program counts as ready at its deadline.
     """
     policy = facts.policy
     if not policy.is_job and policy.notify_timeout is not None and not facts.current.readiness_unknown:

@@ -1,4 +1,4 @@
-"""The host is going away, or stays after all: flush at once, train on, flush again at the last safe moment."""
+"""Notices: flush at once, train on, flush again at the last safe moment. `program/notice_plan.py` has the times."""
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.stopping import flush_too_long
@@ -27,7 +27,7 @@ REASON = "notice"
 
 
 def record_notice(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
-    """Nothing trains here that could be saved; a start will ask whether there is time."""
+    """Records the notice. Nothing trains here that could be saved; a start will check whether there is time."""
     if event.notice.kind is not NoticeKind.FREEZE:
         facts.freeze_until = None
     elif facts.freeze_until is None:
@@ -42,7 +42,7 @@ def record_notice(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, no
 
 
 def notice_starting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
-    """The same; while a freeze is announced the silence of a job's start is no hang either."""
+    """Records the notice; while a freeze is announced, silence during a job's start is no hang either."""
     record_notice(facts, event, now)
     _set_starting_deadline(facts)
     return []
@@ -50,27 +50,27 @@ def notice_starting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, 
 
 @leads_to(State.FLUSHING)
 def notice_running(facts: ProgramFacts, event: NoticeReceived, now: float) -> Effects:
-    """A checkpoint now, so that something new is on the disk whatever follows."""
+    """Requests a checkpoint now, so that something recent is on the disk whatever follows."""
     record_notice(facts, event, now)
     return flush_for_notice(facts, now)
 
 
 def flush_for_notice(facts: ProgramFacts, now: float) -> Effects:
-    """A checkpoint now if a notice holds for which none was written yet, and there is something to save."""
+    """Requests a checkpoint if a notice holds for which none was written yet, and there is something to save."""
     if facts.notice is None or facts.notice_recalled or not facts.policy.is_job or facts.current.done_reported:
         return []
     return _flush(facts, now)
 
 
 def notice_changed_running(facts: ProgramFacts, event: NoticeChanged, now: float) -> Effects:
-    """Another time for the last flush."""
+    """Moves the last flush."""
     record_notice(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
 def notice_flushing(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
-    """The checkpoint that is being written is the first one; the last one is due when it is due."""
+    """Takes the checkpoint that is being written for the first flush; the last flush comes at its own time."""
     record_notice(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
@@ -79,13 +79,13 @@ def notice_flushing(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, 
 
 @leads_to(State.STARTING, State.STOPPED)
 def notice_waiting(facts: ProgramFacts, event: NoticeReceived | NoticeChanged, now: float) -> Effects:
-    """What waits for the host's fate asks again whether there is time; a back-off goes on."""
+    """Checks again whether there is time for an attempt, if one waits for the host; a back-off goes on."""
     record_notice(facts, event, now)
     return launch(facts, now) if facts.waits_for_host else []
 
 
 def notice_ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Nothing to fear any more."""
+    """Forgets the notice."""
     if facts.freeze_until is not None:
         facts.restart_silence(now)
         facts.freeze_until = None
@@ -95,21 +95,21 @@ def notice_ended(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 
 def notice_ended_starting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The silence of a job's start counts from now on."""
+    """Forgets the notice; the silence of a job's start counts from now on."""
     notice_ended(facts, event, now)
     _set_starting_deadline(facts)
     return []
 
 
 def notice_ended_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Training goes on as if nothing had been."""
+    """Forgets the notice; training goes on."""
     notice_ended(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
 def notice_ended_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Its checkpoint is welcome; a worker that was told to leave leaves, and the next attempt starts at once."""
+    """Lets the flush finish; a worker that was told to stop then stops, and the next attempt starts at once."""
     notice_ended(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
@@ -118,26 +118,26 @@ def notice_ended_flushing(facts: ProgramFacts, event: Event, now: float) -> Effe
 
 @leads_to(State.STARTING, State.STOPPED)
 def notice_ended_waiting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The host stays: what waited for that starts."""
+    """Starts a job that waited for the host, since the host stays."""
     notice_ended(facts, event, now)
     return launch(facts, now) if facts.waits_for_host else []
 
 
 def saves_measured(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
-    """How long a save takes is known better."""
+    """Records how long a save is expected to take."""
     facts.save_s = event.save_s
     return []
 
 
 def saves_measured_running(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
-    """Known better, while the last flush is still to come."""
+    """Records the expected save time and moves the last flush."""
     saves_measured(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
 def saves_measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: float) -> Effects:
-    """Known better, while the first flush is under way."""
+    """Records the expected save time and moves the last flush, while the first one is under way."""
     saves_measured(facts, event, now)
     if _goes_on(facts):
         facts.deadline_at = flushing_deadline(facts, now)
@@ -148,7 +148,7 @@ def saves_measured_flushing(facts: ProgramFacts, event: SavesMeasured, now: floa
 def running_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
     """The deadline of RUNNING: a flush for the notice is due, or the worker hangs; whichever was earlier.
 
-    Neither, if the flush that it was set for is none any more: the worker is done, or it is too late for insurance.
+    Neither, if the flush it was set for is no longer needed: the worker is done, or it is too late for the early one.
     """
     due_at, hangs_at = notice_plan.flush_due_at(facts, now), hang_deadline(facts)
     if due_at is not None and due_at <= now and (hangs_at is None or now < hangs_at or due_at <= hangs_at):
@@ -161,7 +161,7 @@ def running_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 @leads_to(State.RUNNING, State.STOPPING)
 def flushing_expired(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The deadline of FLUSHING: the last safe moment came while the first flush is on its way, or it took too long."""
+    """The deadline of FLUSHING: the last flush is due while the first is under way, or the flush took too long."""
     last_at = notice_plan.last_flush_at(facts)
     if _goes_on(facts) and last_at is not None and last_at <= now and not facts.current.done_reported:
         return _flush(facts, now)
@@ -178,7 +178,7 @@ def _goes_on(facts: ProgramFacts) -> bool:
 
 
 def _flush(facts: ProgramFacts, now: float) -> Effects:
-    """The first flush, or the last one if there is no time for both; then the worker leaves if it is to."""
+    """Requests the first flush, or the last one if that is due, after which the worker stops if on_notice says so."""
     last_at, insured_at = notice_plan.last_flush_at(facts), notice_plan.early_flush_at(facts)
     if last_at is None or now < last_at:
         facts.current.early_flush_requested = facts.current.early_flush_requested or (

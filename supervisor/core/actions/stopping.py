@@ -12,44 +12,44 @@ from supervisor.protocol.messages import Then
 
 @leads_to(State.FLUSHING)
 def flush_running(facts: ProgramFacts, event: FlushRequested, now: float) -> Effects:
-    """A checkpoint now, and training goes on."""
+    """Requests a checkpoint; training goes on."""
     return request_flush(facts, event.reason, Then.GO_ON, now) if facts.policy.is_job else []
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
 def stop_running(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """An operator's stop: a job flushes first."""
+    """Stops for an operator; a job flushes first."""
     return record_stop(facts, event, now) + _stop(facts, "stop", now)
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
 def close_running(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
-    """Closed: the same, but the program stays wanted."""
+    """Stops as for an operator, but the program stays wanted."""
     close(facts, event, now)
     return _stop(facts, event.reason, now)
 
 
 def stop_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Stop while a checkpoint is being written for somebody who wants training to go on: it has to stop, too."""
+    """Stops after the flush under way; if training was to go on after it, another flush is requested."""
     return record_stop(facts, event, now) + _stop_after_flush(facts, "stop", now)
 
 
 def close_flushing(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
-    """Closed during a flush."""
+    """Stops after the flush under way; the program stays wanted."""
     close(facts, event, now)
     return _stop_after_flush(facts, event.reason, now)
 
 
 @leads_to(State.STOPPING)
 def stop_starting(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """It has not trained yet: nothing to flush."""
+    """Sends the stop signal at once, as there is nothing to flush before the first step."""
     facts.current.decided_end = facts.current.decided_end or (Cause.STOPPED, "stopped while starting")
     return record_stop(facts, event, now) + terminate(facts, event, now)
 
 
 @leads_to(State.STOPPING)
 def close_starting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Effects:
-    """Closed before the program trains."""
+    """Sends the stop signal at once; the program stays wanted."""
     close(facts, event, now)
     facts.current.decided_end = facts.current.decided_end or (
         stop_cause(facts),
@@ -60,14 +60,14 @@ def close_starting(facts: ProgramFacts, event: ProgramClosed, now: float) -> Eff
 
 @leads_to(State.STOPPING)
 def hurry_flushing(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """No time for the flush before a stop; where training was to go on nobody has told it to stop yet."""
+    """Cuts short the flush before a stop; a flush after which training goes on is left alone."""
     if facts.current.flush is not None and facts.current.flush.then is Then.GO_ON:
         return []
     return terminate(facts, event, now)
 
 
 def flush_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """The deadline of FLUSHING: training goes on where it was to go on, else the stop signal."""
+    """The flush took too long: training goes on, or the stop signal is sent if a stop was to follow."""
     if facts.current.flush is not None and facts.current.flush.then is Then.GO_ON:
         schedule_flush_retry(facts, now)
         enter_running(facts, now)
@@ -79,7 +79,7 @@ def flush_too_long(facts: ProgramFacts, event: Event, now: float) -> Effects:
 
 
 def stop_now(facts: ProgramFacts, reason: str, now: float) -> Effects:
-    """From any state in which it runs: flush first, unless it is a plain program, did not train, or is done."""
+    """Stops from RUNNING or FLUSHING: a job that trains and is not done flushes first."""
     if facts.state is State.FLUSHING:
         return _stop_after_flush(facts, reason, now)
     return _stop(facts, reason, now)
@@ -103,14 +103,14 @@ def _stop_after_flush(facts: ProgramFacts, reason: str, now: float) -> Effects:
 
 @leads_to(State.STOPPING)
 def restart_starting(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """Nothing to flush yet."""
+    """Sends the stop signal; there is nothing to flush yet."""
     facts.current.decided_end = (event.cause, event.text)
     return terminate(facts, event, now)
 
 
 @leads_to(State.FLUSHING, State.STOPPING)
 def restart_running(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """A job flushes first, so that nothing is lost."""
+    """Stops the worker; a job flushes first, so that nothing is lost."""
     facts.current.decided_end = (event.cause, event.text)
     if not facts.policy.is_job or facts.current.done_reported:
         return terminate(facts, event, now)
@@ -118,7 +118,7 @@ def restart_running(facts: ProgramFacts, event: RestartRequired, now: float) -> 
 
 
 def restart_flushing(facts: ProgramFacts, event: RestartRequired, now: float) -> Effects:
-    """Only news while training was to go on."""
+    """Stops the worker after a flush, unless a stop is under way already."""
     if facts.current.flush is not None and facts.current.flush.then is Then.STOP:
         return []
     return restart_running(facts, event, now)

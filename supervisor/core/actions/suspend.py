@@ -1,4 +1,9 @@
-"""The host stood still, or is about to: silence in that time is no hang, and a limit that passed in it did not pass."""
+"""Suspend detection: the host was suspended or frozen, or the daemon could not run.
+
+Meanwhile no worker could do a step and no report could arrive, but the clock that limits are measured with went on. (In
+a suspend to memory that clock stops too, so nothing needs to be done.) A timer that comes more than 5 s late shows it.
+Whatever was waited for then has its whole time again: a limit that passed unseen says nothing about the worker.
+"""
 
 from supervisor.core.actions.adopting import ANSWER_S
 from supervisor.core.actions.base import Effects
@@ -7,25 +12,25 @@ from supervisor.core.program.events import HostSuspended
 from supervisor.core.program.facts import PendingFlush, ProgramFacts
 from supervisor.protocol.messages import Then
 
-CHECK_INTERVAL_S = 5.0  # how often the loop looks at the clock
-SUSPENDED_AFTER_S = 5.0  # so late is no timer of a host that is merely busy; shorter stands fit into every limit
+CHECK_INTERVAL_S = 5.0  # how often the daemon checks the clock
+SUSPENDED_AFTER_S = 5.0  # no timer of a busy host is that late; shorter suspensions fit into every limit
 
 
 def suspended_for_s(due_at: float, now: float) -> float | None:
-    """How long everything stood still, if what was due at `due_at` (monotonic seconds) comes only now; None: it ran."""
+    """For how long nothing ran, if what was due at `due_at` (monotonic seconds) happens only now; None if all ran."""
     late_s = now - due_at
     return late_s if late_s > SUSPENDED_AFTER_S else None
 
 
 def host_suspended_running(facts: ProgramFacts, event: HostSuspended, now: float) -> Effects:
-    """It may be silent for as long as ever, from now on."""
+    """Measures silence from now on."""
     facts.restart_silence(now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
 def host_suspended_starting(facts: ProgramFacts, event: HostSuspended, now: float) -> Effects:
-    """A job has as long as a new one; a plain program is only older than it was."""
+    """Gives a job a whole start-up's time again; a plain program has only become older."""
     if facts.policy.is_job:
         facts.restart_silence(now)
         facts.current.startup_deadline_at = now + facts.policy.startup_timeout
@@ -34,7 +39,7 @@ def host_suspended_starting(facts: ProgramFacts, event: HostSuspended, now: floa
 
 
 def host_suspended_flushing(facts: ProgramFacts, event: HostSuspended, now: float) -> Effects:
-    """The same for the checkpoint, or for the worker's way out after it."""
+    """Gives the flush, or the stop after it, its whole time again."""
     facts.restart_silence(now)
     flush = facts.current.flush
     if flush is not None and flush.committed and flush.then is Then.STOP:
@@ -46,13 +51,13 @@ def host_suspended_flushing(facts: ProgramFacts, event: HostSuspended, now: floa
 
 
 def host_suspended_stopping(facts: ProgramFacts, event: HostSuspended, now: float) -> Effects:
-    """It could not heed the signal."""
+    """Gives the worker its whole time to stop again."""
     facts.deadline_at = now + facts.policy.stopwaitsecs
     return []
 
 
 def host_suspended_adopting(facts: ProgramFacts, event: HostSuspended, now: float) -> Effects:
-    """It could not answer; one that starts has as long as a new one."""
+    """Gives the worker its time to answer again, and a whole start-up's time."""
     facts.restart_silence(now)
     facts.current.startup_deadline_at = now + facts.policy.startup_timeout
     if facts.deadline_at is not None:

@@ -1,4 +1,4 @@
-"""While it runs: steps, checkpoints, last words."""
+"""While a worker runs: steps, checkpoints, reports of completion and failure, hangs."""
 
 from dataclasses import replace
 
@@ -27,14 +27,14 @@ from supervisor.protocol.messages import Then
 
 
 def step_done(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
-    """Training moves: the hang deadline moves with it."""
+    """Records the step and moves the hang deadline."""
     record_step(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
     return []
 
 
 def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
-    """A step counts, whatever is going on besides."""
+    """Records a step, whatever else is going on."""
     before = facts.current.step
     facts.current.step = event.step
     facts.current.progressed_at = now
@@ -49,7 +49,7 @@ def record_step(facts: ProgramFacts, event: StepsDone, now: float) -> Effects:
 
 
 def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
-    """What passed since the last word of a step (of `before`), less what the steps before the last one took."""
+    """Records the time since the last report (of step `before`), less what the steps before the newest one took."""
     if facts.current.last_step_at is not None and facts.current.step is not None and before is not None:
         steps_s = max(0, facts.current.step - before - 1) * min(facts.steps_s, default=0.0)
         facts.pauses = remember_pause(facts.pauses, Pause(now, max(0.0, now - facts.current.last_step_at - steps_s)))
@@ -57,7 +57,7 @@ def _note_pause(facts: ProgramFacts, before: int | None, now: float) -> None:
 
 
 def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
-    """A new best checkpoint clears all budgets: what is limited is failing without progress."""
+    """Records a checkpoint. A new best one refills all budgets: what is limited is failing without progress."""
     facts.current.saved_step = event.step
     facts.hang_detector.save_ended(now)
     if facts.best_step is None or event.step > facts.best_step:
@@ -73,7 +73,7 @@ def committed(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Ef
 
 
 def committed_in_training(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
-    """A save is progress too: the time it took does not count as silence."""
+    """Records a checkpoint as progress: the time it took does not count as silence."""
     facts.current.progressed_at = now
     effects = committed(facts, event, now)
     facts.deadline_at = running_deadline(facts, now)
@@ -82,7 +82,7 @@ def committed_in_training(facts: ProgramFacts, event: CheckpointCommitted, now: 
 
 @leads_to(State.RUNNING)
 def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: float) -> Effects:
-    """Perhaps the one that was asked for: go on, or give the worker its time to leave by itself."""
+    """If it is the requested checkpoint, training goes on, or the worker has its time to exit by itself."""
     facts.current.progressed_at = now
     effects = committed(facts, event, now)
     flush = facts.current.flush
@@ -96,7 +96,7 @@ def committed_in_flush(facts: ProgramFacts, event: CheckpointCommitted, now: flo
 
 
 def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
-    """Bad news, but from a loop that lives."""
+    """Records the failed save as a sign of life."""
     facts.current.progressed_at = now
     facts.hang_detector.save_ended(now)
     facts.deadline_at = running_deadline(facts, now)
@@ -105,7 +105,7 @@ def save_failed_in_training(facts: ProgramFacts, event: CheckpointSaveFailed, no
 
 @leads_to(State.RUNNING)
 def save_failed_in_flush(facts: ProgramFacts, event: CheckpointSaveFailed, now: float) -> Effects:
-    """Where training goes on there is nothing to wait for; a worker told to stop leaves with its own exit status."""
+    """Ends the flush if training goes on; a worker that was told to stop exits with its own status."""
     flush = facts.current.flush
     facts.hang_detector.save_ended(now)
     if flush is not None and flush.then is Then.GO_ON and flush.id in event.flushes:
@@ -116,13 +116,13 @@ def save_failed_in_flush(facts: ProgramFacts, event: CheckpointSaveFailed, now: 
 
 
 def done_reported(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """Remembered until the exit status confirms it."""
+    """Records that training is complete; the exit status has to confirm it."""
     facts.current.done_reported = True
     return []
 
 
 def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) -> Effects:
-    """Remembered: it says more than an exit status."""
+    """Records the failure, which says more than an exit status."""
     facts.current.reported_error, facts.current.failed_step = event.error, event.step
     facts.current.out_of_memory, facts.current.rolls_back = event.out_of_memory, event.rolls_back
     record_failed_step(facts, event.step)
@@ -130,7 +130,7 @@ def failure_reported(facts: ProgramFacts, event: FailureReported, now: float) ->
 
 
 def end_hung_worker(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """No step for hang_timeout: stacks first, then the kill."""
+    """Ends a hung worker: its stacks are dumped before it is killed."""
     policy, detector = facts.policy, facts.hang_detector
     due = hang_due_in_section(facts)
     section = due[1] if due is not None else detector.section

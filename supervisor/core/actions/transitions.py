@@ -1,4 +1,4 @@
-"""The moves that several actions share: entering a state, launching, asking for a flush, giving up."""
+"""Transitions that several actions share: entering a state, launching, requesting a flush, giving up."""
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.failures import restart
@@ -32,14 +32,14 @@ def enter(facts: ProgramFacts, state: State, deadline_at: float | None = None) -
 
 
 def enter_running(facts: ProgramFacts, now: float) -> None:
-    """It does its work: no flush is pending, the next deadline is the hang's, or that of a flush for a notice."""
+    """Enters RUNNING: no flush is pending, and the next deadline is a hang or a flush for a notice."""
     facts.current.made_progress = True
     facts.current.flush = None
     enter(facts, State.RUNNING, running_deadline(facts, now))
 
 
 def plain_program_started(facts: ProgramFacts, now: float) -> None:
-    """A plain program has come up, so how often it did not before no longer counts."""
+    """Enters RUNNING for a plain program, whose earlier failed starts no longer count."""
     enter_running(facts, now)
     facts.failures.refill_budgets()
 
@@ -52,7 +52,7 @@ def running_deadline(facts: ProgramFacts, now: float) -> float | None:
 
 
 def hang_deadline(facts: ProgramFacts) -> float | None:
-    """When silence, or a save that never ends, is a hang; never for a plain program, whose progress nobody sees."""
+    """When silence, or a save that does not end, becomes a hang; None for a plain program."""
     found = hang_due_in_section(facts)
     if found is None:
         return None
@@ -60,7 +60,7 @@ def hang_deadline(facts: ProgramFacts) -> float | None:
 
 
 def hang_due_in_section(facts: ProgramFacts) -> tuple[float, LoopSection] | None:
-    """The same, but for a host that stands still, and in which section."""
+    """The hang deadline and the section it is in, without regard to an announced freeze."""
     policy, detector = facts.policy, facts.hang_detector
     if not policy.is_job:
         return None
@@ -74,7 +74,7 @@ def hang_due_in_section(facts: ProgramFacts) -> tuple[float, LoopSection] | None
 def fixed_save_limit(policy: Policy) -> float:
     """How long a save may be written beside training where hang_timeout is fixed.
 
-    It loses nothing but the checkpoint's age while it lasts, and a limit for steps says little of it.
+    Training goes on meanwhile, so little is lost, and a limit for steps says little about saves.
     """
     return SAFETY * max(policy.hang_timeout or 0.0, policy.flush_timeout)
 
@@ -92,10 +92,10 @@ def starting_deadline(facts: ProgramFacts) -> float:
 
 
 def launch(facts: ProgramFacts, now: float) -> Effects:
-    """A new attempt; what was known of the last one is forgotten. A job's checkpoint is verified while it loads.
+    """Starts a new attempt. A job's checkpoint is verified while its worker loads.
 
-    Where the host goes away before a job could save a step, its fate is waited for instead; where what it depends on is
-    not ready, the next start.
+    If a dependency is not ready, the program stays STOPPED until its next start request. If the host goes away before
+    a job could save a step, the job waits in BACKOFF for what becomes of the host.
     """
     policy = facts.policy
     if facts.held_back:
@@ -117,12 +117,12 @@ def launch(facts: ProgramFacts, now: float) -> Effects:
 
 
 def select_checkpoint(facts: ProgramFacts) -> SelectCheckpoint:
-    """What the present attempt may begin from."""
+    """The request for a checkpoint from which the current attempt may begin."""
     return SelectCheckpoint(facts.attempt, facts.suspects.avoid, facts.restore_below_step, facts.suspects.unfit)
 
 
 def request_flush(facts: ProgramFacts, reason: str, then: Then, now: float) -> Effects:
-    """Asks the worker for a checkpoint."""
+    """Enters FLUSHING and asks the worker for a checkpoint."""
     facts.flushes_requested += 1
     facts.current.flush = PendingFlush(facts.flushes_requested, then, requested_at=now)
     facts.current.flush_retry_at = None
@@ -139,7 +139,7 @@ def flushing_deadline(facts: ProgramFacts, now: float) -> float:
 
 
 def wait_for_host(facts: ProgramFacts, until: float) -> Effects:
-    """Waits, without a process, for what becomes of the host."""
+    """Enters BACKOFF, without a process, until it is known what becomes of the host."""
     facts.waits_for_host = True
     facts.current.flush = None
     why = notice_plan.describe_notice(facts.notice) if facts.notice else "reason unknown"
@@ -149,33 +149,33 @@ def wait_for_host(facts: ProgramFacts, until: float) -> Effects:
 
 
 def abort(facts: ProgramFacts, now: float) -> Effects:
-    """Has the worker write down what it was doing, and die."""
+    """Dumps the stacks of a stuck worker and ends it with SIGABRT."""
     enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
     return [Abort(facts.attempt, facts.policy.stopwaitsecs)]
 
 
 def terminate(facts: ProgramFacts, event: Event | None, now: float) -> Effects:
-    """The stop signal, and its time limit."""
+    """Sends the stop signal; STOPPING lasts at most stopwaitsecs."""
     enter(facts, State.STOPPING, now + facts.policy.stopwaitsecs)
     return [Terminate(facts.attempt)]
 
 
 @leads_to(State.KILLING)
 def kill(facts: ProgramFacts, event: Event, now: float) -> Effects:
-    """SIGKILL to everything the worker started; repeated until it is gone."""
+    """Sends SIGKILL to the worker and everything it started; repeated until it is gone."""
     enter(facts, State.KILLING, now + KILL_AGAIN_S)
     return [Kill(facts.attempt)]
 
 
 def schedule_flush_retry(facts: ProgramFacts, now: float) -> None:
-    """A flush came to nothing: while a notice holds it is asked for again, the last one too."""
+    """Schedules a failed flush again while a notice holds, the last one too."""
     if facts.notice is not None:
         pause = notice_plan.RETRY_WITHOUT_DEADLINE_S if notice_plan.host_gone_at(facts) is None else notice_plan.RETRY_S
         facts.current.flush_retry_at = now + pause
 
 
 def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
-    """Books a failure and goes on: at once after progress, later after none, never once the budget is spent."""
+    """Counts a failure and starts again: at once after progress, later after none, never once the budget is spent."""
     policy, failures = facts.policy, facts.failures
     failures.count_failure(cause, facts.current.made_progress)
     if failures.is_exhausted(cause, restart.allowed_retries(cause, policy.startretries)):
@@ -195,7 +195,7 @@ def retry(facts: ProgramFacts, cause: Cause, text: str, now: float) -> Effects:
 
 
 def short_life_pause_s(facts: ProgramFacts, now: float) -> float:
-    """Books a crash of a plain program that had started; seconds to wait, more for each one that follows shortly."""
+    """Counts a crash of a plain program that had started; returns the pause, longer for each one that follows soon."""
     failures = facts.failures
     failures.count_short_life(now - facts.current.started_at)
     return restart.backoff_s(failures.short_lives - restart.AT_ONCE, f"{facts.policy.name}:{facts.attempt}")

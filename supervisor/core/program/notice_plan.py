@@ -1,16 +1,40 @@
-"""What the host's fate means for one job: when its flushes are due, and whether a start is still worth its while."""
+"""What a notice means for one job: when its flushes are due, and whether an attempt is still worth starting.
+
+How the flush deadline works
+----------------------------
+A notice says that the host goes away, and perhaps when. The job wants two things that pull against each other: to have
+a checkpoint on the disk before the host is gone, and to train until as late as possible. So it saves twice.
+
+The first flush is requested as soon as the notice comes, so that something recent is on the disk whatever happens
+next. Training goes on meanwhile. The last flush is requested at the last moment at which it can still finish:
+
+    last_flush_at = notice deadline - notice_margin - save - wait for a step
+
+All four are measured or configured. `save` is what a save of this job takes on this disk while all other jobs that
+must finish save too (SavesMeasured; `core/notices/flush.py` computes it). The wait is there because the worker saves
+only between two steps: the slowest of its last steps, as the worker reports them. The margin is the operator's.
+
+A training loop also pauses between steps, to evaluate or to wait for data. A pause that is no longer than a step and a
+save together is planned for like a long step. It is less worth planning for longer ones, as every minute of it would be
+a minute of training given up each time; instead one more checkpoint, the early flush, is requested before the time in
+which such a pause may begin. If the pause does come and outlasts the host, only the training after that flush is lost.
+
+What is not known is None, never 0. A job that never saved cannot plan: it flushes at once, and plans its last flush
+with what that one took. If the last moment has passed before the notice came, the first flush is the last one too.
+
+RUNNING has one deadline, the earlier of `flush_due_at` and the hang deadline; FLUSHING has the last flush or
+flush_timeout. What is done at each of them is in `core/actions/notices.py`.
+"""
 
 from supervisor.core.failures.restart import Cause
 from supervisor.core.notices.flush import latest_flush_at
 from supervisor.core.notices.notice import Certainty, Notice
 from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 
-UNMEASURED_STARTUP_S = 30.0  # importing TensorFlow, restoring and tracing take 10 to 30 s; then measured
-FREEZE_LIMIT_S = (
-    600.0  # so long a notice of a freeze suspends the watch for hangs, should nobody ever say that it is over
-)
-RETRY_S = 1.0  # a flush failed and the host is going: a full disk may have space in a second, and time is short
-RETRY_WITHOUT_DEADLINE_S = 30.0  # the same, where nobody says when the host goes
+UNMEASURED_STARTUP_S = 30.0  # importing TensorFlow, restoring and tracing take 10 to 30 s; measured from then on
+FREEZE_LIMIT_S = 600.0  # how long a notice of a freeze suspends hang detection if nobody says that the freeze is over
+RETRY_S = 1.0  # after a failed flush: a full disk may have space in a second, and time is short
+RETRY_WITHOUT_DEADLINE_S = 30.0  # after a failed flush, where nobody says when the host goes
 
 
 def is_host_going(facts: ProgramFacts) -> bool:
@@ -19,12 +43,12 @@ def is_host_going(facts: ProgramFacts) -> bool:
 
 
 def host_gone_at(facts: ProgramFacts) -> float | None:
-    """When the host may be gone (monotonic seconds); None: it is not certain to go, or nobody says when."""
+    """When the host may be gone (monotonic seconds); None if it is not certain to go, or nobody says when."""
     return facts.notice.deadline_at if facts.notice is not None and is_host_going(facts) else None
 
 
 def expected_save_s(facts: ProgramFacts) -> float | None:
-    """How long a save is going to take, as far as this job has ever done one."""
+    """How long the next save is expected to take; None if this job has never saved."""
     return facts.save_s if facts.save_s is not None else facts.flush_s
 
 
@@ -36,21 +60,21 @@ def slowest_step_s(facts: ProgramFacts) -> float:
 
 
 def flush_takes_s(facts: ProgramFacts) -> float | None:
-    """From asking to a checkpoint on the disk, with the margin; None: never measured."""
+    """Seconds from requesting a flush to its checkpoint on the disk, with the margin; None if never measured."""
     save = expected_save_s(facts)
     return None if save is None else slowest_step_s(facts) + save + facts.policy.notice_margin
 
 
 def longest_pause_s(facts: ProgramFacts) -> float:
-    """The longest time without a step, lately: an evaluation, say. 0 if there was none."""
+    """The longest time without a step in the last hour, such as an evaluation; 0 if there was none."""
     return max((each.pause_s for each in facts.pauses), default=0.0)
 
 
 def wait_for_step_s(facts: ProgramFacts) -> float:
-    """How long the last flush has to wait for a step, as it is planned for.
+    """How long the last flush is planned to wait for the end of a step.
 
-    A pause no longer than a step and a save is planned for, as there is no time to save before it; less the margin,
-    which is there for what seldom comes and is not needed twice. For longer ones there is `insurance_at`.
+    A pause no longer than a step and a save is planned for, since there is no time for a save before it. The margin
+    already covers rare delays, so it is subtracted once. For longer pauses there is `early_flush_at`.
     """
     step, pause = slowest_step_s(facts), longest_pause_s(facts)
     return max(step, pause - facts.policy.notice_margin) if pause <= step + (expected_save_s(facts) or 0.0) else step
@@ -59,7 +83,7 @@ def wait_for_step_s(facts: ProgramFacts) -> float:
 def last_flush_at(facts: ProgramFacts) -> float | None:
     """When the last flush before the host goes is due (monotonic seconds).
 
-    None: there is none to come, or nobody knows how long it takes.
+    None if none is to come, or if nobody knows how long it takes.
     """
     end, save = host_gone_at(facts), expected_save_s(facts)
     if end is None or save is None or facts.current.last_flush_requested or not facts.policy.is_job:
@@ -68,10 +92,9 @@ def last_flush_at(facts: ProgramFacts) -> float | None:
 
 
 def early_flush_at(facts: ProgramFacts) -> float | None:
-    """When a checkpoint more is due (monotonic seconds), because a long pause may begin before the last one is.
+    """When one more checkpoint is due (monotonic seconds), because a long pause may begin before the last flush.
 
-    Training goes on after it; if the pause does come, and outlasts the host, what was trained until here is not lost.
-    None: no pause is that long, or it was asked for.
+    None if no pause is that long, or if this flush was requested already.
     """
     last_at, pause = last_flush_at(facts), longest_pause_s(facts)
     if last_at is None or facts.current.early_flush_requested or pause <= wait_for_step_s(facts):
@@ -80,31 +103,28 @@ def early_flush_at(facts: ProgramFacts) -> float | None:
 
 
 def flush_due_at(facts: ProgramFacts, now: float) -> float | None:
-    """When a job that trains is to be asked for a checkpoint because of the notice (monotonic seconds)."""
+    """When a training job is to be asked for a checkpoint because of the notice (monotonic seconds)."""
     if facts.notice is None or facts.current.done_reported or not facts.policy.is_job:
         return None
-    again_at, last_at = facts.current.flush_retry_at, last_flush_at(facts)
+    retry_at, last_at = facts.current.flush_retry_at, last_flush_at(facts)
     if host_gone_at(facts) is None or facts.current.last_flush_requested:
-        return again_at
-    if last_at is None:  # how long it takes is not known, so there is no time to lose
-        return now if again_at is None else again_at
-    insured_at = early_flush_at(facts)
-    if (
-        insured_at is not None
-        and max(now, insured_at) + slowest_step_s(facts) + (expected_save_s(facts) or 0.0) <= last_at
-    ):
-        last_at = insured_at
-    return last_at if again_at is None else min(last_at, again_at)
+        return retry_at
+    if last_at is None:  # nobody knows how long it takes, so there is no time to lose
+        return now if retry_at is None else retry_at
+    early_at, step_s, save_s = early_flush_at(facts), slowest_step_s(facts), expected_save_s(facts) or 0.0
+    if early_at is not None and max(now, early_at) + step_s + save_s <= last_at:
+        last_at = early_at
+    return last_at if retry_at is None else min(last_at, retry_at)
 
 
 def flush_limit_s(facts: ProgramFacts, now: float) -> float:
-    """Seconds that a flush asked for now has, as the worker is told."""
+    """Seconds that the worker is given for a flush that is requested now."""
     limit, end = facts.policy.flush_timeout, host_gone_at(facts)
     return limit if end is None or end <= now else min(limit, end - now)
 
 
 def no_start_before(facts: ProgramFacts, now: float) -> float | None:
-    """Until when a start has to wait (monotonic seconds), as the host goes before a step could be saved; None: now."""
+    """Until when no attempt is started (monotonic seconds), as it could not save a step in time; None: start now."""
     end, policy = host_gone_at(facts), facts.policy
     if end is None or not policy.is_job:
         return None
@@ -120,7 +140,7 @@ def can_flush(facts: ProgramFacts) -> bool:
 
 
 def has_nothing_to_lose(facts: ProgramFacts) -> bool:
-    """Whether the host may go at once, as far as this program goes: all is on the disk that was to be."""
+    """Whether the host may go at once as far as this program is concerned: everything is on the disk."""
     if not facts.policy.is_job or facts.state not in ALIVE:
         return True
     if facts.state is State.RUNNING:
@@ -129,7 +149,7 @@ def has_nothing_to_lose(facts: ProgramFacts) -> bool:
 
 
 def stop_cause(facts: ProgramFacts) -> Cause:
-    """What a stop is booked as: the daemon leaves because the host goes, or somebody wants it."""
+    """The cause that a stop is recorded under: the daemon leaves because the host goes, or somebody wants it."""
     return Cause.PREEMPTION if facts.closing and (facts.host_leaves or is_host_going(facts)) else Cause.STOPPED
 
 
