@@ -1,4 +1,4 @@
-"""Asks the daemon: one HTTP request over the unix socket (or TCP), JSON in and out."""
+"""The client of the control API: one HTTP request for each call, over a unix socket or TCP, with JSON in and out."""
 
 import base64
 import errno
@@ -13,18 +13,18 @@ from urllib.parse import urlencode, urlsplit
 
 from supervisor.protocol.plurals import counted
 
-CONNECT_TIMEOUT_S = 10.0  # a daemon that is alive accepts at once; a listen queue that is full clears sooner
-ANSWER_TIMEOUT_S = 60.0  # for what needs no waiting; a host that swaps heavily still answers within it
+CONNECT_TIMEOUT_S = 10.0  # a working daemon accepts at once; even a full listen queue clears sooner
+ANSWER_TIMEOUT_S = 60.0  # for commands that do not wait for work; even a host that swaps heavily answers within it
 CONNECT_PAUSE_S = 0.02
 DEFAULT_PORT = 80
 BLOCK_BYTES = 64 * 1024
 
 SLOW_COMMANDS = frozenset({"start", "stop", "checkpoint", "checkpoints", "export", "update"})
-"""Commands that answer when the work is done: a restore, a flush or a verification takes as long as it takes."""
+"""Commands that answer when the work is done, for which there is no time limit: a flush may take minutes."""
 
 
 class Refusal(Exception):
-    """The daemon answered, and refused. `code`: its name for the fault."""
+    """The daemon refused the command. `code`: the name of the fault."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class Refusal(Exception):
 
 
 class Unreachable(Exception):
-    """There was no answer; the text says from where and why. `missing`: the socket's file is not there."""
+    """The daemon did not answer; the text says where and why. `missing`: the socket's file does not exist."""
 
     def __init__(self, text: str, *, missing: bool = False, refused: bool = False) -> None:
         super().__init__(text)
@@ -48,23 +48,23 @@ class _UnixConnection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        patience = time.monotonic() + CONNECT_TIMEOUT_S
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:
                 return self.sock.connect(self._path)
             except BlockingIOError:  # the daemon's queue is full; a unix socket doesn't wait for room (connect(2))
-                if time.monotonic() > patience:
+                if time.monotonic() > deadline:
                     raise TimeoutError from None
                 time.sleep(CONNECT_PAUSE_S)
 
 
 class LoginNeeded(Unreachable):
-    """The server asks for another user name and password than these, or for any."""
+    """The server demands a user name and a password, and these are wrong or missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Where the daemon is, and who asks. Each request is a connection of its own, so threads may share a client."""
+    """A client of one daemon. Each request has a connection of its own, so threads may share a client."""
 
     url: str
     username: str | None = None
@@ -72,16 +72,16 @@ class Client:
 
     def call(self, command: str, **arguments: object) -> dict[str, Any]:
         """The result of a command. Raises Refusal or Unreachable."""
-        patience = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
+        timeout_s = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
         body = json.dumps(arguments).encode()
-        with self._request("POST", f"/api/v1/{command}", body, patience) as answer:
+        with self._request("POST", f"/api/v1/{command}", body, timeout_s) as answer:
             return self._result(answer)
 
     def call_each(self, command: str, names: Sequence[str], **arguments: object) -> Iterator[dict[str, Any]]:
-        """A command for many programs, side by side: `name`, `result` or `error`, as each is done. Raises as `call`."""
-        patience = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
+        """Runs a command for many programs; yields `name`, `result`, `error` of each as it ends. Raises as `call`."""
+        timeout_s = None if command in SLOW_COMMANDS else ANSWER_TIMEOUT_S
         body = json.dumps({"command": command, "names": list(names), "arguments": arguments}).encode()
-        with self._request("POST", "/api/v1/each", body, patience) as answer:
+        with self._request("POST", "/api/v1/each", body, timeout_s) as answer:
             if answer.status != 200:
                 self._result(answer)
             count = 0
@@ -90,7 +90,8 @@ class Client:
                 count += 1
             if count < len(names):
                 raise Unreachable(
-                    f"{self.url} broke off after {count} of {counted(len(names), 'program')}; ask status for the rest"
+                    f"{self.url} closed the connection after {count} of {counted(len(names), 'program')}; "
+                    f"run supervisorctl status to see the others"
                 )
 
     def tail(
@@ -102,13 +103,13 @@ class Client:
         follow: bool,
         on_open: Callable[[socket.socket], None] = lambda connection: None,
     ) -> Iterator[bytes]:
-        """The last `count` bytes of a log; with `follow` also what is added, without end. Raises as `call`.
+        """Yields the last `count` bytes of a log; with `follow`, then what is added, without end. Raises as `call`.
 
         `on_open` is given the connection: whoever shuts it down, from any thread, ends the waiting for more.
         """
         query = {"name": name, "channel": channel, "bytes": str(count), **({"follow": "1"} if follow else {})}
-        patience = None if follow else ANSWER_TIMEOUT_S
-        with self._request("GET", f"/api/v1/tail?{urlencode(query)}", None, patience, on_open) as answer:
+        timeout_s = None if follow else ANSWER_TIMEOUT_S
+        with self._request("GET", f"/api/v1/tail?{urlencode(query)}", None, timeout_s, on_open) as answer:
             if answer.status != 200:
                 self._result(answer)
             try:
@@ -120,7 +121,7 @@ class Client:
     def events(
         self, names: Sequence[str], kinds: Sequence[str], since: str | None, *, follow: bool
     ) -> Iterator[dict[str, Any]]:
-        """What happens, an object each; the first has only the cursor it begins at. Raises as `call`."""
+        """Yields events as objects; the first has only the cursor at which the stream begins. Raises as `call`."""
         query = {"program": ",".join(names), "kind": ",".join(kinds), "since": since, "follow": None if follow else "0"}
         given = urlencode({key: value for key, value in query.items() if value})
         with self._request("GET", f"/api/v1/events?{given}", None, None) as answer:
@@ -141,13 +142,13 @@ class Client:
         method: str,
         path: str,
         body: bytes | None,
-        patience: float | None,
+        timeout_s: float | None,
         on_open: Callable[[socket.socket], None] = lambda connection: None,
     ) -> http.client.HTTPResponse:
         connection = self._connection()
         try:
             connection.connect()
-            connection.sock.settimeout(patience)
+            connection.sock.settimeout(timeout_s)
             on_open(connection.sock)
             connection.request(method, path, body, self._headers())
             return connection.getresponse()
@@ -182,13 +183,13 @@ class Client:
         if answer.status == 200 and isinstance(result, dict):
             return result
         if answer.status == 401:
-            remedy = "name user and password with -u and -p, or in [supervisorctl]"
+            remedy = "give user name and password with -u and -p, or in [supervisorctl]"
             raise LoginNeeded(f"Server requires authentication; {remedy}")
         if isinstance(fault, dict):
             raise Refusal(str(fault.get("code")), str(fault.get("message")))
         if answer.status >= 500:
             raise Unreachable(
-                f"{self.url} failed to answer (HTTP {answer.status}); its log says why: supervisorctl maintail -10000"
+                f"{self.url} failed to answer (HTTP {answer.status}); see its log: supervisorctl maintail -10000"
             )
         raise Unreachable(
             f"{self.url} answers with HTTP {answer.status}, not as stepkeeper's supervisord does; "
@@ -196,16 +197,18 @@ class Client:
         )
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        """What a failed connection means, in Supervisor's words where it has them."""
+        """The exception for a failed connection, in Supervisor's words where it has them."""
         number = error.errno if isinstance(error, OSError) else None
         if number == errno.ENOENT:
             return Unreachable(f"{self.url} no such file", missing=True)
         if number == errno.ECONNREFUSED:
             return Unreachable(f"{self.url} refused connection", refused=True)
         if number in (errno.EACCES, errno.EPERM):
-            return Unreachable(f"{self.url} permission denied; ask as root or as the socket's owner")
+            return Unreachable(f"{self.url} permission denied; run supervisorctl as root or as the socket's owner")
         if isinstance(error, TimeoutError):
-            return Unreachable(f"{self.url} did not answer in time; is supervisord stopped or the host overloaded?")
+            return Unreachable(
+                f"{self.url} did not answer in time; supervisord may be suspended or the host overloaded"
+            )
         if isinstance(error, http.client.IncompleteRead):
-            return Unreachable(f"{self.url} closed the connection; supervisord may have left")
-        return Unreachable(f"{self.url} broke off: {error or type(error).__name__}")
+            return Unreachable(f"{self.url} closed the connection; supervisord may have exited")
+        return Unreachable(f"{self.url} closed the connection: {error or type(error).__name__}")

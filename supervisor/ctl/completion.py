@@ -16,12 +16,12 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 def code(shell: str) -> str:
-    """What the shell has to read, once, to complete `supervisorctl`."""
+    """The shell code that enables completion of `supervisorctl`."""
     return shellcode(["supervisorctl"], shell=shell)
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Answers the shell and leaves the process."""
+    """Answers the shell's request for completions and exits."""
     for action in parser._actions:
         if action.dest == "action":
             action.completer = lambda prefix, **_: [*TABLE, "completion"]  # type: ignore[attr-defined]
@@ -42,7 +42,7 @@ def _arguments(prefix: str, parsed_args: argparse.Namespace, **_: object) -> Seq
 
 
 def _programs(parsed_args: argparse.Namespace) -> list[str]:
-    """Asked of the daemon; one that does not answer has none."""
+    """The names of programs, from the daemon; only `all` if it does not answer."""
     options = Options(parsed_args.configuration, parsed_args.serverurl, parsed_args.username, parsed_args.password)
     try:
         found = settings(options, os.environ)

@@ -1,4 +1,4 @@
-"""supervisorctl: options, then one action or the interactive shell. What is slow to load is loaded where it is used."""
+"""supervisorctl: options, then one action or the interactive shell. Slow modules are imported where they are used."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # whoever read our output has enough; Python must not fail again when it flushes at its end
+        # the reader of our output has closed it; Python must not fail again when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
 
@@ -88,38 +88,46 @@ def _name() -> str:
 
 class _CtlParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Supervisor's words, where it has them."""
+        """Prints the error in Supervisor's words, where it has them, and exits."""
         sys.exit(_bad_options(re.sub(r"unrecognized arguments: (\S+).*", r"option \1 not recognized", message)))
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options, and the actions in their help."""
-    actions = "\n".join(f"  {usage:<40}{text}" for each in table.TABLE.values() for usage, text in each.usage)
+    """The parser of the options, whose help lists the actions too."""
+    usages = [usage for each in table.TABLE.values() for usage in each.usage]
+    usages.append(("completion bash|zsh|fish", "Print the shell code that completes actions and names."))
+    actions = "\n".join(f"  {usage:<40}{text}" for usage, text in usages)
     options = _CtlParser(
         prog="supervisorctl",
         usage="supervisorctl [options] [ACTION [argument ...]]",
         description="Controls the programs and training jobs of supervisord. Without an action: an interactive shell.",
-        epilog=f"actions:\n{actions}\n  {'completion bash|zsh|fish':<40}Print what the shell needs to complete names.",
+        epilog=f"actions:\n{actions}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
         add_help=False,
     )
     add = options.add_argument
-    add("-h", "-?", "--help", action="help", help="show this")
-    add("-c", "--configuration", type=Path, metavar="FILE", help="configuration file (searched for if absent)")
+    add("-h", "-?", "--help", action="help", help="show this help")
+    add(
+        "-c",
+        "--configuration",
+        type=Path,
+        metavar="FILE",
+        help="configuration file (default: searched for as supervisord does)",
+    )
     add("-s", "--serverurl", metavar="URL", help="where supervisord listens: unix:///path or http://host:port")
-    add("-u", "--username", metavar="NAME", help="user name for the server")
-    add("-p", "--password", metavar="TEXT", help="password for the server")
-    add("-r", "--history_file", type=Path, metavar="FILE", help="file that keeps the interactive shell's history")
+    add("-u", "--username", metavar="NAME", help="user name for the daemon")
+    add("-p", "--password", metavar="TEXT", help="password for the daemon")
+    add("-r", "--history_file", type=Path, metavar="FILE", help="history file of the interactive shell")
     add(
         "-i",
         "--interactive",
         action="store_true",
-        help="start the shell (as does leaving out the action); with an action: ask as it does",
+        help="start the interactive shell; with an action: run it and ask for confirmation",
     )
-    add("--json", action="store_true", help="results as JSON, for programs")
+    add("--json", action="store_true", help="print results as JSON")
     add("action", nargs="?", metavar="ACTION", help="what to do")
-    add("arguments", nargs=argparse.REMAINDER, help="names of programs, or what the action takes")
+    add("arguments", nargs=argparse.REMAINDER, help="names of programs, or other arguments of the action")
     return options
 
 

@@ -25,14 +25,14 @@ def group_of(name: str) -> str:
 
 
 def unknown_line(name: str) -> str:
-    """The line for a name that nothing has."""
+    """The line for a name that no program or group has."""
     if is_group(name):
         return f"{group_of(name)}: ERROR (no such group)"
     return f"{name}: ERROR (no such process)"
 
 
 def select_programs(names: list[str], programs: list[Program]) -> tuple[list[Program], list[str]]:
-    """The programs that `names` mean, in that order (none or `all`: every one), and the names that nothing has."""
+    """The programs that `names` mean, in that order (no names or `all`: every program), and the unknown names."""
     if not names or ALL in names:
         return programs, []
     meant = {name: _match(name, programs) for name in names}
@@ -46,7 +46,7 @@ def _match(name: str, programs: list[Program]) -> list[Program]:
 
 
 def by_priority(programs: Iterable[Program]) -> list[Program]:
-    """In the order of start: by priority of the group, then of the program."""
+    """The programs in start order: by priority of the group, then of the program."""
 
     def place(each: Program) -> tuple[int, str, int, str]:
         return each["group_priority"], each["group"], each["priority"], each["process"]
@@ -55,7 +55,7 @@ def by_priority(programs: Iterable[Program]) -> list[Program]:
 
 
 def completions(programs: Iterable[Program]) -> list[str]:
-    """What may stand where programs are named: each of them, each group of more than itself, and `all`."""
+    """What can be written where programs are named: each program, each group of several programs, and `all`."""
     listed = list(programs)
     groups = dict.fromkeys(f"{each['group']}:*" for each in listed if each["name"] != each["group"])
     return [*(each["name"] for each in listed), *groups, ALL]

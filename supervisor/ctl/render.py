@@ -28,12 +28,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def one_line(text: str) -> str:
-    """Line breaks as blanks."""
+    """The text with line breaks replaced by blanks."""
     return " ".join(text.split("\n")) if "\n" in text else text
 
 
 def size(count: int | None) -> str:
-    """Bytes in the unit that fits, 1 KB being 1024 bytes; `?` if not known."""
+    """Bytes in the unit that fits, 1 KB being 1024 bytes; `?` if it is not known."""
     if count is None:
         return "?"
     amount, units = float(count), ["bytes", "KB", "MB", "GB", "TB"]
@@ -43,20 +43,25 @@ def size(count: int | None) -> str:
 
 
 def span(length_s: float | None) -> str:
-    """A length of time as H:MM:SS; `?` if not known."""
+    """A length of time as H:MM:SS; `?` if it is not known."""
     return "?" if length_s is None else str(timedelta(seconds=int(max(0.0, length_s))))
 
 
 def age(since_wall: float | None, now_wall: float) -> str:
-    """How long ago; `?` if not known."""
+    """The time since then as H:MM:SS; `?` if it is not known."""
     return "?" if since_wall is None else span(now_wall - since_wall)
 
 
 def moment(wall: float | None) -> str:
-    """Local date and time; `?` if not known."""
+    """Local date and time; `?` if it is not known."""
     return "?" if wall is None else datetime.fromtimestamp(wall).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def rate(value: float) -> str:
+    """Three digits, without an exponent for large values."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
 def number(value: int | None) -> str:
-    """The number, or `?` if not known."""
+    """The number, or `?` if it is not known."""
     return "?" if value is None else str(value)

@@ -1,7 +1,7 @@
-"""Where the daemon listens and how the shell looks: from the command line, else from the configuration file.
+"""Settings of supervisorctl, from the command line, else from the configuration file.
 
-Of the file only [supervisorctl] and the socket's path are looked at, so that a mistake elsewhere in it does not take
-away the means to deal with it.
+Only [supervisorctl] and the socket's path are read from the file, so that supervisorctl works even if there is a
+mistake elsewhere in it.
 """
 
 import os
@@ -18,7 +18,7 @@ DEFAULT_URL = "http://localhost:9001"  # Supervisor's
 
 
 class SettingsError(Exception):
-    """The options or the file don't say where the daemon is."""
+    """The options or the file do not say where the daemon listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line said; it wins over the file."""
+    """The options of the command line, which override the file."""
 
     configuration: Path | None = None
     url: str | None = None
@@ -44,7 +44,7 @@ class Options:
 
 
 def settings(options: Options, environment: Mapping[str, str]) -> Settings:
-    """The settings that hold. Raises SettingsError."""
+    """The settings from both. Raises SettingsError."""
     values: dict[str, str] = {}
     if options.configuration is not None or options.url is None:
         values = _of_file(_file(options.configuration), environment)
@@ -97,7 +97,7 @@ def _expanded(section: IniSection, source: IniText, environment: Mapping[str, st
 
 
 def _path(text: str | None, folder: Path | None = None) -> Path | None:
-    """As the daemon reads paths: `~` is the home folder, relative ones start from the file's folder."""
+    """A path as the daemon reads it: `~` is the home folder, relative paths start from the file's folder."""
     if text is None:
         return None
     return Path(os.path.abspath((folder or Path()) / os.path.expanduser(text)))  # noqa: PTH100, PTH111 - keeps links

@@ -1,4 +1,4 @@
-"""The interactive shell: the same actions, one a line."""
+"""The interactive shell: one action in each line."""
 
 import cmd
 import contextlib
@@ -35,7 +35,7 @@ class Shell(cmd.Cmd):
             return False
         name, *arguments = words
         if name == END:
-            print(file=self._terminal.out)  # or what follows would stand behind the prompt
+            print(file=self._terminal.out)  # so that the next output does not follow the prompt
         if name in LEAVE:
             return True
         try:
@@ -45,7 +45,7 @@ class Shell(cmd.Cmd):
         return False
 
     def act(self, name: str, arguments: list[str]) -> ExitStatus:
-        """Runs one action, and asks what has to be asked: whether it is meant, and who one is."""
+        """Runs one action; asks for confirmation and for a login where they are needed."""
         if not self._confirmed(name):
             return ExitStatus.OK
         if name == OPEN and len(arguments) == 1 and is_url(arguments[0]):
@@ -58,7 +58,7 @@ class Shell(cmd.Cmd):
                     return ExitStatus.ERROR
 
     def _logged_in(self) -> bool:
-        """Asks for user name and password, as Supervisor's; False at the end of the input."""
+        """Asks for user name and password in Supervisor's words; False at the end of the input."""
         print("Server requires authentication", file=self._terminal.out, flush=True)
         try:
             username, password = input("Username:"), getpass.getpass("Password:")
@@ -81,28 +81,28 @@ class Shell(cmd.Cmd):
             return False
 
     def get_names(self) -> list[str]:
-        """The methods that `cmd` may take for commands: none, the table has them."""
+        """The methods that `cmd` treats as commands: none, as the table has them all."""
         return []
 
     def completenames(self, text: str, *ignored: object) -> list[str]:
         """Actions that begin with `text`."""
-        return _beginning(text, (*sorted(table.TABLE), "exit", "quit"))
+        return _starting_with(text, (*sorted(table.TABLE), "exit", "quit"))
 
     def completedefault(self, text: str, line: str, begin: int, end: int) -> list[str]:
         """Programs that begin with `text`, after an action that takes them."""
         action = table.find_action(line.split(maxsplit=1)[0])
         if action is None or not action.names:
             return []
-        return _beginning(text, completions(self._terminal))
+        return _starting_with(text, completions(self._terminal))
 
 
-def _beginning(text: str, words: Iterable[str]) -> list[str]:
-    """The words that begin so, each with the blank that follows it: readline adds none."""
+def _starting_with(text: str, words: Iterable[str]) -> list[str]:
+    """The words that begin with `text`, each with the space after it, which readline does not add."""
     return [f"{word} " for word in words if word.startswith(text)]
 
 
 def completions(terminal: Terminal) -> list[str]:
-    """What may stand where programs are named; a daemon that does not answer has none."""
+    """What can be written where programs are named; only `all` if the daemon does not answer."""
     try:
         return naming.completions(terminal.client.call("status")["programs"])
     except (Unreachable, Refusal):
@@ -110,7 +110,7 @@ def completions(terminal: Terminal) -> list[str]:
 
 
 def interact(terminal: Terminal, settings: Settings) -> int:
-    """Shows the status, then does what is typed. Always 0, as in Supervisor."""
+    """Shows the status, then runs what is typed. The exit status is always 0, as in Supervisor."""
     shell = Shell(terminal, settings)
     shell.onecmd("status")
     with _history(settings.history_file, terminal):
@@ -135,11 +135,11 @@ def _history(file: Path | None, terminal: Terminal) -> Iterator[None]:
     except FileNotFoundError:
         pass  # the first time
     except OSError as error:
-        terminal.print_detail(f"cannot read the history in {file}: {error.strerror}; it begins empty")
+        terminal.print_detail(f"cannot read the history file {file}: {error.strerror}; the history begins empty")
     try:
         yield
     finally:
         try:
             readline.write_history_file(file)
         except OSError as error:
-            terminal.print_detail(f"cannot keep the history in {file}: {error.strerror}; make the file writable")
+            terminal.print_detail(f"cannot write the history file {file}: {error.strerror}; make it writable")

@@ -1,4 +1,4 @@
-"""`top`: what programs use, the hungriest first, until Ctrl-C."""
+"""`top`: what programs use, those that use most processor time first, until Ctrl-C."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Answer = dict[str, Any]
 
 
 def print_once(terminal: Terminal, names: list[str], period_s: float = PERIOD_S) -> ExitStatus:
-    """One picture, as lines or JSON, of what was used within `period_s`."""
+    """Prints once, as lines or JSON, what was used during `period_s`."""
     before = terminal.client.call("top")
     time.sleep(period_s)
     programs, unknown = naming.select_programs(names, with_cpu_percent(before, terminal.client.call("top")))
@@ -33,7 +33,7 @@ def print_once(terminal: Terminal, names: list[str], period_s: float = PERIOD_S)
 
 
 def show_live(terminal: Terminal, names: list[str]) -> ExitStatus:
-    """Pictures until Ctrl-C. Raises Unreachable if nobody answers at first; later the daemon may come back."""
+    """Draws a table until Ctrl-C. Raises Unreachable if the daemon does not answer at first; later it may come back."""
     before = terminal.client.call("top")
     try:
         with Live(console=Console(file=terminal.out), auto_refresh=False, vertical_overflow="crop") as screen:
@@ -47,11 +47,11 @@ def show_live(terminal: Terminal, names: list[str]) -> ExitStatus:
                 screen.update(frame(*naming.select_programs(names, with_cpu_percent(before, after))), refresh=True)
                 before = after
     except KeyboardInterrupt:
-        return ExitStatus.OK  # it is how one leaves
+        return ExitStatus.OK  # Ctrl-C is the way to leave
 
 
 def with_cpu_percent(before: Answer, after: Answer) -> list[dict[str, Any]]:
-    """The later answer's programs with `cpu_percent` (100: one processor), the hungriest first; None: not known."""
+    """The later answer's programs with `cpu_percent` (100: one processor), the largest first; None: not known."""
     passed_s = after["at_s"] - before["at_s"]
     earlier = {(each["name"], each["pid"]): each["cpu_s"] for each in before["programs"]}
     found = []
@@ -80,12 +80,12 @@ def cells(program: dict[str, Any]) -> tuple[str, ...]:
         known(program["cpu_percent"], "{:.1f}"),
         bytes_of("memory_bytes"),
         bytes_of("gpu_memory_bytes"),
-        known(1 / program["step_s"] if program["step_s"] else None, "{:.3g}"),
+        render.rate(1 / program["step_s"]) if program["step_s"] else "",
     )
 
 
 def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str]) -> RenderableType:
-    """The same as a picture."""
+    """The table as rich draws it."""
     grid = Table(box=None, pad_edge=False, expand=False)
     for number, head in enumerate(HEAD):
         grid.add_column(head, no_wrap=True, header_style="dim", justify="left" if number < 2 else "right")

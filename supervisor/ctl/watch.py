@@ -1,4 +1,4 @@
-"""`status --watch`: the standing of programs as it changes, with a progress bar for each job."""
+"""`status --watch`: the status of programs as it changes, with a progress bar for each job."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from supervisor.ctl.terminal import ExitStatus, Terminal, printable
 
 Shown = TypeVar("Shown")
 
-PERIOD_S = 0.5  # between two looks: fast enough to see steps move, slow enough to cost nothing
+PERIOD_S = 0.5  # between two requests: fast enough to see steps advance, slow enough to cost nothing
 BAR_COLUMNS = 24
 COLOURS = {"RUNNING": "green", "STARTING": "yellow", "BACKOFF": "yellow", "STOPPING": "yellow", "FATAL": "red"}
 
 
 def watch(terminal: Terminal, names: list[str]) -> ExitStatus:
-    """Shows the programs until Ctrl-C; where there is no terminal, as plain status lines whenever they change."""
+    """Shows the programs until Ctrl-C; if the output is no terminal, as plain lines whenever they change."""
     try:
         if terminal.out.isatty():
             _live(terminal, names)
         else:
             _lines(terminal, names)
     except KeyboardInterrupt:
-        return ExitStatus.OK  # it is how one leaves
+        return ExitStatus.OK  # Ctrl-C is the way to leave
     return ExitStatus.OK
 
 
@@ -44,9 +44,7 @@ def _live(terminal: Terminal, names: list[str]) -> None:
 def _lines(terminal: Terminal, names: list[str]) -> None:
     last: list[str] = []
     while True:
-        lines = _answer(
-            terminal, names, lambda found, unknown: [*unknown, *render.status_lines(found)], lambda why: [why]
-        )
+        lines = _ask(terminal, names, lambda found, unknown: [*unknown, *render.status_lines(found)], lambda why: [why])
         if lines != last:
             for line in lines:
                 terminal.print_line(line)
@@ -56,7 +54,7 @@ def _lines(terminal: Terminal, names: list[str]) -> None:
 
 
 def _frame(terminal: Terminal, names: list[str]) -> RenderableType:
-    return _answer(
+    return _ask(
         terminal,
         names,
         lambda found, unknown: frame(found, unknown, time.time()),
@@ -64,25 +62,25 @@ def _frame(terminal: Terminal, names: list[str]) -> RenderableType:
     )
 
 
-def _answer(
+def _ask(
     terminal: Terminal,
     names: list[str],
     shown: Callable[[list[dict[str, Any]], list[str]], Shown],
-    silent: Callable[[str], Shown],
+    on_error: Callable[[str], Shown],
 ) -> Shown:
-    """What is to be shown; a daemon that is away may come back, so its absence is shown too and not raised."""
+    """What `shown` makes of the programs, or `on_error` of an error: a daemon that does not answer may come back."""
     try:
         programs = terminal.client.call("status")["programs"]
     except LoginNeeded:
         raise
     except (Unreachable, Refusal) as error:
-        return silent(str(error))
+        return on_error(str(error))
     found, unknown = naming.select_programs(names, programs)
     return shown(found, [naming.unknown_line(name) for name in unknown])
 
 
 def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: float) -> RenderableType:
-    """One picture: a row for each program, jobs with bar, speed, time left and age of the last checkpoint."""
+    """A table with a row for each program; jobs have a bar, speed, time left and the age of the last checkpoint."""
     grid = Table(box=None, pad_edge=False, expand=False)
     for head in ("PROGRAM", "STATE", "PROGRESS", "STEP", "STEPS/S", "LEFT", "CHECKPOINT", ""):
         grid.add_column(head, no_wrap=head != "", header_style="dim")
@@ -90,7 +88,7 @@ def frame(programs: Sequence[dict[str, Any]], unknown: Sequence[str], now_wall: 
         state = Text(program["state"], COLOURS.get(program["wire_state"], "default"))
         job = program["job"]
         cells = _job_cells(program, job, now_wall) if job else ("", "", "", "", "")
-        grid.add_row(Text(printable(program["name"])), state, *cells, Text(printable(_remark(program, job))))
+        grid.add_row(Text(printable(program["name"])), state, *cells, Text(printable(_details(program, job))))
     for line in unknown:
         grid.add_row(Text(printable(line), "red"))
     return grid
@@ -105,14 +103,14 @@ def _job_cells(program: dict[str, Any], job: dict[str, Any], now_wall: float) ->
     return (
         bar,
         "" if step is None else f"{step}/{total}" if total else str(step),
-        f"{1 / step_s:.3g}" if moving and step_s else "",
+        render.rate(1 / step_s) if moving and step_s else "",
         render.span((total - step) * step_s) if moving and step_s and total and step is not None else "",
         f"{saved['step']}, {render.age(saved['committed_wall_at'], now_wall)} ago" if saved else "",
     )
 
 
-def _remark(program: dict[str, Any], job: dict[str, Any] | None) -> str:
-    """What the columns leave out: metrics of a job that trains, the reason of one that doesn't."""
+def _details(program: dict[str, Any], job: dict[str, Any] | None) -> str:
+    """What the other columns leave out: the metrics of a job that trains, or the reason why it does not."""
     if job is None:
         return render.one_line(program["description"])
     if job["save_error"]:

@@ -91,7 +91,7 @@ def test_supervisorctl_comes_in_and_is_told_when_it_does_not(locked):
     good, bad = ctl("-u", "ann", "-p", "let: me in"), ctl()
 
     assert "RUNNING" in good.stdout
-    assert "Server requires authentication; name user and password with -u and -p" in bad.stdout + bad.stderr
+    assert "Server requires authentication; give user name and password with -u and -p" in bad.stdout + bad.stderr
     assert bad.returncode != 0
 
 

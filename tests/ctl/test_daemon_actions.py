@@ -112,7 +112,7 @@ def test_a_daemon_that_fails_inside_points_to_its_log(daemon, ctl):
 
     result = ctl("version")
 
-    assert "failed to answer (HTTP 500); its log says why" in result.out
+    assert "failed to answer (HTTP 500); see its log" in result.out
     assert result.status == 1
 
 

@@ -69,7 +69,6 @@ def test_a_name_that_nothing_has_is_said_and_watched_all_the_same(tmp_path, caps
     out, err = capsys.readouterr()
     assert (len(out.splitlines()), status) == (1, 0)
     assert err.splitlines() == [
-        "    there is no program and no group called PROCESS_STATE at the moment; for events of a type write --kind "
-        "PROCESS_STATE",
-        "    there is no program and no group called nope at the moment",
+        "    there is no program or group PROCESS_STATE now; to select a type of event, write --kind PROCESS_STATE",
+        "    there is no program or group nope now",
     ]

@@ -115,5 +115,5 @@ def test_a_daemon_that_leaves_while_its_log_is_followed_is_said_to(tmp_path, cap
     assert status == 1
     assert capsys.readouterr().out.splitlines()[1:] == [
         "last",
-        f"unix://{path} closed the connection; supervisord may have left",
+        f"unix://{path} closed the connection; supervisord may have exited",
     ]

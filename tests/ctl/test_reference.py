@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/supervisorctl.md").read_text()
 
 def test_the_page_has_every_way_to_call_every_action_and_no_other():
     written = re.findall(r"^\* `([a-z]+[^`]*)`: (.+)$", PAGE, re.MULTILINE)
-    completion = (f"completion {'|'.join(SHELLS)}", "Print what the shell needs to complete names.")
+    completion = (f"completion {'|'.join(SHELLS)}", "Print the shell code that completes actions and names.")
 
     assert sorted(written) == sorted([*(each for action in TABLE.values() for each in action.usage), completion])
 

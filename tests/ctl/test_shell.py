@@ -108,7 +108,7 @@ def test_without_the_shell_nobody_is_asked_for_the_login(daemon, ctl):
 
     for action in ("status", "pid", "version", "start", "events", "top"):
         result = ctl(action, *(["web"] if action == "start" else []))
-        assert result.out.startswith("Server requires authentication; name user and password")
+        assert result.out.startswith("Server requires authentication; give user name and password")
         assert result.status == 1
     assert ctl("-u", "ann", "-p", "let me in", "status").status == 0
 

@@ -239,5 +239,5 @@ def test_what_ends_before_all_outcomes_came_is_no_success(daemon, ctl):
     result = ctl("stop", "a", "b")
 
     assert result.out.splitlines()[0] == "a: stopped"
-    assert "broke off" in result.out
+    assert "closed the connection after" in result.out
     assert result.status == 1

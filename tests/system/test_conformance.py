@@ -558,7 +558,7 @@ UNKNOWN_USER = (
         "error: <class 'xmlrpc.client.ProtocolError'>, <ProtocolError for 127.0.0.1/RPC2: 401 Unauthorized>: "
         "file: F line: N",
     ],
-    [1, "Server requires authentication; name user and password with -u and -p, or in [supervisorctl]"],
+    [1, "Server requires authentication; give user name and password with -u and -p, or in [supervisorctl]"],
 )
 NO_TRACEBACK = "what to do is said, and no line of our code"
 BY_PROGRAM = "what changes is told, and touched, by program: the others of its group run on"

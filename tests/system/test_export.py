@@ -51,7 +51,7 @@ def test_export_of_a_job_that_dies_meanwhile_says_so(tmp_path: Path) -> None:
 def test_export_is_refused_where_there_is_nothing_to_export(tmp_path: Path) -> None:
     with Daemon(tmp_path, job(tmp_path, export=False)) as daemon:
         daemon.until_step("job", 1)
-        with pytest.raises(Refused, match="has no export_dir"):
+        with pytest.raises(Refused, match="has no folder to export to; set export_dir"):
             daemon.call("export", name="job")
 
         daemon.write(job(tmp_path))

@@ -172,7 +172,7 @@ def test_a_program_that_ends_by_what_a_pipe_sent_is_said_to(daemon: Daemon):
 
 def test_without_a_log_fg_says_so_and_still_sends(daemon: Daemon):
     terminal = ctl(daemon, "fg", "silent")
-    terminal.expect_exact("it keeps no log of what it prints")
+    terminal.expect_exact("it has no log files")
     terminal.sendline("hello")
     terminal.sendeof()
     terminal.expect_exact("Exiting foreground")

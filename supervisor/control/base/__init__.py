@@ -1,1 +1,1 @@
-"""What every way to serve a client shares: the context of a command, errors, the audit log."""
+"""What all parts of control share: the command context, errors, the audit log, and dataclasses as JSON."""

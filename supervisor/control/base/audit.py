@@ -1,7 +1,7 @@
-"""Who asked for what change, and what came of it: one line in the daemon's log for each, refusals among them.
+"""The audit log: a line in the daemon's log for each change that a client requested, also if it was refused.
 
-It is there whatever `loglevel` is. The event is `change.asked`. What goes to a program's standard input, or to event
-listeners, is not written down, as there may be passwords in it; only how long it was.
+The line is written whatever `loglevel` is. Its event is `change.asked`. What is sent to a program's standard input or
+to event listeners is not logged, because it may contain passwords; only its length is.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,21 +17,21 @@ from supervisor.host.daemon_log.daemon_log import CHANGES
 
 OK = "OK"
 UNFINISHED = "UNFINISHED"
-"""Instead of a result: the daemon left before there was one."""
+"""Instead of a result: the daemon exited before there was one."""
 
 MAX_TEXT = 200  # of a name or value: the longest that belong here are shorter
 MAX_NAMES = 100  # of one `update`, beyond which they are only counted
 SECRET = frozenset({"chars", "base64", "data", "secret"})
-"""What JSON arguments, and kinds of XML-RPC parameters, are called that are not for everybody to read."""
+"""JSON arguments, and kinds of XML-RPC parameters, whose values are not logged."""
 
 log = structlog.get_logger(CHANGES)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `uid`, `pid`: by the kernel, on the unix socket; `address`: on TCP; `user`: the login's, if it has one.
+    """Who sent a request. `uid`, `pid`: from the kernel, on a unix socket; `address`: on TCP; `user`: of the login.
 
-    `refusal`: why this one may not change things.
+    `refusal`: why this caller may not change anything, if so.
     """
 
     uid: int | None = None
@@ -41,19 +41,19 @@ class Caller:
     refusal: str | None = None
 
     def require_change_rights(self) -> None:
-        """Raises CommandError if it may not change things."""
+        """Raises CommandError if the caller may not change anything."""
         if self.refusal is not None:
             raise CommandError(Code.FORBIDDEN, self.refusal)
 
     def facts(self) -> dict[str, Any]:
-        """For a line of the log."""
+        """What is known, for a line of the log."""
         found = {"uid": self.uid, "peer_pid": self.pid, "address": self.address, "user": self.user}
         return {key: value for key, value in found.items() if value is not None}
 
 
 @dataclass(slots=True)
 class Change:
-    """What was asked for in one request. `is_told`: the programs it was for had a line each."""
+    """A change that one request asks for. `has_line_per_program`: each of its programs has got a line of its own."""
 
     caller: Caller
     command: str
@@ -61,22 +61,22 @@ class Change:
     has_line_per_program: bool = False
 
     def record(self, result: str, reason: str | None = None, program: str | None = None) -> None:
-        """Writes the line. `result`: OK or the name of what went wrong; `program`: one of several."""
-        facts: dict[str, Any] = {"command": self.command, "result": result, **_bounded(self.arguments)}
+        """Writes the line. `result`: OK or the name of the fault; `program`: one of several."""
+        facts: dict[str, Any] = {"command": self.command, "result": result, **_loggable(self.arguments)}
         if program is not None:
             facts["program"] = _text(program)
             self.has_line_per_program = True
         if reason:
             facts["reason"] = _text(reason)
-        tell = log.warning if result == Code.FORBIDDEN.name else log.info
-        tell("change.asked", **facts, **self.caller.facts())
+        write = log.warning if result == Code.FORBIDDEN.name else log.info
+        write("change.asked", **facts, **self.caller.facts())
 
 
 _present: ContextVar[Change | None] = ContextVar("change", default=None)
 
 
 def record_outcome(result: str, reason: str | None, program: str) -> None:
-    """Writes the line for one program of the change that is being made, if one is."""
+    """Writes the line for one program of the change under way, if there is one."""
     change = _present.get()
     if change is not None:
         change.record(result, reason, program)
@@ -84,7 +84,7 @@ def record_outcome(result: str, reason: str | None, program: str) -> None:
 
 @contextmanager
 def audited(change: Change) -> Iterator[None]:
-    """Writes the line when what is done inside ends, however it ends, unless its programs had theirs."""
+    """Writes the line when the block ends, however it ends, unless each program has got a line of its own."""
     token = _present.set(change)
     result, reason = UNFINISHED, None
     try:
@@ -102,8 +102,8 @@ def audited(change: Change) -> Iterator[None]:
             change.record(result, reason)
 
 
-def _bounded(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What may be written of the arguments, `name` as `program`."""
+def _loggable(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of the arguments that is logged, `name` as `program`."""
     others: dict[str, Any] = {}
     found: dict[str, Any] = {}
     for key, value in arguments.items():

@@ -89,7 +89,7 @@ def _training(runner: Runner) -> list[str]:
     parts = [f"step {training.step}" + (f"/{training.total_steps}" if training.total_steps else "")]
     if runner.state in (State.RUNNING, State.FLUSHING):
         if training.step_s:
-            parts.append(f"{1 / training.step_s:.3g} steps/s")
+            parts.append(f"{_rate(1 / training.step_s)} steps/s")
         if training.checkpoint is not None:
             age = _h_mm_ss(time.monotonic() - runner.executor.committed_at)
             parts.append(f"checkpoint {training.checkpoint.step} ({age} ago)")
@@ -114,6 +114,11 @@ def _standby(runner: Runner) -> list[str]:
         size = f", {standby['memory_bytes'] / 1e6:.0f} MB" if standby["memory_bytes"] else ""
         return [f"standby {standby['stage']} ({standby['kind'] or standby['wanted']}{size})"]
     return [f"no standby: {standby['reason']}"] if standby["reason"] else []
+
+
+def _rate(value: float) -> str:
+    """Three digits, without an exponent for large values."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def _h_mm_ss(length_s: float) -> str:

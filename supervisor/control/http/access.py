@@ -1,4 +1,4 @@
-"""Who may come in, and who may change things: the kernel's word on a unix socket, a password where one is set."""
+"""Who may connect, and who may change anything: by the peer's uid on a unix socket, by a password where one is set."""
 
 import asyncio
 import base64
@@ -30,12 +30,12 @@ def peer_of(connection: socket.socket) -> Peer:
 
 
 def may_change(peer: Peer, socket_owner: int) -> bool:
-    """Root, the daemon's own user and the socket's owner may change things; whoever else could connect may read."""
+    """Root, the daemon's own user and the socket's owner may change things; others who can connect may only read."""
     return peer.uid in (0, os.geteuid(), socket_owner)
 
 
 class MalformedCredentials(Exception):
-    """An Authorization header that is none."""
+    """The Authorization header can't be read."""
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Login:
     password: Secret
     _key: bytes = field(default_factory=lambda: os.urandom(32))
     _known: bytes | None = None
-    """What was proven right before, so that a slow hash is computed once and not for every request."""
+    """A digest of credentials that were right before, so that a slow hash is computed once, not for each request."""
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def is_valid(self, header: str | None) -> bool:
@@ -57,9 +57,9 @@ class Login:
         token = hmac.digest(self._key, f"{username}:{password}".encode(errors="surrogatepass"), hashlib.sha256)
         if self._known is not None and hmac.compare_digest(token, self._known):
             return True
-        async with self._one_at_a_time:  # guessing must not take all processors
-            good = await self._matches(password)
-        if good and hmac.compare_digest(username.encode(errors="surrogatepass"), self.username.encode()):
+        async with self._one_at_a_time:  # so that guessing passwords can't use all processors
+            is_right = await self._matches(password)
+        if is_right and hmac.compare_digest(username.encode(errors="surrogatepass"), self.username.encode()):
             self._known = token
             return True
         return False
@@ -73,11 +73,11 @@ class Login:
 def _credentials(header: str) -> tuple[str, str]:
     scheme, _, encoded = header.partition(" ")
     if scheme.lower() != "basic":
-        raise MalformedCredentials("only Basic authentication is known here")
+        raise MalformedCredentials("only Basic authentication is supported")
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
     except (binascii.Error, ValueError) as error:
-        raise MalformedCredentials("what follows Basic is not base64 of UTF-8") from error
+        raise MalformedCredentials("the credentials after Basic are not base64 of UTF-8") from error
     username, colon, password = text.partition(":")
     if not colon:
         raise MalformedCredentials("there is no colon between user name and password")

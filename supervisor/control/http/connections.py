@@ -1,7 +1,7 @@
-"""Clients' connections: bytes to requests and answers to bytes, with a limit on everything that a client may take.
+"""Connections of clients: bytes to requests and responses to bytes, with a limit on everything that a client may use.
 
-HTTP/1.1 itself (heads, lengths, chunks, what may follow what) is h11's, which is given bytes and gives events. A client
-that has hung up ends what is done for it alone.
+The library h11 implements HTTP/1.1 itself (heads, lengths, chunks, which state may follow which): it is given bytes and
+gives events. When a client disconnects, the response to it is cancelled, and nothing else.
 """
 
 import asyncio
@@ -20,61 +20,61 @@ import structlog
 from supervisor.control.base.errors import Code
 from supervisor.control.http import web
 
-MOST_CONNECTIONS = (
-    400  # far more than people and monitors have; with their logs followed, under the usual 1024 descriptors
-)
-MAX_BODY_BYTES = 1 << 20  # commands are short; a client that sends more is not one of ours
+MAX_CONNECTIONS = 400  # far more than people and monitors need; also with logs followed, below the usual 1024 fds
+MAX_BODY_BYTES = 1 << 20  # commands are short; no client of ours sends more
 BLOCK_BYTES = 64 * 1024
 LINGER_S = 1.0  # for the rest of a request that was answered before its end
-HALF_CLOSED_S = 1.0  # who has no more to say may have hung up, or only wait for an answer that comes at once
+HALF_CLOSED_S = 1.0  # after that, a client that has shut down its sending side counts as disconnected
 REPORTED_EVERY_S = 10.0
 
 log = structlog.get_logger()
 
-_TOO_MANY = "supervisord has as many connections as it takes; end clients that idle or follow logs, then try again"
+_TOO_MANY = (
+    "supervisord has reached its limit of connections; close clients that are idle or follow logs, then try again"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """What clients may take. `head_s`: seconds until a request's headers are there; `body_s`: for the rest of it.
+    """How long clients may take. `head_s`: until a request's headers have arrived; `body_s`: for the rest of it.
 
-    `answer_s`: for taking each 64 KiB of an answer that is held in memory; who reads it with a pager is no miscreant.
-    `connections`: how many at a time, all doors together. Ours send a request in one go.
+    `answer_s`: for reading each 64 KiB of a response that is held in memory; long, as people read with a pager.
+    `connections`: how many there may be at a time, at all endpoints together.
     """
 
     head_s: float = 30.0
     body_s: float = 30.0
     answer_s: float = 600.0
-    connections: int = MOST_CONNECTIONS
+    connections: int = MAX_CONNECTIONS
 
 
 DEFAULT_TIMEOUTS = ClientTimeouts()
 
 
 class Application(Protocol):
-    """Who answers. Neither method raises, but for what ends the connection."""
+    """Answers requests. An exception from either method ends the connection."""
 
     async def admit(self, request: web.Request) -> web.Response | None:
-        """Before the request's body is read: None, or why it will not be."""
+        """Called before the body is read: None, or the response that refuses the request."""
 
     async def answer(self, request: web.Request) -> web.Response:
-        """To the whole of a request."""
+        """The response to a complete request."""
 
 
 class Connections:
-    """All that are connected, at whichever door."""
+    """All connected clients, of all endpoints."""
 
     def __init__(self, timeouts: ClientTimeouts) -> None:
         self._timeouts = timeouts
         self._connected: dict[asyncio.Task[None], _Connection] = {}
-        self._told_at = float("-inf")
+        self._logged_at = float("-inf")
 
     async def listen(self, listener: socket.socket, application: Application) -> asyncio.Server:
-        """Serves who comes, one too many excepted."""
+        """Serves the clients that connect, up to the limit of connections."""
         return await asyncio.start_server(partial(self._on_connect, application), sock=listener, backlog=128)
 
     async def close(self, within_s: float) -> None:
-        """Hangs up on all; answers on their way may take so long."""
+        """Closes all connections; responses that are being sent get `within_s` seconds to end."""
         answering = [task for task, each in self._connected.items() if each.is_answering]
         for each in self._connected.values():
             each.is_wanted = False
@@ -86,27 +86,27 @@ class Connections:
 
     def _on_connect(self, application: Application, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connection = _Connection(reader, writer, application, self._timeouts)
-        is_one_too_many = len(self._connected) >= self._timeouts.connections
-        if is_one_too_many:
+        is_beyond_limit = len(self._connected) >= self._timeouts.connections
+        if is_beyond_limit:
             self._log_turned_away()
-        task = asyncio.create_task(connection.turn_away() if is_one_too_many else connection.serve())
+        task = asyncio.create_task(connection.turn_away() if is_beyond_limit else connection.serve())
         self._connected[task] = connection
         task.add_done_callback(self._connected.pop)
 
     def _log_turned_away(self) -> None:
-        """Writes into the log that somebody was turned away, but not each time."""
+        """Logs that clients are turned away, at most once in REPORTED_EVERY_S."""
         now = time.monotonic()
-        if now - self._told_at >= REPORTED_EVERY_S:
-            self._told_at = now
-            log.warning("client.refused", reason=f"there are {self._timeouts.connections} connections")
+        if now - self._logged_at >= REPORTED_EVERY_S:
+            self._logged_at = now
+            log.warning("client.refused", reason=f"all {self._timeouts.connections} connections are in use")
 
 
 class _ClientGone(Exception):
-    """The client is, or is as good as that."""
+    """The client has disconnected, or can't be answered any more."""
 
 
 class _Connection:
-    """One client's."""
+    """The connection of one client."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class _Connection:
     ) -> None:
         self.is_answering = False
         self.is_wanted = True
-        """Whether it may ask again."""
+        """Whether it may send another request."""
         self._reader = reader
         self._writer = writer
         self._application = application
@@ -130,12 +130,12 @@ class _Connection:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     async def turn_away(self) -> None:
-        """Hangs up on one too many, and says so."""
+        """Refuses a client beyond the limit of connections, and closes."""
         await self._write_last_response(web.error_response(HTTPStatus.SERVICE_UNAVAILABLE, Code.FAILED.name, _TOO_MANY))
         self._writer.close()
 
     async def serve(self) -> None:
-        """Answers one request after the other, until one side has enough."""
+        """Answers one request after the other, until one side closes."""
         try:
             while await self._serve_one_request():
                 self._http.start_next_cycle()
@@ -149,7 +149,7 @@ class _Connection:
             self._writer.close()
 
     async def _serve_one_request(self) -> bool:
-        """One request and its answer; whether there may be another."""
+        """Answers one request; gives whether another may follow."""
         self.is_answering = False
         try:
             async with asyncio.timeout(self._timeouts.head_s):
@@ -169,19 +169,19 @@ class _Connection:
             return False
         await self._respond_unless_gone(self._respond(replace(request, body=body)))
         async with asyncio.timeout(self._timeouts.answer_s):
-            await self._writer.drain()  # who takes no answers gets no more of them: they would pile up in memory
+            await self._writer.drain()  # without this, responses that the client does not read would pile up in memory
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and self.is_wanted
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
     async def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """The next part of a request. Raises RemoteProtocolError if what comes is none."""
+        """The next part of a request. Raises RemoteProtocolError if the bytes are not HTTP."""
         while (event := self._http.next_event()) is h11.NEED_DATA:
             self._http.receive_data(await self._reader.read(BLOCK_BYTES))
         return event
 
     async def _read_body(self, request: web.Request) -> bytes | web.Response:
-        """The whole body, or what is to be said instead of waiting for more of it."""
+        """The whole body, or the response that refuses it."""
         try:
             if int(request.headers.get("content-length", 0)) > MAX_BODY_BYTES:
                 return _too_large()
@@ -193,16 +193,16 @@ class _Connection:
                     body += event.data
                     if len(body) > MAX_BODY_BYTES:
                         return _too_large()
-                    await asyncio.sleep(0)  # others' turn: a block may hold thousands of chunks
+                    await asyncio.sleep(0)  # yields to others: a block may hold thousands of chunks
             return bytes(body)
         except TimeoutError:
-            text = "the request did not come to its end in time"
+            text = "the request did not arrive completely in time"
             return web.error_response(HTTPStatus.REQUEST_TIMEOUT, Code.BAD_ARGUMENTS.name, text)
         except h11.RemoteProtocolError as error:
             return _malformed_request(error)
 
     async def _respond_unless_gone(self, answering: Coroutine[object, object, None]) -> None:
-        """Answers, unless the client hangs up first. Raises _Gone then."""
+        """Sends the response. Raises _ClientGone if the client disconnects first."""
         tasks = asyncio.create_task(answering), asyncio.create_task(self._wait_until_gone())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -215,7 +215,7 @@ class _Connection:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait_until_gone(self) -> None:
-        """Returns when the client has hung up, or sends on and on. What it sends is kept for the next cycle."""
+        """Returns when the client has disconnected, or sends without end; the data is kept for its next request."""
         while data := await self._reader.read(BLOCK_BYTES):
             self._http.receive_data(data)
             if len(self._http.trailing_data[0]) > MAX_BODY_BYTES:
@@ -223,7 +223,7 @@ class _Connection:
         await asyncio.sleep(HALF_CLOSED_S)
 
     async def _linger(self) -> None:
-        """Hangs up as a client can bear that still sends, or has not read all: a reset would take the answer away."""
+        """Closes gently if the client still sends or has not read everything: a reset would discard the response."""
         if self._http.their_state not in (h11.IDLE, h11.DONE, h11.MUST_CLOSE, h11.CLOSED):
             with suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_S):
@@ -240,11 +240,11 @@ class _Connection:
         await self._write_response(await self._application.answer(request), request.method)
 
     async def _write_last_response(self, answer: web.Response, method: str = "") -> None:
-        """What is left of the request will not be looked at."""
+        """Writes a response after which the connection is closed, without reading the rest of the request."""
         await self._write_response(replace(answer, headers={**answer.headers, "Connection": "close"}), method)
 
     async def _write_response(self, answer: web.Response, method: str) -> None:
-        """Writes it. Raises TimeoutError if a part of one that has an end is not taken in time."""
+        """Writes a response. Raises TimeoutError if the client does not read a part of a complete body in time."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             raise _ClientGone
         if method == "HEAD":
@@ -286,7 +286,7 @@ def _head(answer: web.Response) -> h11.Response:
 
 def _malformed_request(error: Exception) -> web.Response:
     status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else HTTPStatus.BAD_REQUEST
-    return web.error_response(status, Code.BAD_ARGUMENTS.name, f"the request is not HTTP as it should be: {error}")
+    return web.error_response(status, Code.BAD_ARGUMENTS.name, f"the request is not valid HTTP: {error}")
 
 
 def _too_large() -> web.Response:

@@ -1,4 +1,4 @@
-"""HTTP as those who answer see it: a request, an answer, and which function gives it; connections.py has the bytes."""
+"""HTTP for those who answer: requests, responses, and routes; connections.py turns them from and into bytes."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -14,11 +14,11 @@ JSON = "application/json; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks. `headers`: names in lower case; of several alike the first, and so in `query`.
+    """What a client asks. `headers`: names in lower case; of several with the same name the first, as in `query`.
 
     `connection`: where it came from; `remote`: the client's address on the network, None on a unix socket.
-    `parameters`: what the route's pattern has in braces. `body`: all of it; nothing yet while it is decided whether the
-    client may come in.
+    `parameters`: the parts of the path that match names in braces in the route's pattern. `body`: empty until the
+    client has been admitted.
     """
 
     method: str
@@ -33,7 +33,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What it gets. `body`: bytes, or pieces as they come, until the client goes away.
+    """What the client gets. `body`: bytes, or pieces as they come until the client disconnects.
 
     `reason`: words beside the status, instead of HTTP's own.
     """
@@ -46,7 +46,7 @@ class Response:
 
 
 class RequestRefused(Exception):
-    """A request that HTTP has a status for."""
+    """A request that is refused with a plain HTTP status."""
 
     def __init__(self, status: HTTPStatus, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status.phrase)
@@ -64,19 +64,19 @@ def json_response(content: object, status: int = HTTPStatus.OK) -> Response:
 
 
 def error_response(status: int, code: str, message: str) -> Response:
-    """Says what went wrong, in the one shape that all errors have."""
+    """An error as JSON, in the form that all errors have."""
     return json_response({"error": {"code": code, "message": message}}, status)
 
 
 def http_date(at: float) -> str:
     """A time, in seconds since 1970, as headers have it (RFC 9110, 5.6.7)."""
-    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))  # English: nobody here sets another LC_TIME
+    return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(at))  # English: the daemon never sets LC_TIME
 
 
 def request_of(
     method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]], connection: socket, remote: str | None
 ) -> Request:
-    """The request that a head is; `headers` have their names in lower case. Raises ValueError if its target is none."""
+    """The request with this head; names of `headers` are in lower case. Raises ValueError if its target is no URL."""
     text = target.decode("ascii")
     if not text.startswith("/"):  # as for a proxy: scheme and host come first
         parts = urlsplit(text)
@@ -100,20 +100,19 @@ def _firsts(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 class Routes:
-    """Who answers what. A pattern is a path, with `{name}` for any one segment, or `*` at its end for any rest.
-
-    Where a GET is answered, a HEAD is too.
+    """Which handler answers a request. A pattern is a path with `{name}` for any one segment, or `*` at its end for any
+    rest. A route for GET answers HEAD too.
     """
 
     def __init__(self) -> None:
         self._known: list[tuple[str | None, str, Handler]] = []
 
     def add(self, method: str | None, pattern: str, handler: Handler) -> None:
-        """`method`: None for any. What is added first is asked first."""
+        """`method`: None for any. Routes are tried in the order in which they were added."""
         self._known.append((method, pattern, handler))
 
     async def dispatch(self, asked: Request) -> Response:
-        """Raises Refused with 404 or 405 where there is nobody to answer."""
+        """The handler's response. Raises RequestRefused with 404 or 405 if no route matches."""
         others = set[str]()
         for method, pattern, handler in self._known:
             parameters = _matched(pattern, asked.path)
@@ -128,7 +127,7 @@ class Routes:
 
 
 def _matched(pattern: str, path: str) -> dict[str, str] | None:
-    """What the path has where the pattern has braces; None if it is not of this kind."""
+    """The segments of the path for the names in the pattern; None if the path does not match."""
     if pattern.endswith("*"):
         return {} if path.startswith(pattern[:-1]) else None
     parts, segments = pattern.split("/"), path.split("/")

@@ -1,1 +1,1 @@
-"""`GET /metrics` for Prometheus."""
+"""`GET /metrics`: a sample of what the daemon knows, and the page for Prometheus made from it."""

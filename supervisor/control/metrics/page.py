@@ -70,41 +70,45 @@ def _of_daemon(taken: Sample) -> Iterator[Family]:
     )
     build.add_metric((__version__, platform.python_version()), 1)
     yield build
-    states = GaugeMetricFamily("stepkeeper_programs", "Programs in use, by where they stand.", labels=("state",))
+    states = GaugeMetricFamily("stepkeeper_programs", "Programs in use, by state.", labels=("state",))
     counted = Counter(each.state for each in taken.programs)
     for state in State:
         states.add_metric((str(state),), counted[state])
     yield states
     for name, text, value in (
-        ("stepkeeper_leaving", "1 while everything is flushed and stopped for the daemon to leave.", taken.is_leaving),
+        ("stepkeeper_leaving", "1 while the daemon flushes and stops its programs in order to exit.", taken.is_leaving),
         (
             "stepkeeper_ledger_in_trouble",
-            "1 if the ledger can't be written, or records were lost since the daemon's start.",
+            "1 if the ledger can't be written, or records were lost since the daemon started.",
             taken.ledger_in_trouble,
         ),
-        ("stepkeeper_logs_in_trouble", "Log files of programs that can't be written now.", taken.logs_in_trouble),
+        (
+            "stepkeeper_logs_in_trouble",
+            "Number of log files of programs that can't be written now.",
+            taken.logs_in_trouble,
+        ),
     ):
         yield GaugeMetricFamily(name, text, value=value)
 
 
 def _of_notices(taken: NoticesSample) -> Iterator[Family]:
     holding = GaugeMetricFamily(
-        "stepkeeper_notices", "Notices that this host goes away, by how sure that is.", labels=("certainty",)
+        "stepkeeper_notices", "Notices that this host is going away, by certainty.", labels=("certainty",)
     )
     for certainty, count in taken.holding.items():
         holding.add_metric((certainty,), count)
     yield holding
-    up = GaugeMetricFamily("stepkeeper_notice_source_up", "1 if a source of notices answers.", labels=("source",))
+    up = GaugeMetricFamily("stepkeeper_notice_source_up", "1 if a source of notices works.", labels=("source",))
     for source, answers in taken.sources.items():
         up.add_metric((source,), answers)
     yield up
     for name, text, value in (
         (
             "stepkeeper_notice_deadline_timestamp_seconds",
-            "When this host may be gone, by a certain notice (Unix time).",
+            "When this host will go away, by the earliest certain notice (Unix time).",
             taken.deadline_wall_at,
         ),
-        ("stepkeeper_notice_shortest_seconds", "The shortest warning that this host gets.", taken.shortest_s),
+        ("stepkeeper_notice_shortest_seconds", "The shortest warning before this host goes away.", taken.shortest_s),
     ):
         family = GaugeMetricFamily(name, text, labels=())
         if value is not None:
@@ -113,10 +117,12 @@ def _of_notices(taken: NoticesSample) -> Iterator[Family]:
 
 
 def _of_pools(pools: Mapping[str, PoolCounts]) -> Iterator[Family]:
-    waiting = GaugeMetricFamily("stepkeeper_listener_events_waiting", "Events for its listeners.", labels=("pool",))
+    waiting = GaugeMetricFamily(
+        "stepkeeper_listener_events_waiting", "Events that wait for its listeners.", labels=("pool",)
+    )
     told = CounterMetricFamily(
         "stepkeeper_listener_events_total",
-        "What became of events for its listeners: accepted, refused (and sent again) or dropped.",
+        "Events for its listeners that were accepted, refused (and sent again) or dropped.",
         labels=("pool", "fate"),
     )
     for name, counts in pools.items():

@@ -52,86 +52,88 @@ class LabelledMetric:
 
 PROGRAMS = (
     ProgramMetric(
-        "stepkeeper_program_up", MetricType.GAUGE, "1 while it has a process.", lambda of: of.pid is not None
+        "stepkeeper_program_up", MetricType.GAUGE, "1 while the program has a process.", lambda of: of.pid is not None
     ),
     ProgramMetric(
         "stepkeeper_program_wanted",
         MetricType.GAUGE,
-        "1 if it is to run, whether or not it does.",
+        "1 if the program should run, whether or not it does.",
         lambda of: of.wanted,
     ),
     ProgramMetric(
         "stepkeeper_program_start_timestamp_seconds",
         MetricType.GAUGE,
-        "When its present process was started (Unix time).",
+        "When its current process was started (Unix time).",
         lambda of: of.started_wall_at,
     ),
     ProgramMetric(
         "stepkeeper_program_attempt",
         MetricType.GAUGE,
-        "Number of its present or last attempt, from 1; it outlives the daemon.",
+        "Number of its current or last attempt, from 1; continues when the daemon restarts.",
         lambda of: of.attempt,
     ),
-    ProgramMetric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts begun.", lambda of: of.attempts),
+    ProgramMetric("stepkeeper_attempts_total", MetricType.COUNTER, "Attempts started.", lambda of: of.attempts),
 )
 
 LABELLED = (
     LabelledMetric(
         "stepkeeper_program_state",
         MetricType.GAUGE,
-        "Always 1; the label is where it stands now.",
+        "Always 1; the label is its current state.",
         "state",
         lambda of: {str(of.state): 1},
     ),
     LabelledMetric(
         "stepkeeper_attempts_ended_total",
         MetricType.COUNTER,
-        "Attempts that are over, by cause.",
+        "Attempts that have ended, by cause.",
         "cause",
         lambda of: dict(of.ended),
     ),
     LabelledMetric(
         "stepkeeper_restarts_left",
         MetricType.GAUGE,
-        "How many more failures of a cause, with no progress between them, are followed by another attempt.",
+        "How many more failures by a cause, with no progress between them, lead to another attempt.",
         "cause",
         lambda of: dict(of.restarts_left),
     ),
     LabelledMetric(
         "stepkeeper_program_seconds_total",
         MetricType.COUNTER,
-        "What its time went into: starting, running, flushing, stopping, backoff or down.",
+        "Where its time went: starting, running, flushing, stopping, backoff or down.",
         "spent",
         lambda of: of.spent_s,
     ),
     LabelledMetric(
         "stepkeeper_goodput_seconds_total",
         MetricType.COUNTER,
-        "Jobs: what their time went into, by the categories of docs/goodput.md, once that is known.",
+        "Jobs: where their time went, by the categories of docs/goodput.md, as soon as that is known.",
         "category",
         lambda of: of.goodput_s,
     ),
 )
 
 JOBS = (
-    JobMetric("stepkeeper_step", MetricType.GAUGE, "The last optimizer step known of.", lambda of: of.step),
+    JobMetric("stepkeeper_step", MetricType.GAUGE, "The last optimizer step that was reported.", lambda of: of.step),
     JobMetric(
-        "stepkeeper_target_step", MetricType.GAUGE, "The step at which training is done.", lambda of: of.total_steps
+        "stepkeeper_target_step", MetricType.GAUGE, "The step at which training is complete.", lambda of: of.total_steps
     ),
     JobMetric(
-        "stepkeeper_step_duration_seconds", MetricType.GAUGE, "Mean time of a step at present.", lambda of: of.step_s
+        "stepkeeper_step_duration_seconds", MetricType.GAUGE, "Current mean time of a step.", lambda of: of.step_s
     ),
     JobMetric(
         "stepkeeper_step_timestamp_seconds",
         MetricType.GAUGE,
-        "When training last showed a new step (Unix time).",
+        "When training last reported a new step (Unix time).",
         lambda of: of.progressed_wall_at,
     ),
-    JobMetric("stepkeeper_steps_total", MetricType.COUNTER, "Steps done, repeated ones too.", lambda of: of.steps),
+    JobMetric(
+        "stepkeeper_steps_total", MetricType.COUNTER, "Steps done, including repeated ones.", lambda of: of.steps
+    ),
     JobMetric(
         "stepkeeper_steps_repeated_total",
         MetricType.COUNTER,
-        "Steps done a second time, because a worker died after its last checkpoint.",
+        "Steps done again because a worker exited after its last checkpoint.",
         lambda of: of.repeated_steps,
     ),
     JobMetric(
@@ -155,55 +157,55 @@ JOBS = (
     JobMetric(
         "stepkeeper_checkpoint_interval_seconds",
         MetricType.GAUGE,
-        "How often a checkpoint is to be saved; where that is set in steps, what they take at present.",
+        "Time between two checkpoints; if it is set in steps, how long those take now.",
         lambda of: of.checkpoint_interval_s,
     ),
     JobMetric(
         "stepkeeper_checkpoint_last_save_seconds",
         MetricType.GAUGE,
-        "How long the last save took, from the decision to the last sync.",
+        "How long the last save took, from the decision until it was on the disk.",
         lambda of: of.save_s,
     ),
     JobMetric(
         "stepkeeper_checkpoint_save_seconds",
         MetricType.SUMMARY,
-        "How many saves, and how long they took.",
+        "Number and duration of saves.",
         lambda of: of.saves,
     ),
     JobMetric(
         "stepkeeper_checkpoint_stall_seconds",
         MetricType.SUMMARY,
-        "How many saves, and how long training stood still for them.",
+        "Number of saves, and how long training paused for them.",
         lambda of: of.stalls,
     ),
     JobMetric(
         "stepkeeper_checkpoint_saves_failed_total",
         MetricType.COUNTER,
-        "Saves that did not get onto the disk.",
+        "Saves that failed.",
         lambda of: of.saves_failed,
     ),
     JobMetric(
         "stepkeeper_checkpoints_refused_total",
         MetricType.COUNTER,
-        "Checkpoints found damaged and set aside.",
+        "Checkpoints that were damaged and were moved to quarantine.",
         lambda of: of.refused,
     ),
     JobMetric(
         "stepkeeper_flush_last_seconds",
         MetricType.GAUGE,
-        "How long the last flush took, from the request to the checkpoint on the disk.",
+        "How long the last flush took, from the request until the checkpoint was on the disk.",
         lambda of: of.flush_s,
     ),
     JobMetric(
         "stepkeeper_flush_expected_seconds",
         MetricType.GAUGE,
-        "How long a flush would take with a step before it and the margin, all jobs flushing; measured jobs only.",
+        "Expected time of a flush while all jobs flush, with the step before it and the margin.",
         lambda of: of.flush_expected_s,
     ),
     JobMetric(
         "stepkeeper_flush_seconds",
         MetricType.SUMMARY,
-        "How many flushes, and how long they took.",
+        "Number and duration of flushes.",
         lambda of: of.flushes,
     ),
 )

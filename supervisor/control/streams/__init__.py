@@ -1,1 +1,1 @@
-"""Answers that go on: log tails and the event stream."""
+"""Responses that go on while a client listens: log tails and events."""

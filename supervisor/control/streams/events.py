@@ -1,7 +1,7 @@
-"""The daemon's events as a stream of JSON lines: what is kept from a cursor on, then what happens, as it happens.
+"""The daemon's events as a stream of JSON lines: those it has kept since a cursor, then new ones as they happen.
 
-A watcher is nothing but a place in the daemon's ring: one that reads slowly falls behind, is told how many it missed,
-and holds nobody up.
+For the daemon, a client is only a position in its ring of events. One that reads slowly falls behind and is told how
+many events it missed; it delays nothing else.
 """
 
 import json
@@ -21,66 +21,68 @@ from supervisor.ini.problems import nearest_word
 from supervisor.runner.listeners.event_log import EventLog, LoggedEvent
 
 START = "start"
-"""The cursor before everything that is kept."""
+"""The cursor before the oldest event that is kept."""
 MISSED = "EVENTS_MISSED"
 CURSOR = "Events-Cursor"
-"""Header of the answer: where it begins, for a client that is cut off before the first event."""
-AT_ONCE = 200  # entries written before the others get their turn
+"""Header of the response: the cursor at which it begins, for a client that is cut off before the first event."""
+BATCH = 200  # events written before other tasks run
 
 KINDS = frozenset({*TYPES, *OURS, *OURS.values()})
 
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events a watcher wants; nothing in a list: all of them."""
+    """Which events a client wants; an empty tuple means all."""
 
     programs: tuple[str, ...]
     kinds: tuple[str, ...]
 
     def passes(self, entry: LoggedEvent) -> bool:
-        """Whether it wants this one."""
-        told = entry.occurrence
-        if self.kinds and not is_kind_of(told.name, self.kinds):
+        """Whether the client wants this event."""
+        event = entry.occurrence
+        if self.kinds and not is_kind_of(event.name, self.kinds):
             return False
-        group = told.group or ""
+        group = event.group or ""
         return not self.programs or any(
-            name in (told.program, group, f"{group}:*", f"{group}:") and (told.program or told.group)
+            name in (event.program, group, f"{group}:*", f"{group}:") and (event.program or event.group)
             for name in self.programs
         )
 
 
 async def respond(request: web.Request, context: CommandContext) -> web.Response:
-    """Lines of JSON. `since`: a cursor, or `start`; without it what is to come. `follow=0`: ends at the present."""
+    """Lines of JSON. `since`: a cursor or `start`; without it, new events. `follow=0`: ends with the newest event."""
     stream, query = context.listening.log, request.query
-    wanted = EventFilter(_listed(query.get("program", "")), _kinds(query.get("kind", "")))
+    event_filter = EventFilter(_listed(query.get("program", "")), _kinds(query.get("kind", "")))
     begin = _start_position(stream, query.get("since"))
     headers = {"X-Accel-Buffering": "no", CURSOR: f"{stream.id}-{max(begin, stream.first_serial)}"}
-    lines = _lines(stream, begin, wanted, follow=query.get("follow") != "0")
+    lines = _lines(stream, begin, event_filter, follow=query.get("follow") != "0")
     return web.Response(lines, content_type="application/x-ndjson", headers=headers)
 
 
-async def _lines(stream: EventLog, begin: int, wanted: EventFilter, *, follow: bool) -> AsyncGenerator[bytes, None]:
-    """What is next, each time the watcher has room; nobody waits for that but this."""
-    place, end = begin, None if follow else stream.next_serial
-    if begin < 0:  # of another daemon's stream: how many that missed, nobody knows
-        place = stream.first_serial
-        yield _line(missed_json(stream, place, None))
-    while end is None or place < end:
-        if place < stream.first_serial:
-            lost, place = stream.first_serial - place, stream.first_serial
-            yield _line(missed_json(stream, place, lost))
-        entries = stream.read_from(place, AT_ONCE)
+async def _lines(
+    stream: EventLog, begin: int, event_filter: EventFilter, *, follow: bool
+) -> AsyncGenerator[bytes, None]:
+    """The next events, as fast as the client reads them."""
+    position, end = begin, None if follow else stream.next_serial
+    if begin < 0:  # a cursor of another daemon: it is not known how many events were missed
+        position = stream.first_serial
+        yield _line(missed_json(stream, position, None))
+    while end is None or position < end:
+        if position < stream.first_serial:
+            lost, position = stream.first_serial - position, stream.first_serial
+            yield _line(missed_json(stream, position, lost))
+        entries = stream.read_from(position, BATCH)
         if not entries and (end is not None or stream.is_closed):
             return
         if not entries:
             await stream.wait_for_more()
             continue
-        place = entries[-1].serial + 1
-        yield b"".join(_line(event_json(stream, each)) for each in entries if wanted.passes(each))
+        position = entries[-1].serial + 1
+        yield b"".join(_line(event_json(stream, each)) for each in entries if event_filter.passes(each))
 
 
 def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, EventValue]:
-    """One event as JSON has it; keys beyond these four depend on its type."""
+    """One event as a JSON object; keys beyond these four depend on its type."""
     return {
         "cursor": f"{stream.id}-{entry.serial + 1}",
         "serial": entry.serial,
@@ -90,9 +92,9 @@ def event_json(stream: EventLog, entry: LoggedEvent) -> Mapping[str, EventValue]
     }
 
 
-def missed_json(stream: EventLog, place: int, count: int | None) -> Mapping[str, EventValue]:
-    """Says that there is a gap. `count`: None where nobody knows."""
-    return {"cursor": f"{stream.id}-{place}", "serial": None, "wall_at": None, "event": MISSED, "count": count}
+def missed_json(stream: EventLog, position: int, count: int | None) -> Mapping[str, EventValue]:
+    """The line that marks a gap. `count`: how many events are missing, None if that is not known."""
+    return {"cursor": f"{stream.id}-{position}", "serial": None, "wall_at": None, "event": MISSED, "count": count}
 
 
 def _line(content: Mapping[str, EventValue]) -> bytes:
@@ -100,14 +102,14 @@ def _line(content: Mapping[str, EventValue]) -> bytes:
 
 
 def _start_position(stream: EventLog, since: str | None) -> int:
-    """Where to begin; -1: with a remark, as the cursor is another daemon's. Raises CommandError."""
+    """Where to begin; -1: the cursor is of another daemon, so events were missed. Raises CommandError."""
     if since is None:
         return stream.next_serial
     if since == START:
         return stream.first_serial
     id_, _, number = since.partition("-")
     if not (id_ and number.isascii() and number.isdecimal() and len(number) < 20):
-        text = f"since is {since!r:.60}, neither {START!r} nor the cursor of an event"
+        text = f"since is {since!r:.60}; it has to be {START!r} or the cursor of an event"
         raise CommandError(Code.BAD_ARGUMENTS, text)
     return min(int(number), stream.next_serial) if id_ == stream.id else -1
 

@@ -1,4 +1,4 @@
-"""The end of a log file, and what is added to it while somebody watches."""
+"""The end of a log file, and what is added to it while a client follows it."""
 
 import asyncio
 import errno
@@ -16,7 +16,7 @@ from supervisor.host.blocking_calls import BlockingCalls
 DEFAULT_BYTES = 1600  # as Supervisor's tail
 MAX_BYTES = 16 << 20
 BLOCK_BYTES = 64 * 1024
-LOOK_S = 0.2  # how often a followed file is looked at; only while somebody follows
+POLL_S = 0.2  # how often a followed file is read; only while a client follows it
 
 
 async def respond(request: web.Request, context: CommandContext) -> web.Response:
@@ -25,7 +25,7 @@ async def respond(request: web.Request, context: CommandContext) -> web.Response
     path = _path(context, query.get("name", ""), query.get("channel", "stdout"))
     count = query.get("bytes", str(DEFAULT_BYTES))
     if not (count.isascii() and count.isdecimal() and len(count) < 12 and int(count) <= MAX_BYTES):
-        raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}, not a whole number up to {MAX_BYTES}")
+        raise CommandError(Code.BAD_ARGUMENTS, f"bytes is {count!r:.40}; it has to be a whole number up to {MAX_BYTES}")
     follows = query.get("follow") == "1"
     try:
         file, first = await context.disks.run(path, _open_and_read, path, int(count))
@@ -40,7 +40,7 @@ async def respond(request: web.Request, context: CommandContext) -> web.Response
 async def _stream(
     disks: BlockingCalls, path: Path, file: BinaryIO, piece: bytes, count: int, follows: bool
 ) -> AsyncGenerator[bytes, None]:
-    """`count` bytes of what is open already, `piece` first, so that no rotation takes them away; then what is added."""
+    """`count` bytes of the open file, `piece` first (a rotation can't remove those); then what is added to the log."""
     try:
         while piece:
             count -= len(piece)
@@ -48,28 +48,30 @@ async def _stream(
             piece = await disks.run(path, file.read, min(count, BLOCK_BYTES))
         position = await disks.run(path, _position, file)
     finally:
-        disks.submit(path, file.close)  # there: it waits for a read that a client left behind, on a disk that may hang
+        disks.submit(
+            path, file.close
+        )  # in a thread: it waits for a read that is still under way, on a disk that may hang
     if follows:
         async for added in follow(disks, path, position):
             yield added
 
 
 def _open_at_end(path: Path, count: int) -> BinaryIO:
-    """A log with its last `count` bytes still to be read. Raises OSError."""
+    """Opens a log, positioned before its last `count` bytes. Raises OSError."""
     file = open_log(path)
     file.seek(max(0, file.seek(0, os.SEEK_END) - count))
     return file
 
 
 def _open_and_read(path: Path, count: int) -> tuple[BinaryIO, bytes]:
-    """As `_open_at_end`, and the first piece, so that what can't be read is known before the answer begins."""
+    """Opens a log at its end and reads the first piece, so that an error is known before the response begins."""
     file = _open_at_end(path, count)
     return file, file.read(min(count, BLOCK_BYTES))
 
 
 def _path(context: CommandContext, name: str, channel: str) -> Path:
     if channel not in ("stdout", "stderr"):
-        raise CommandError(Code.BAD_ARGUMENTS, f"channel is {channel!r:.40}, not stdout or stderr")
+        raise CommandError(Code.BAD_ARGUMENTS, f"channel is {channel!r:.40}; it has to be stdout or stderr")
     if name == "supervisord":
         path = context.settings.logfile
     elif (runner := context.programs.runners.get(name)) is not None:
@@ -78,12 +80,12 @@ def _path(context: CommandContext, name: str, channel: str) -> Path:
     else:
         raise CommandError(Code.BAD_NAME, name)
     if path is None:
-        raise CommandError(Code.NO_FILE, f"{name} keeps no {channel} log")
+        raise CommandError(Code.NO_FILE, f"{name} has no {channel} log: its log file is set to NONE")
     return path
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Opens a log without waiting. Raises OSError, also for what is not a regular file and might block a reader."""
+    """Opens a log without blocking. Raises OSError, also if it is not a regular file, which might block a reader."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -92,22 +94,22 @@ def open_log(path: Path) -> BinaryIO:
 
 
 def read_end(path: Path, count: int) -> tuple[bytes, tuple[int, int]]:
-    """The last `count` bytes, and where reading goes on: inode and offset."""
+    """The last `count` bytes, and the position at which reading continues: inode and offset."""
     with _open_at_end(path, count) as file:
         return file.read(count), _position(file)
 
 
 def _position(file: BinaryIO) -> tuple[int, int]:
-    """Where reading goes on."""
+    """The position at which reading continues: inode and offset."""
     return os.fstat(file.fileno()).st_ino, file.tell()
 
 
 async def follow(
     disks: BlockingCalls, path: Path, position: tuple[int, int], on_truncation: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    """What is added to the file behind `position`, over rotations and truncations, without end.
+    """Yields what is added to the file after `position`, across rotations and truncations, without end.
 
-    `on_truncation` is given first when the file has become shorter.
+    When the file has become shorter, it yields `on_truncation` first.
     """
     while True:
         content, moved, is_shorter = await disks.run(path, _read_added, path, position)
@@ -117,11 +119,11 @@ async def follow(
         if content:
             yield content
         else:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
 
 def _read_added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int, int], bool]:
-    """A piece of what is behind `position`; where reading goes on; whether the file was truncated."""
+    """A piece of what follows `position`; the position after it; whether the file was truncated."""
     inode, offset = position
     try:
         with open_log(path) as file:
@@ -131,4 +133,4 @@ def _read_added(path: Path, position: tuple[int, int]) -> tuple[bytes, tuple[int
             content = file.read(BLOCK_BYTES)
             return content, (status.st_ino, file.tell()), is_shorter
     except OSError:
-        return b"", position, False  # between two rotations there may be no file; the next look finds it
+        return b"", position, False  # during a rotation there may be no file; the next read finds it

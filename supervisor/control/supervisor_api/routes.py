@@ -1,4 +1,4 @@
-"""What Supervisor's clients ask for over HTTP: `POST /RPC2`, `GET /logtail/NAME[/CHANNEL]`, `GET /mainlogtail`."""
+"""The HTTP addresses that Supervisor's clients use: `POST /RPC2`, `GET /logtail/NAME[/CHANNEL]`, `GET /mainlogtail`."""
 
 import asyncio
 import codecs
@@ -26,25 +26,25 @@ from supervisor.control.supervisor_api.xmlrpc import (
     text_size,
 )
 
-FIRST_BYTES = 1024  # of a stream: what Supervisor's begins with
-SMALL_BYTES = 16 * 1024  # to read or write more than that takes milliseconds, which supervision need not wait for
-XML = "defusedxml"  # the library is loaded with the first call, which takes as long
+FIRST_BYTES = 1024  # of a log, with which Supervisor's stream begins
+SMALL_BYTES = 16 * 1024  # larger XML takes milliseconds, so that a thread handles it
+XML = "defusedxml"  # loading the library at the first call takes milliseconds too
 TRUNCATED = b"==> File truncated <==\n"
 
-WhoAsks = Callable[[web.Request], Caller]
-"""Who sent the request."""
+FindCaller = Callable[[web.Request], Caller]
+"""Tells who sent a request."""
 
 log = structlog.get_logger()
 
 
-def add_routes(routes: web.Routes, context: CommandContext, who: WhoAsks) -> None:
-    """Serves Supervisor's addresses beside our own."""
-    routes.add(None, "/RPC2*", partial(_rpc, context, who))
+def add_routes(routes: web.Routes, context: CommandContext, find_caller: FindCaller) -> None:
+    """Adds Supervisor's addresses to our own."""
+    routes.add(None, "/RPC2*", partial(_rpc, context, find_caller))
     for path in ("/mainlogtail", "/logtail/{name}", "/logtail/{name}/{channel}"):
         routes.add(None, path, partial(_logtail, context))
 
 
-async def _rpc(context: CommandContext, who: WhoAsks, request: web.Request) -> web.Response:
+async def _rpc(context: CommandContext, find_caller: FindCaller, request: web.Request) -> web.Response:
     if request.method != "POST":
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST)
     if not request.headers.keys() & {"content-length", "transfer-encoding"}:
@@ -57,12 +57,14 @@ async def _rpc(context: CommandContext, who: WhoAsks, request: web.Request) -> w
         log.warning("rpc.not_understood", error=str(error))
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST) from error
     try:
-        # shielded: a client that goes away must not leave a command half done
-        result = await asyncio.shield(methods.call(context, who(request), name, parameters))
+        # shielded: a command runs to its end even if its client disconnects
+        result = await asyncio.shield(methods.call(context, find_caller(request), name, parameters))
         answer = response(result) if text_size(result) < SMALL_BYTES else await asyncio.to_thread(response, result)
     except RpcFault as fault:
         answer = fault_response(int(fault.code), str(fault))
-    except CommandError as error:  # not allowed: no fault of Supervisor's says so, and its client shows the reason
+    except (
+        CommandError
+    ) as error:  # not permitted: Supervisor has no fault for it, and its client shows the reason phrase
         return web.Response(
             f"{error}\n".encode(), error.code.http_status, "text/plain; charset=utf-8", reason=str(error)
         )
@@ -73,7 +75,7 @@ async def _rpc(context: CommandContext, who: WhoAsks, request: web.Request) -> w
 
 
 async def _logtail(context: CommandContext, request: web.Request) -> web.Response:
-    """Streams a log: its end, then what is added, until the client goes away."""
+    """Streams a log: its end, then what is added, until the client disconnects."""
     if request.method != "GET":
         raise web.RequestRefused(HTTPStatus.BAD_REQUEST)
     path = _logfile(context, request.parameters.get("name"), request.parameters.get("channel", "stdout"))

@@ -1,7 +1,7 @@
-"""XML-RPC's XML: a call's text to Python values, and values to a response's text.
+"""The XML of XML-RPC: the text of a call to Python values, and values to the text of a response.
 
-Calls come from outside: no document types, entities or references to elsewhere are accepted, and nesting is limited.
-Responses carry what programs printed: characters that XML can't hold are replaced, so that no client fails over them.
+Calls come from outside: document types, entities and external references are refused, and nesting is limited.
+Responses contain what programs printed: characters that XML can't represent are replaced, so that clients can read it.
 """
 
 import binascii
@@ -24,12 +24,12 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class MalformedXml(Exception):
-    """The text is no XML-RPC call; says what is wrong with it."""
+    """The text is not an XML-RPC call; says what is wrong with it."""
 
 
 def parse_call(body: bytes) -> tuple[str, list[Value]]:
     """The method's name and its parameters. Raises Malformed."""
-    from defusedxml import ElementTree  # 1 MiB, for those whom Supervisor's clients ask
+    from defusedxml import ElementTree  # takes 1 MiB; loaded only for clients of Supervisor
 
     try:
         root = ElementTree.fromstring(body, forbid_dtd=True)
@@ -51,7 +51,7 @@ def _only_child(element: "Element", what: str) -> "Element":
 
 def _value(element: "Element", depth: int) -> Value:
     if element.tag != "value":
-        raise MalformedXml(f"{element.tag:.40} stands where a value should")
+        raise MalformedXml(f"{element.tag:.40} found where a value should be")
     if depth > MAX_DEPTH:
         raise MalformedXml(f"values are nested more than {MAX_DEPTH} deep")
     if not len(element):
@@ -106,7 +106,7 @@ _SCALARS: Mapping[str, Callable[[str], Value]] = {
 
 
 def text_size(value: Value) -> int:
-    """About how many characters its text has."""
+    """The approximate number of characters of its text."""
     if isinstance(value, str | bytes):
         return len(value) + SCALAR_CHARACTERS
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Action that watches: events."""
+"""The action `events`: the daemon's events as they happen."""
 
 import json
 import time
@@ -16,15 +16,15 @@ from supervisor.protocol.plurals import counted
 TRY_AGAIN_S = 1.0  # between attempts to reach a daemon that went away
 START = "start"
 MISSED = "EVENTS_MISSED"
-TOLD_FIRST = ("cursor", "serial", "wall_at", "event", "program", "group", "process", "from_state", "state", "reason")
-"""Keys that a line for people has in a place of their own, or leaves out."""
+SHOWN_FIRST = ("cursor", "serial", "wall_at", "event", "program", "group", "process", "from_state", "state", "reason")
+"""Keys that have a place of their own in a line of text, or are left out of it."""
 
 Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events, from where on."""
+    """Which events to show, and from where on."""
 
     names: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
@@ -33,8 +33,8 @@ class EventFilter:
 
 
 def events(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """What happens, as it happens; over restarts of the daemon, and without a gap where it remembers."""
-    wanted = _wanted(arguments)
+    """Shows events as they happen; goes on when the daemon restarts, without a gap as far as it remembers."""
+    wanted = _read_arguments(arguments)
     _warn_unknown(terminal, wanted.names)
     try:
         for event in _stream(terminal, wanted):
@@ -45,18 +45,18 @@ def events(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     except KeyboardInterrupt:
         if not wanted.follow:
             raise
-    return ExitStatus.OK  # Ctrl-C is how one leaves
+    return ExitStatus.OK  # Ctrl-C is the way to leave
 
 
 def _warn_unknown(terminal: Terminal, names: tuple[str, ...]) -> None:
-    """They are no error: what was removed may be remembered, and what is added later is watched from then on."""
+    """Unknown names are no error: events of a removed program may be remembered, and a program may be added later."""
     if not names:
         return
     programs = terminal.client.call("status")["programs"]
     for name in select_programs(list(names), programs)[1]:
         if all(each["group"] != name for each in programs):
-            meant = f"; for events of a type write --kind {name}" if name.isupper() else ""
-            terminal.print_detail(f"there is no program and no group called {name} at the moment{meant}")
+            meant = f"; to select a type of event, write --kind {name}" if name.isupper() else ""
+            terminal.print_detail(f"there is no program or group {name} now{meant}")
 
 
 def _stream(terminal: Terminal, wanted: EventFilter) -> Iterator[Event]:
@@ -67,7 +67,7 @@ def _stream(terminal: Terminal, wanted: EventFilter) -> Iterator[Event]:
                 cursor, was_there = event["cursor"], True
                 if "event" in event:
                     yield event
-            why = "supervisord ended the stream"
+            why = "supervisord closed the stream"
         except LoginNeeded:
             raise
         except (Unreachable, Refusal) as error:
@@ -81,7 +81,7 @@ def _stream(terminal: Terminal, wanted: EventFilter) -> Iterator[Event]:
 
 
 def _wait_for_daemon(terminal: Terminal, cursor: str | None) -> str | None:
-    """Waits for a daemon that answers."""
+    """Waits until a daemon answers."""
     while True:
         time.sleep(TRY_AGAIN_S)
         try:
@@ -94,22 +94,22 @@ def _wait_for_daemon(terminal: Terminal, cursor: str | None) -> str | None:
 
 
 def line(event: Event) -> str:
-    """One event for people: when, what, of whom, from where, why."""
+    """One event as a line of text: when, what, which program, from which state, why."""
     if event["event"] == MISSED:
         count = event.get("count")
-        lost = f"missed {counted(count, 'event')}" if count else "supervisord was started anew; events were missed"
+        lost = f"missed {counted(count, 'event')}" if count else "supervisord was restarted; events were missed"
         return f"... {lost}"
     whose = event.get("program") or event.get("group") or ""
     moved = f"from {event['from_state']}" if event.get("from_state") else ""
-    more = [f"{key}={value}" for key, value in event.items() if key not in TOLD_FIRST and value not in (None, "", 0)]
+    more = [f"{key}={value}" for key, value in event.items() if key not in SHOWN_FIRST and value not in (None, "", 0)]
     if event.get("expected") == 0:
         more.append("expected=0")
-    told = [render.moment(event["wall_at"]), event["event"], whose, moved, *more]
+    parts = [render.moment(event["wall_at"]), event["event"], whose, moved, *more]
     reason = f": {render.one_line(str(event['reason']))}" if event.get("reason") else ""
-    return " ".join(filter(None, told)) + reason
+    return " ".join(filter(None, parts)) + reason
 
 
-def _wanted(arguments: Arguments) -> EventFilter:
+def _read_arguments(arguments: Arguments) -> EventFilter:
     wanted, names, left = EventFilter(), [], list(arguments)
     while left:
         match left.pop(0):

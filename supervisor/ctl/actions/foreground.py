@@ -14,21 +14,21 @@ from supervisor.ctl.client import Refusal, Unreachable
 from supervisor.ctl.naming import Program, program_of
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
-FIRST_BYTES = 1024  # of each log: what Supervisor's begins with
-LOOK_S = 0.5  # how often the program is looked at while nothing is typed
-LAST_OUTPUT_S = 1.0  # for what it printed last to be shown
-ANSWER_S = 5.0  # for its answer to begin, where the lines came from a pipe and nobody is there to press Ctrl-C
+FIRST_BYTES = 1024  # of each log, with which Supervisor's fg begins
+POLL_S = 0.5  # how often the program's status is read while nothing is typed
+LAST_OUTPUT_S = 1.0  # to show the last output
+ANSWER_S = 5.0  # to wait for output if the input came from a pipe, as then no one can press Ctrl-C
 RUNNING = 20
 
 
 class _ProgramEnded(Exception):
-    """The program does not run any more."""
+    """The program has ended."""
 
 
 def fg(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Until Ctrl-C or the end of the input; the program runs on."""
+    """Shows output and sends input until Ctrl-C or the end of the input; the program keeps running."""
     if terminal.as_json:
-        raise UsageError("Error: fg has no JSON form; take --json out")
+        raise UsageError("Error: fg has no JSON form; leave out --json")
     if not arguments:
         terminal.print_line("ERROR: no process name supplied")
         terminal.print_line("fg <process>\tConnect to a process in foreground mode\n\t\tCtrl-C to exit")
@@ -37,7 +37,7 @@ def fg(terminal: Terminal, arguments: Arguments) -> ExitStatus:
         terminal.print_line("ERROR: too many process names supplied")
         return ExitStatus.ERROR
     name = program_of(arguments[0])
-    program = _standing(terminal, name)
+    program = _status(terminal, name)
     if program is None:
         terminal.print_line("ERROR: bad process name supplied")
         return ExitStatus.ERROR
@@ -47,7 +47,7 @@ def fg(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     terminal.print_line("==> Press Ctrl-C to exit <==")
     streams = [_Stream(terminal, name, channel) for channel in CHANNELS if program[f"{channel}_logfile"]]
     if not streams:
-        terminal.print_detail("it keeps no log of what it prints, so that can't be shown; what is typed is sent")
+        terminal.print_detail("it has no log files, so its output can't be shown; what you type is sent")
     try:
         _send_lines(terminal, name, program["pid"], streams)
     finally:
@@ -57,13 +57,13 @@ def fg(terminal: Terminal, arguments: Arguments) -> ExitStatus:
     return ExitStatus.OK
 
 
-def _standing(terminal: Terminal, name: str) -> Program | None:
+def _status(terminal: Terminal, name: str) -> Program | None:
     programs: list[Program] = terminal.client.call("status")["programs"]
     return next((each for each in programs if each["name"] == name), None)
 
 
 def _send_lines(terminal: Terminal, name: str, pid: int, streams: list["_Stream"]) -> None:
-    """Sends line after line until the input or the program ends, or Ctrl-C."""
+    """Sends lines until the input or the program ends, or Ctrl-C is pressed."""
     try:
         with _end_watch(terminal, name, pid):
             if not sys.stdin.isatty():
@@ -77,7 +77,7 @@ def _send_lines(terminal: Terminal, name: str, pid: int, streams: list["_Stream"
     except KeyboardInterrupt:
         return
     except UnicodeDecodeError as error:
-        terminal.print_line(f"ERROR: what was typed is no text ({error.reason})")
+        terminal.print_line(f"ERROR: cannot decode the input ({error.reason})")
         return
     except _ProgramEnded:
         _print_end(terminal, streams)
@@ -96,42 +96,42 @@ def _print_end(terminal: Terminal, streams: list["_Stream"]) -> None:
 
 
 def _wait_for_first_output(streams: list["_Stream"]) -> None:
-    """Has the logs shown as they are, so that what comes next can be told from what was there."""
+    """Waits until the logs are shown as they are, so that later output can be recognised as new."""
     for each in streams:
-        each.has_begun.wait(LOOK_S)
+        each.has_begun.wait(POLL_S)
 
 
 def _wait_for_output(streams: list["_Stream"], sent_at: float | None) -> None:
-    """Waits for the answer to what was sent last, if anything was, and then for the rest of it."""
+    """Waits for output after the line that was sent last, if one was, and then until no more comes."""
     while sent_at is not None and streams and time.monotonic() < sent_at + ANSWER_S:
         if any(each.shown_at > sent_at for each in streams):
             break
-        time.sleep(LOOK_S / 10)
+        time.sleep(POLL_S / 10)
     _wait_until_quiet(streams)
 
 
 def _wait_until_quiet(streams: list["_Stream"]) -> None:
-    """Gives the last output a moment to arrive."""
+    """Waits a moment for the last output."""
     until = time.monotonic() + LAST_OUTPUT_S
     while time.monotonic() < until and any(each.is_busy for each in streams):
-        time.sleep(LOOK_S / 10)
+        time.sleep(POLL_S / 10)
 
 
 @contextlib.contextmanager
 def _end_watch(terminal: Terminal, name: str, pid: int) -> Iterator[None]:
-    """Raises _Gone inside once the program is another process or none, also while nothing is typed."""
+    """Raises _ProgramEnded inside once the process has ended or been replaced, also while nothing is typed."""
     main, over, gone = threading.main_thread(), threading.Event(), threading.Event()
 
     def look() -> None:
-        while not over.wait(LOOK_S):
+        while not over.wait(POLL_S):
             try:
-                program = _standing(terminal, name)
+                program = _status(terminal, name)
             except (Refusal, Unreachable):
-                continue  # the daemon may come back; the next line that is typed tells
+                continue  # the daemon may come back; otherwise sending the next line fails
             if program is None or program["pid"] != pid:
                 gone.set()
                 if not over.is_set() and main.ident is not None:
-                    signal.pthread_kill(main.ident, signal.SIGINT)  # ends the wait for a line
+                    signal.pthread_kill(main.ident, signal.SIGINT)  # interrupts the wait for a line
                 return
 
     watcher = threading.Thread(target=look, name="fg", daemon=True)
@@ -147,7 +147,7 @@ def _end_watch(terminal: Terminal, name: str, pid: int) -> Iterator[None]:
 
 
 class _Stream:
-    """One of the program's logs, shown as it grows by a thread that ends with the process or the program's name."""
+    """One of the program's logs, shown by a thread as it grows, until `close`."""
 
     def __init__(self, terminal: Terminal, name: str, channel: str) -> None:
         self._terminal = terminal
@@ -161,14 +161,14 @@ class _Stream:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something has come just now, and more may."""
-        return time.monotonic() - self.shown_at < LOOK_S
+        """Whether there was output just now, so that more may follow."""
+        return time.monotonic() - self.shown_at < POLL_S
 
     def close(self) -> None:
-        """Shows no more."""
+        """Stops showing the log."""
         self._is_over = True
         if self._connection is not None:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # it is closed already
                 self._connection.shutdown(socket.SHUT_RDWR)
 
     def _opened(self, connection: socket.socket) -> None:

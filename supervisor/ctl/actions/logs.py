@@ -9,16 +9,16 @@ from supervisor.ctl.client import Refusal
 from supervisor.ctl.naming import program_of
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
-DEFAULT_BYTES = 1600  # Supervisor's
+DEFAULT_BYTES = 1600  # as Supervisor's tail
 CHANNELS = ("stdout", "stderr")
 DAEMON = "supervisord"
-"""The name under which the daemon keeps its own log."""
+"""The name under which the API gives the daemon's own log."""
 
 _TEXTS = {"BAD_NAME": "no such process name", "NO_FILE": "no log file"}
 
 
 def tail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """The end of a program's log."""
+    """Shows the end of a program's log."""
     count, names = _options(arguments)
     if not names:
         raise UsageError("Error: too few arguments")
@@ -31,7 +31,7 @@ def tail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def maintail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """The end of the daemon's log."""
+    """Shows the end of the daemon's log."""
     count, names = _options(arguments)
     if names:
         raise UsageError("Error: too many arguments")
@@ -39,7 +39,7 @@ def maintail(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
-    """How many bytes (None: follow), and what is no option."""
+    """How many bytes (None: follow), and the arguments that are not options."""
     count: int | None = DEFAULT_BYTES
     for option in (each for each in arguments if each.startswith("-")):
         if option == "-f":
@@ -54,7 +54,7 @@ def _options(arguments: Arguments) -> tuple[int | None, Arguments]:
 def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> ExitStatus:
     follow = count is None
     if follow and terminal.as_json:
-        raise UsageError("Error: -f has no JSON form; take --json out")
+        raise UsageError("Error: -f has no JSON form; leave out --json")
     try:
         blocks = terminal.client.tail(name, channel, DEFAULT_BYTES if count is None else count, follow=follow)
         first = next(blocks, b"")
@@ -69,7 +69,7 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Exi
     except KeyboardInterrupt:
         if not follow:
             raise
-        return ExitStatus.OK  # it was told how to leave
+        return ExitStatus.OK  # Ctrl-C is the way to leave
     except Refusal as error:
         if error.code not in (*_TEXTS, "FAILED"):
             raise
@@ -82,7 +82,7 @@ def _show(terminal: Terminal, name: str, channel: str, count: int | None) -> Exi
 
 
 def decoded(blocks: Iterator[bytes]) -> Iterator[str]:
-    """The text; what is not UTF-8, or cut off at the beginning, is replaced."""
+    """The text; bytes that are not UTF-8, or a character cut off at the beginning, are replaced."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for block in blocks:
         yield decoder.decode(block)

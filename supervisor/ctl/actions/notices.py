@@ -81,13 +81,16 @@ def _members(terminal: Terminal, names: Arguments) -> Arguments:
 
 
 def _parse(arguments: Arguments) -> tuple[list[str], dict[str, str], set[str]]:
-    """Names, options with a value, and flags. Raises Usage."""
+    """Names, options with a value, and flags. Raises UsageError."""
     names, values, flags = list[str](), dict[str, str](), set[str]()
     rest = iter(arguments)
     for each in rest:
         option, equals, value = each.partition("=")
         if option in _VALUES:
-            values[option] = value if equals else next(rest, "")
+            value = value if equals else next(rest, "")
+            if not value:
+                raise UsageError(f"Error: {option} requires a value")
+            values[option] = value
         elif each in _FLAGS:
             flags.add(each)
         elif each.startswith("-"):

@@ -1,4 +1,4 @@
-"""Actions that make programs do something: start, stop, restart, signal, clear, checkpoint."""
+"""Actions on running programs: start, stop, restart, signal, clear."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,19 +9,19 @@ from supervisor.ctl.naming import ALL, Program, by_priority, is_group, select_pr
 from supervisor.ctl.terminal import ExitStatus, Terminal
 
 DOWN_CODES = (0, 40, 100, 200, 1000)  # all but STARTING, RUNNING, BACKOFF, which are Supervisor's "running" states
-UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until it is down
+UP_CODES = (10, 20, 30, 40)  # those and STOPPING: `stop` waits until the process has exited
 ALIVE_CODES = (10, 20, 40)  # STARTING, RUNNING, STOPPING: there is a process to signal
 
 ROLLING = "--rolling"
 
 _RACE = frozenset({"ALREADY_STARTED", "NOT_RUNNING"})
-"""Not failures: what was to be stopped is down, or what was to be started is up."""
+"""These are not failures: a program to stop was down already, or one to start was up."""
 
 _STOP = BulkCommand("stop", lambda _: "stopped", _RACE)
 
 
 def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Returns when each program runs, a job: when it trains; or says why it doesn't."""
+    """Starts programs; returns when each runs (a job: trains), or shows why it does not."""
     if not arguments:
         raise UsageError("Error: start requires a process name", ExitStatus.NO_NAME)
     forgiven = _RACE if _is_many(arguments) else frozenset[str]()
@@ -31,14 +31,14 @@ def start(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def stop(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Returns when each program's process is gone; jobs flush before, all at once."""
+    """Stops programs; returns when each process has exited. Jobs save a checkpoint first."""
     if not arguments:
         raise UsageError("Error: stop requires a process name")
     return run_bulk(terminal, _STOP, _select(terminal, arguments, UP_CODES, last_first=True))
 
 
 def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
-    """Stops all that was named, then starts it; what was down is only started."""
+    """Stops the named programs, then starts them; those that were down are only started."""
     names = [each for each in arguments if each != ROLLING]
     if not names:
         raise UsageError("Error: restart requires a process name")
@@ -54,7 +54,7 @@ def restart(terminal: Terminal, arguments: Arguments) -> ExitStatus:
 
 
 def _restart_rolling(terminal: Terminal, names: Arguments) -> ExitStatus:
-    """Stops and starts one program after the other; the first that doesn't come up is the last that is touched."""
+    """Stops and starts one program after the other; if one does not start, leaves the others as they are."""
     status, stopped, started = ExitStatus.OK, list[dict[str, Any]](), list[dict[str, Any]]()
     left = list(dict.fromkeys(_select(terminal, names, UP_CODES)))
     while left and status is ExitStatus.OK:
@@ -97,7 +97,7 @@ def _is_many(names: Arguments) -> bool:
 def _select(
     terminal: Terminal, names: Arguments, codes: tuple[int, ...] | None, *, last_first: bool = False
 ) -> Arguments:
-    """The names; for `all` and for groups those of the programs in one of these states (None: in any)."""
+    """The names, with `all` and groups replaced by their programs in one of these states (None: in any)."""
 
     def is_meant(program: Program) -> bool:
         return codes is None or program["wire_code"] in codes
@@ -108,9 +108,9 @@ def _select(
 def expand_names(
     terminal: Terminal, names: Arguments, is_meant: Callable[[Program], bool], *, last_first: bool = False
 ) -> Arguments:
-    """The names, and in the place of `all` or a group those of its programs that are meant; unknown ones stay.
+    """The names, with `all` and groups replaced by their programs for which `is_meant` holds; unknown names stay.
 
-    Programs of a group come in the order of their start, `last_first` in that of their stop.
+    The programs of a group are in start order, with `last_first` in stop order.
     """
     if not _is_many(names):
         return names

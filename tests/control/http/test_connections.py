@@ -105,7 +105,7 @@ async def test_one_client_too_many_is_told_so_and_the_others_are_served(tmp_path
         await asyncio.sleep(0.05)
         again = await until_closed(tmp_path / "s", DOCUMENT.replace(b"Host: x", b"Host: x\r\nConnection: close"))
 
-    assert refused.startswith(b"HTTP/1.1 503") and b"as many connections as it takes" in refused
+    assert refused.startswith(b"HTTP/1.1 503") and b"reached its limit of connections" in refused
     assert served.startswith(b"HTTP/1.1 200")
     assert again.startswith(b"HTTP/1.1 200")
 
