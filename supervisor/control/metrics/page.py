@@ -1,4 +1,4 @@
-"""What `GET /metrics` gives: the daemon and its programs as Prometheus reads them.
+"""The text of `GET /metrics`, as Prometheus reads it.
 
 docs/metrics.md lists every metric. Labels are the program, and words of fixed lists: the number of series grows with
 the programs and with nothing else.
@@ -40,7 +40,7 @@ def exposition(taken: Sample, accept: str) -> tuple[bytes, str]:
 
 
 def families(taken: Sample) -> Iterator[Family]:
-    """Every metric with its values, but those of the process, which are the same in every exporter."""
+    """Every metric with its values, except those of the daemon's process, which the library adds."""
     yield from _of_daemon(taken)
     yield from _of_notices(taken.notices)
     yield from _of_pools(taken.pools)
@@ -55,7 +55,7 @@ def families(taken: Sample) -> Iterator[Family]:
 
 
 class _SampleCollector(Collector):
-    """What the library asks for; it exists for one answer."""
+    """Gives one sample to the library, which asks a collector for metrics."""
 
     def __init__(self, taken: Sample) -> None:
         self._taken = taken

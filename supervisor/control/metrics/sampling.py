@@ -1,4 +1,4 @@
-"""What there is to measure at one moment, copied in the event loop so that any thread can make text of it."""
+"""The values of all metrics at one moment, copied in the event loop so that another thread can make text of them."""
 
 import time
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ BUDGETED = (
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """A job at one moment; None is not known, and then not said. Times are Unix time, spans seconds."""
+    """A job at one moment; None: not known, and then left out. Times are Unix time, lengths of time seconds."""
 
     step: int | None
     total_steps: int | None
@@ -51,7 +51,7 @@ class JobSample:
 
 @dataclass(frozen=True, slots=True)
 class ProgramSample:
-    """A program at one moment. `ended` and `spent_s`: by cause, and by what the seconds went into.
+    """A program at one moment. `ended`: attempts by cause; `spent_s`: seconds by state.
 
     `goodput_s`: a job's seconds by the categories of docs/goodput.md.
     """
@@ -72,7 +72,7 @@ class ProgramSample:
 
 @dataclass(frozen=True, slots=True)
 class NoticesSample:
-    """What is known of this host's end. `holding`: how many notices, by certainty; `sources`: whether each answers.
+    """Notices that this host is going away. `holding`: their number by certainty; `sources`: whether each works.
 
     `deadline_wall_at`: the earliest moment at which the host certainly may be gone; `shortest_s`: the shortest warning.
     """
@@ -96,7 +96,7 @@ class Sample:
 
 
 def take_sample(context: CommandContext) -> Sample:
-    """What there is to say now. For the event loop's thread; takes some microseconds a program."""
+    """All values now. For the event loop's thread; takes some microseconds for each program."""
     runners, expected_s = context.programs.runners, context.notices.flush_times_s()
     return Sample(
         tuple(_program(runners[name], expected_s.get(name)) for name in sorted(runners)),
@@ -173,7 +173,7 @@ def _totals(spans: DurationStats) -> tuple[int, float]:
 
 
 def _interval_s(interval: Interval | None, chosen_s: float | None, step_s: float | None) -> float | None:
-    """Seconds between two saves; those the worker chose, or where it is set in steps, as long as they take now."""
+    """Seconds between two saves: as set, as the worker chose, or, if set in steps, as long as those take now."""
     if interval is None:
         return chosen_s
     if interval.steps is not None:

@@ -1,4 +1,4 @@
-"""The metrics of programs and jobs: name, kind, meaning, and where the value comes from. A row adds one."""
+"""The metrics of programs and jobs: name, type, meaning, and where the value comes from; one row for each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from supervisor.control.metrics.sampling import JobSample, ProgramSample
 
 
 class MetricType(StrEnum):
-    """What sort of number it is: one that goes up and down, one that only grows, or counts and sums of durations."""
+    """A gauge goes up and down, a counter only grows, a summary has the count and the sum of durations."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
@@ -16,7 +16,7 @@ class MetricType(StrEnum):
 
 
 Value = float | tuple[int, float] | None
-"""A number, or (count, sum) of a summary; None is not known, and then not said."""
+"""A number, or (count, sum) of a summary; None: not known, and then left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class JobMetric:
 
 @dataclass(frozen=True, slots=True)
 class LabelledMetric:
-    """A metric with one value for each program and each word of a second label."""
+    """A metric with one value for each program and each value of a second label."""
 
     name: str
     kind: MetricType

@@ -90,13 +90,13 @@ async def send_stdin(context: CommandContext, name: str, chars: str | bytes) -> 
 
 
 async def send_event(context: CommandContext, type: str, data: str) -> bool:
-    """Tells every event listener that subscribes to REMOTE_COMMUNICATION."""
+    """Sends an event to every listener that subscribes to REMOTE_COMMUNICATION."""
     context.listening.publish([event_types.remote_communication(type, data)])
     return True
 
 
 def logfile(runner: Runner, channel: str) -> Path | None:
-    """The file that a channel (stdout or stderr) is kept in."""
+    """The log file of a channel (stdout or stderr)."""
     return runner.config.stdout_logfile if channel == "stdout" else runner.config.stderr_logfile
 
 
@@ -104,7 +104,7 @@ def logfile(runner: Runner, channel: str) -> Path | None:
 
 
 def _read(path: Path | None, offset: int, length: int) -> str:
-    """`length` bytes from `offset` on, 0: all; or, where `offset` is negative, that many from the end.
+    """`length` bytes from `offset` on (0: all); with a negative `offset`, that many bytes from the end.
 
     Bytes that are no UTF-8 are replaced. Raises RpcFault.
     """
@@ -124,7 +124,7 @@ def _read(path: Path | None, offset: int, length: int) -> str:
 
 
 def _tail(path: Path | None, offset: int, length: int) -> tuple[str, int, bool]:
-    """The last `length` bytes if there are any behind `offset`; the file's size; whether there is more than asked for.
+    """The last `length` bytes if the file goes beyond `offset`; its size; whether there was more than that.
 
     Without a file there is nothing: "", 0, False. Raises RpcFault.
     """
@@ -144,7 +144,7 @@ def _tail(path: Path | None, offset: int, length: int) -> tuple[str, int, bool]:
 
 
 def _clear(path: Path | None) -> None:
-    """Empties the daemon's own log, which goes on being written, and deletes its backups. Raises RpcFault."""
+    """Empties the daemon's own log, to which it goes on writing, and deletes its backups. Raises RpcFault."""
     existing = _existing(path)
     if not existing.exists():
         raise RpcFault(FaultCode.NO_FILE, f"{path} does not exist yet")

@@ -1,4 +1,4 @@
-"""Supervisor's XML-RPC methods, in one fixed table: a name from outside is looked up here and nowhere else."""
+"""Supervisor's XML-RPC methods in one fixed table; names from outside are looked up here and nowhere else."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One entry of the table. `changes`: needs the right to change things, and is refused while leaving."""
+    """One entry of the table. `changes`: requires the right to change things; refused during a shutdown."""
 
     act: Callable[..., Awaitable[Any]]
     returns: str
@@ -35,7 +35,7 @@ class Method:
         return [self.returns, *(_TYPES[kind][0] for kind in self.parameters)]
 
     def arguments(self, given: Sequence[Value]) -> list[Value]:
-        """What was given, if it is what the method takes. Raises RpcFault."""
+        """The arguments, checked and converted for the method. Raises RpcFault."""
         if not len(self.parameters) - self.optional <= len(given) <= len(self.parameters):
             raise RpcFault(FaultCode.INCORRECT_PARAMETERS)
         return [_argument(kind, value) for kind, value in zip(self.parameters, given, strict=False)]
@@ -51,7 +51,7 @@ _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "flag": ("boolean", (bool, int)),
     "calls": ("array", (list,)),
 }
-"""Kinds of parameter: XML-RPC's type, and what is taken for it (stock Supervisor takes numbers for signals, flags)."""
+"""Kinds of parameter: XML-RPC's type, and the accepted Python types (Supervisor accepts numbers for signals, flags)."""
 
 
 def _argument(kind: str, value: Value) -> Value:
@@ -140,7 +140,7 @@ MULTICALL = "system.multicall"
 
 
 async def call(context: CommandContext, caller: Caller, name: str, given: Sequence[Value]) -> Value:
-    """The result of a method. Raises RpcFault, and CommandError if the caller may not use one that changes things."""
+    """The result of a method. Raises RpcFault, and CommandError if the caller may not change anything."""
     if name == MULTICALL:
         (calls,) = _MULTICALL.arguments(given)
         assert isinstance(calls, list)
@@ -149,8 +149,8 @@ async def call(context: CommandContext, caller: Caller, name: str, given: Sequen
     if method is None:
         raise RpcFault(FaultCode.UNKNOWN_METHOD)
     if not method.changes:
-        looked: Value = await method.act(context, *method.arguments(given))
-        return looked
+        result: Value = await method.act(context, *method.arguments(given))
+        return result
     with audit.audited(audit.Change(caller, name, dict(zip(method.parameters, given, strict=False)))):
         caller.require_change_rights()
         if context.programs.closing:
@@ -160,7 +160,7 @@ async def call(context: CommandContext, caller: Caller, name: str, given: Sequen
 
 
 async def _multicall_results(context: CommandContext, caller: Caller, calls: Sequence[Value]) -> list[Value]:
-    """The calls of a multicall. Supervision has its turn after each; what they give together is bounded."""
+    """The results of a multicall. Other tasks run after each call; the size of all results is limited."""
     given, results = 0, list[Value]()
     for each in calls:
         await asyncio.sleep(0)
@@ -168,7 +168,9 @@ async def _multicall_results(context: CommandContext, caller: Caller, calls: Seq
             results.append(await _call_result(context, caller, each))
             given += text_size(results[-1])
         else:
-            results.append(_struct(RpcFault(FaultCode.FAILED, "the calls before gave 16 MiB; make another multicall")))
+            results.append(
+                _struct(RpcFault(FaultCode.FAILED, "the earlier calls gave 16 MiB, the limit; make another multicall"))
+            )
     return results
 
 
@@ -202,7 +204,7 @@ def _call_in(described: Value) -> tuple[str, Sequence[Value]]:
 
 async def _multicall(context: CommandContext, calls: list[Value]) -> list[Value]:
     """Several calls, an array of structs of methodName and params, one after another: an array of their results."""
-    raise NotImplementedError  # `call` does it: it needs to know who asks
+    raise NotImplementedError  # `call` runs it, because it needs to know the caller
 
 
 _MULTICALL = Method(_multicall, "array", ("calls",))

@@ -17,7 +17,7 @@ NONE = "none"  # how a value that is not set is written
 
 
 def process_info(runner: Runner) -> dict[str, Any]:
-    """Where the program stands. Times are whole seconds of Unix time, 0: never."""
+    """The state of the program. Times are whole seconds of Unix time, 0: never."""
     config, executor, (word, code) = runner.config, runner.executor, descriptions.wire_state(runner)
     failed = runner.state in (State.BACKOFF, State.EXITED, State.FAILED)
     stdout, stderr = ("" if path is None else str(path) for path in (config.stdout_logfile, config.stderr_logfile))
@@ -46,7 +46,7 @@ def _exit_status(last: Exit | None) -> int:
 
 
 def config_info(config: ProgramConfig, in_use: bool, uid: int | str) -> dict[str, Any]:
-    """How the program is configured, as far as the interface has words for it. `uid`: of its user, as `uids` has it."""
+    """The configuration of the program, as far as the interface has keys for it. `uid`: of its user, from `uids`."""
     return {
         "name": config.process,
         "group": config.group,
@@ -80,7 +80,7 @@ def _log(config: ProgramConfig, channel: str) -> dict[str, Any]:
 
 
 def uids(users: Iterable[str | None]) -> dict[str | None, int | str]:
-    """The numbers of users; blocks, for as long as the password database takes to answer."""
+    """The uids of users; blocks until the password database has answered."""
     return {user: _uid(user) for user in users}
 
 
@@ -92,5 +92,5 @@ def _uid(user: str | None) -> int | str:
 
 
 def _whole(seconds: float) -> int | float:
-    """Supervisor's are whole; ours need not be."""
+    """A whole number where possible, as Supervisor's are; ours may have fractions."""
     return int(seconds) if seconds.is_integer() else seconds
