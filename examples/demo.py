@@ -1,6 +1,6 @@
-"""The demonstration: trains the digits job in peace, then again while everything is done to stop it, and compares.
+"""The demonstration: trains the digits job undisturbed, then again under kills and damage, and compares the results.
 
-Run with `make demo`. Real daemon, real worker, real signals; what it leaves behind is in `demo-run/`.
+Run it with `make demo`. It uses a real daemon, real workers and real signals. Its files are in `demo-run/`.
 """
 
 import contextlib
@@ -26,25 +26,25 @@ from supervisor.protocol.checkpoints import selection as checkpoints
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "demo-run"
 CONFIGURATION = ROOT / "examples" / "demo.conf"
-PATIENCE_S = 170.0  # the whole takes about two minutes on two cores
-LOOK_S = 0.1
+TIMEOUT_S = 170.0  # for each wait; the whole demonstration takes about two minutes on two cores
+POLL_S = 0.1
 
 console = Console(highlight=False)
 client = Client(f"unix://{FOLDER}/control.sock")
 
 
-class Gone(Exception):
-    """The demonstration can't go on; the text says why."""
+class DemoFailed(Exception):
+    """The demonstration can't continue; the text says why."""
 
 
 class Supervisord:
-    """The daemon in the background, as often as it is started."""
+    """The daemon, started in the background as often as needed."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Returns once it answers."""
+        """Starts the daemon. Returns once it answers."""
         environment = {**os.environ, "STEPKEEPER_DEMO_PYTHON": sys.executable}
         command = [sys.executable, "-m", "supervisor.daemon", "-n", "-c", str(CONFIGURATION)]
         with (FOLDER / "supervisord.err").open("ab") as errors:
@@ -54,15 +54,17 @@ class Supervisord:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise Gone(f"the daemon ended with {self._process.returncode}; see {FOLDER}/supervisord.err")
+                raise DemoFailed(
+                    f"the daemon exited with status {self._process.returncode}; see {FOLDER}/supervisord.err"
+                )
             with contextlib.suppress(Unreachable):
                 client.call("pid")
                 return
-            time.sleep(LOOK_S)
-        raise Gone(f"the daemon does not answer; see {FOLDER}/supervisord.err")
+            time.sleep(POLL_S)
+        raise DemoFailed(f"the daemon does not answer; see {FOLDER}/supervisord.err")
 
     def terminate(self) -> float:
-        """SIGTERM; gives the seconds until it has flushed all jobs and left."""
+        """Sends SIGTERM. Returns the seconds until the daemon has flushed all jobs and exited."""
         if self._process is None or self._process.poll() is not None:
             return 0.0
         began = time.monotonic()
@@ -70,26 +72,26 @@ class Supervisord:
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:
-            self._process.send_signal(signal.SIGTERM)  # a second one: in a hurry
+            self._process.send_signal(signal.SIGTERM)  # the second one means: at once
             self._process.wait(30)
         return time.monotonic() - began
 
 
 def status(name: str) -> dict[str, Any]:
-    """One program's standing."""
-    found: list[dict[str, Any]] = client.call("status")["programs"]
-    return next(each for each in found if each["name"] == name)
+    """The status of one program."""
+    programs: list[dict[str, Any]] = client.call("status")["programs"]
+    return next(each for each in programs if each["name"] == name)
 
 
-class Show:
-    """The progress bar, and the lines above it."""
+class Display:
+    """The progress bars and the lines above them."""
 
     def __init__(self) -> None:
         columns = (TextColumn("{task.description:<12}"), BarColumn(40), MofNCompleteColumn())
         self._bars = Progress(*columns, TextColumn("{task.fields[note]}"), console=console)
         self._bar: Any = None
 
-    def __enter__(self) -> "Show":
+    def __enter__(self) -> "Display":
         self._bars.start()
         return self
 
@@ -97,60 +99,62 @@ class Show:
         self._bars.stop()
 
     def begin(self, name: str) -> None:
-        """A new bar."""
+        """Starts a new bar."""
         self._bar = self._bars.add_task(name, total=None, note="")
 
-    def say(self, text: str) -> None:
-        """A line above the bars."""
+    def print_line(self, text: str) -> None:
+        """Prints a line above the bars."""
         self._bars.print(text)
 
     def follow(self, name: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Shows the job's progress until `until` is true of its status."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
-            found = status(name)
-            job = found["job"]
+            current = status(name)
+            job = current["job"]
             saved = job["checkpoint"]["step"] if job["checkpoint"] else "none"
-            note = f"{found['state']:<9} attempt {job['attempt']}  last checkpoint {saved}"
+            note = f"{current['state']:<9} attempt {job['attempt']}  last checkpoint {saved}"
             if job["step"] is not None:
                 self._bars.update(self._bar, completed=job["step"], total=job["total_steps"], note=note)
             else:
                 self._bars.update(self._bar, note=note)
-            if until(found):
-                return found
-            if found["state"] == "FAILED":
-                raise Gone(f"{name} failed: {found['reason']}")
-            time.sleep(LOOK_S)
-        raise Gone(f"{name} did not get there within {PATIENCE_S:g} s; it is {status(name)['description']}")
+            if until(current):
+                return current
+            if current["state"] == "FAILED":
+                raise DemoFailed(f"{name} failed: {current['reason']}")
+            time.sleep(POLL_S)
+        raise DemoFailed(
+            f"{name} did not get this far within {TIMEOUT_S:g} s; its status is {status(name)['description']}"
+        )
 
 
 def reaches(step: int) -> Callable[[dict[str, Any]], bool]:
-    """Whether the job trains at `step` or beyond."""
-    return lambda found: found["state"] == "RUNNING" and (found["job"]["step"] or 0) >= step
+    """A condition: the job trains at `step` or beyond."""
+    return lambda current: current["state"] == "RUNNING" and (current["job"]["step"] or 0) >= step
 
 
-def ended(found: dict[str, Any]) -> bool:
-    """Whether the job is done."""
-    return bool(found["state"] == "SUCCEEDED")
+def has_succeeded(current: dict[str, Any]) -> bool:
+    """A condition: the job is done."""
+    return bool(current["state"] == "SUCCEEDED")
 
 
-def kill_worker(show: Show, moment: str) -> None:
-    """SIGKILL, and how long until the next process exists."""
-    found = status("disturbed")
-    os.kill(found["pid"], signal.SIGKILL)
+def kill_worker(display: Display, moment: str) -> None:
+    """Sends SIGKILL to the worker and prints how long it takes until the next process exists."""
+    before = status("disturbed")
+    os.kill(before["pid"], signal.SIGKILL)
     began = time.monotonic()
-    while (new := status("disturbed")["pid"]) in (None, found["pid"]):
+    while (new := status("disturbed")["pid"]) in (None, before["pid"]):
         if time.monotonic() - began > 10:
-            raise Gone("no new worker within 10 s")
+            raise DemoFailed("no new worker within 10 s")
     took = (time.monotonic() - began) * 1000
-    show.say(
-        f"[red]kill -9[/] {moment} at step {found['job']['step']}: "
-        f"worker {new} took over from {found['pid']} after {took:.0f} ms"
+    display.print_line(
+        f"[red]kill -9[/] {moment} at step {before['job']['step']}: "
+        f"worker {new} took over from {before['pid']} after {took:.0f} ms"
     )
 
 
-def flip_a_bit(show: Show) -> str:
-    """Damages one byte in the newest checkpoint, in the middle of its tensors."""
+def flip_a_bit(display: Display) -> str:
+    """Flips one bit in the middle of the tensors of the newest checkpoint."""
     newest = checkpoints.committed_checkpoints(FOLDER / "disturbed")[0]
     file = next((FOLDER / "disturbed" / str(newest)).glob(f"{layout.PREFIX}.data-*"))
     with file.open("r+b") as data:
@@ -159,37 +163,39 @@ def flip_a_bit(show: Show) -> str:
         byte = data.read(1)[0]
         data.seek(middle)
         data.write(bytes([byte ^ 1]))
-    show.say(f"[red]one bit flipped[/] in {newest}/{file.name}, byte {middle}")
+    display.print_line(f"[red]one bit flipped[/] in {newest}/{file.name}, byte {middle}")
     return str(newest)
 
 
-def disturb(show: Show, daemon: Supervisord) -> None:
-    """Everything that is done to the job."""
-    total = show.follow("disturbed", reaches(1))["job"]["total_steps"]
-    show.follow("disturbed", reaches(int(total * 0.25)))
-    kill_worker(show, "in mid-training")
-    show.follow("disturbed", reaches(int(total * 0.5)))
-    flip_a_bit(show)
-    kill_worker(show, "right after")
-    found = show.follow("disturbed", reaches(int(total * 0.75)))
+def disturb(display: Display, daemon: Supervisord) -> None:
+    """Does everything that happens to the disturbed job."""
+    total = display.follow("disturbed", reaches(1))["job"]["total_steps"]
+    display.follow("disturbed", reaches(int(total * 0.25)))
+    kill_worker(display, "during training")
+    display.follow("disturbed", reaches(int(total * 0.5)))
+    flip_a_bit(display)
+    kill_worker(display, "right after that")
+    current = display.follow("disturbed", reaches(int(total * 0.75)))
     took = daemon.terminate()
-    show.say(f"[red]SIGTERM[/] to the daemon at step {found['job']['step']}: flushed and gone after {took:.1f} s")
+    display.print_line(
+        f"[red]SIGTERM[/] to the daemon at step {current['job']['step']}: it saved and exited after {took:.1f} s"
+    )
     daemon.start()
-    show.say("the daemon is started again; nobody tells it to start the job")
-    show.follow("disturbed", ended)
+    display.print_line("the daemon is started again; it continues the job by itself")
+    display.follow("disturbed", has_succeeded)
 
 
 def tensors_hash(name: str) -> str:
     """The hash of the last checkpoint's tensors: weights, optimizer, step counters."""
     selection = checkpoints.select_checkpoint(FOLDER / name)
     if selection.path is None or selection.manifest is None:
-        raise Gone(f"{name} left no whole checkpoint")
+        raise DemoFailed(f"there is no whole checkpoint of {name}")
     files = {file.name: file.hash for file in manifest.verify_checkpoint(selection.path).files}
     return next(value for key, value in files.items() if key.startswith(f"{layout.PREFIX}.data-"))
 
 
 def summarise(results: dict[str, dict[str, Any]]) -> bool:
-    """Prints what happened; whether both runs ended alike."""
+    """Prints what happened. Returns whether both runs have the same result."""
     table = Table(
         "attempt", "from step", "to step", "how it ended", "steps lost", title="what happened to the disturbed run"
     )
@@ -200,18 +206,18 @@ def summarise(results: dict[str, dict[str, Any]]) -> bool:
         refused += [(name, why) for name, why in each["refused"]]
     console.print(table)
     for name, why in refused:
-        console.print(f"refused and set aside: {name}: {why}")
+        console.print(f"refused and quarantined: {name}: {why}")
     ends = {name: (results[name]["job"]["metrics"]["accuracy"], tensors_hash(name)) for name in results}
     for name, (accuracy, value) in ends.items():
         console.print(f"{name:<11}  test accuracy {accuracy:.4f}  weights and optimizer {value[-16:]}")
     same = len(set(ends.values())) == 1
-    console.print("[green]bit for bit the same[/]" if same else "[red]they differ[/]")
+    console.print("[green]bit for bit the same[/]" if same else "[red]the results differ[/]")
     return same
 
 
 @contextlib.contextmanager
 def supervised() -> Iterator[Supervisord]:
-    """A daemon that is gone at the end, whatever happens."""
+    """A running daemon that is stopped at the end in any case."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     daemon = Supervisord()
@@ -219,29 +225,29 @@ def supervised() -> Iterator[Supervisord]:
         daemon.start()
         yield daemon
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # one Ctrl-C is enough; what follows is the cleaning up
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the clean-up
         daemon.terminate()
 
 
 def main() -> int:
-    """Gives 0 if the disturbed run ended as the undisturbed one."""
+    """Returns 0 if the disturbed run has the same result as the undisturbed one."""
     began = time.monotonic()
     try:
         with supervised() as daemon:
             results = {}
-            with Show() as show:
-                show.begin("undisturbed")
+            with Display() as display:
+                display.begin("undisturbed")
                 client.call("start", name="undisturbed", wait=False)
-                results["undisturbed"] = show.follow("undisturbed", ended)
-                show.begin("disturbed")
+                results["undisturbed"] = display.follow("undisturbed", has_succeeded)
+                display.begin("disturbed")
                 client.call("start", name="disturbed", wait=False)
-                disturb(show, daemon)
+                disturb(display, daemon)
                 results["disturbed"] = status("disturbed")
             same = summarise(results)
     except KeyboardInterrupt:
-        console.print("interrupted; everything is stopped")
+        console.print("interrupted; all processes are stopped")
         return 130
-    except (Gone, Refusal, Unreachable) as error:
+    except (DemoFailed, Refusal, Unreachable) as error:
         console.print(f"[red]the demonstration failed[/]: {error}")
         return 1
     console.print(f"took {time.monotonic() - began:.0f} s; logs, ledger and checkpoints are in {FOLDER.name}/")

@@ -34,7 +34,7 @@ def test_demonstration_ends_bit_for_bit_as_the_undisturbed_run():
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert "bit for bit the same" in shown.stdout
     assert shown.stdout.count("kill -9") == 2
-    assert "refused and set aside" in shown.stdout
+    assert "refused and quarantined" in shown.stdout
     assert all(float(each) >= 0.97 for each in re.findall(r"test accuracy (\d\.\d+)", shown.stdout))
     assert belongings() == []
 

@@ -107,17 +107,17 @@ def check_shared_by_rows(dataset: tf.data.Dataset, workers: int) -> None:
 
 
 def as_batch_source(
-    given: Any, strategy: tf.distribute.Strategy | None = None, gang: collectives.Gang | None = None
+    data: Any, strategy: tf.distribute.Strategy | None = None, gang: collectives.Gang | None = None
 ) -> BatchSource:
     """The argument of `run.batches` as a source. Raises TypeError for data that can't be resumed."""
-    if isinstance(given, Examples):
-        return given
-    if isinstance(given, tf.data.Dataset | tf.distribute.DistributedDataset):
-        return _DatasetPerEpoch(lambda epoch: given, strategy, gang)
-    if callable(given):
-        return _DatasetPerEpoch(given, strategy, gang)
+    if isinstance(data, Examples):
+        return data
+    if isinstance(data, tf.data.Dataset | tf.distribute.DistributedDataset):
+        return _DatasetPerEpoch(lambda epoch: data, strategy, gang)
+    if callable(data):
+        return _DatasetPerEpoch(data, strategy, gang)
     raise TypeError(
-        f"cannot resume in the middle of a {type(given).__name__}; give the data as worker.Examples (of arrays, or "
+        f"cannot resume in the middle of a {type(data).__name__}; give the data as worker.Examples (of arrays, or "
         f"with load=), as a tf.data.Dataset, or as a function from the epoch to its dataset"
     )
 
@@ -127,16 +127,16 @@ class BatchReader:
 
     def __init__(
         self,
-        given: Any,
+        data: Any,
         strategy: tf.distribute.Strategy | None,
         position: Position,
         skipped: frozenset[tuple[int, int]] = frozenset(),
         gang: collectives.Gang | None = None,
     ) -> None:
         """`skipped`: (epoch, batch) of each batch to skip. `gang`: the processes that divide the batches."""
-        self.given = given
+        self.data = data
         self.position = position
-        self._source = as_batch_source(given, strategy, gang)
+        self._source = as_batch_source(data, strategy, gang)
         self._gang = gang
         self._strategy = strategy
         self._skipped = skipped

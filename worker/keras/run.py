@@ -73,10 +73,10 @@ class FitRun(Run):
         if lost:
             self._attempt.reporter.show_message(f"cannot restore some state of callbacks: {'; '.join(lost)}")
 
-    def _figures(self) -> StepBoundary:
+    def _step_boundary(self) -> StepBoundary:
         if self._counter is not None and self._position.examples is None:
             self._position = replace(self._position, examples=self._counter.consumed())
-        return super()._figures()
+        return super()._step_boundary()
 
     def _check_complete(self, frame: FrameType) -> None:
         """Searches what Keras reaches; the frame is one of this package."""

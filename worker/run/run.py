@@ -153,7 +153,7 @@ class Run(RunBase):
         while not self.reached:
             for batch in self._report_waits(reader.rest_of_epoch()):
                 if not self._in_step:
-                    self._checkpoints.on_step_boundary(self.step, self._figures)
+                    self._checkpoints.on_step_boundary(self.step, self._step_boundary)
                 self._in_step = True
                 yield batch
                 if self.reached:
@@ -162,7 +162,7 @@ class Run(RunBase):
                 self._position = reader.position
             if self.total_steps is None:
                 return
-        self._checkpoints.save_final(self._figures())
+        self._checkpoints.save_final(self._step_boundary())
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -207,7 +207,7 @@ class Run(RunBase):
             self._report_section("save")
         if exports:
             self._checkpoints.stalled_s += self._serve_exports()
-        self._checkpoints.on_step_boundary(self.step, self._figures)
+        self._checkpoints.on_step_boundary(self.step, self._step_boundary)
         if saves:
             self._report_section(None)
 
@@ -244,11 +244,11 @@ class Run(RunBase):
 
     def _reader_of(self, source: Any) -> BatchReader:
         """The reader in use, if it reads this source and its position is that of training; else a new one."""
-        if self._reader is None or self._reader.given is not source or self._reader.position != self._position:
+        if self._reader is None or self._reader.data is not source or self._reader.position != self._position:
             self._reader = BatchReader(source, self.strategy, self._position, self._left_out, self._gang)
         return self._reader
 
-    def _figures(self) -> StepBoundary:
+    def _step_boundary(self) -> StepBoundary:
         self._check_divergence()
         return StepBoundary(self.step, self._position, metric_values(self._metrics), replica_metrics(self._metrics))
 
@@ -325,7 +325,7 @@ class Run(RunBase):
 
     def _finish(self) -> None:
         self._report_section(None)  # reports the wait for data since the last step
-        self._checkpoints.save_final(self._figures())
+        self._checkpoints.save_final(self._step_boundary())
         self._export()
         self._serve_exports()
         results = metric_values({**self._metrics, **self._summary})
