@@ -1,4 +1,4 @@
-"""A configuration file to its model, or to the list of everything that is wrong with it."""
+"""Reads a configuration file into its model, or lists everything that is wrong with it."""
 
 import contextlib
 import os
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from supervisor.config import relations
-from supervisor.config import supervisor_keys as foreign
+from supervisor.config import relations, supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.program import ProgramConfig
 from supervisor.config.keys.server import CtlConfig, InetServerConfig, UnixServerConfig
@@ -42,20 +41,20 @@ class Config(SectionModel):
     warnings: tuple[Problem, ...] = internal("What is to be said of the file, though it can be used.", ())
 
 
-def load_config(path: Path, environment: Mapping[str, str], said: Mapping[str, IniKey] = NO_OVERRIDES) -> Config:
-    """The file's configuration. `environment`: what `%(ENV_X)s` stands for; `said`: keys of [supervisord] instead.
+def load_config(path: Path, environment: Mapping[str, str], overrides: Mapping[str, IniKey] = NO_OVERRIDES) -> Config:
+    """The configuration in a file. `environment`: for `%(ENV_X)s`; `overrides`: keys of [supervisord] that win over it.
 
     Raises ConfigError with every problem of the file and of those it includes, in the order of their lines.
     """
-    looked = check_config(path, environment, said)
-    if looked.problems or looked.config is None:
-        raise ConfigError(looked.problems)
-    return looked.config
+    checked = check_config(path, environment, overrides)
+    if checked.problems or checked.config is None:
+        raise ConfigError(checked.problems)
+    return checked.config
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedConfig:
-    """What is in a file. `config` is usable if there are no problems; `remarks` stand in nobody's way."""
+    """What is in a file. `config` is usable if there are no problems, whatever the warnings."""
 
     config: Config | None
     problems: tuple[Problem, ...]
@@ -63,15 +62,15 @@ class CheckedConfig:
 
 
 def check_config(
-    path: Path, environment: Mapping[str, str], said: Mapping[str, IniKey] = NO_OVERRIDES
+    path: Path, environment: Mapping[str, str], overrides: Mapping[str, IniKey] = NO_OVERRIDES
 ) -> CheckedConfig:
-    """The file's configuration as far as there is one, and all that is to be said of it, in the order of lines.
+    """The configuration in a file, if it is usable, and every problem and warning in the order of lines.
 
     Raises ConfigError if the file itself can't be read.
     """
     source = read_ini(path, environment)
     if (section := source.sections.get("supervisord")) is not None:
-        section.entries |= said
+        section.entries |= overrides
     reading = _ConfigReader(source, dict(environment), source.problems)
     config = reading.read_config()
     return CheckedConfig(config, tuple(sorted(source.problems, key=_file_and_line)), reading.sorted_warnings())
@@ -87,7 +86,7 @@ class _ConfigReader:
     environment: dict[str, str]
     problems: list[Problem]
     programs: dict[str, SectionReader] = field(default_factory=dict)
-    """The section each process comes from, by the process' name."""
+    """By the name of a process: the section that it comes from."""
     warnings: list[Problem] = field(default_factory=list)
 
     def read_config(self) -> Config | None:
@@ -97,7 +96,7 @@ class _ConfigReader:
         unix = self._read_servers("unix_http_server", UnixServerConfig, relations.check_socket)
         inet = self._read_servers("inet_http_server", InetServerConfig, relations.check_address)
         ctl = self._read_supervisorctl()
-        # a broken daemon section is no reason to keep quiet about the programs
+        # where [supervisord] is broken, the problems of the programs are reported all the same
         usable = daemon or SupervisordConfig.build(_default_paths(self.source.folder / STATE_DIR))
         programs = self._read_programs(usable)
         relations.check_across_sections(usable, programs, self.programs, self.source.sections)
@@ -114,95 +113,93 @@ class _ConfigReader:
         )
 
     def sorted_warnings(self) -> tuple[Problem, ...]:
-        """What is to be said and stands in nobody's way."""
+        """What the user should know but need not change, in the order of lines."""
         return tuple(sorted(self.warnings, key=_file_and_line))
 
     def _read_supervisord(self) -> SupervisordConfig | None:
         section = self.source.sections.get("supervisord")
         if section is None:
-            text = "there is no [supervisord] section; add a line '[supervisord]' (nothing need stand below it)"
+            text = "there is no [supervisord] section; add the line [supervisord], which may stand alone"
             self.problems.append(Problem(Location(self.source.path), text))
             section = IniSection("supervisord", Location(self.source.path))
-        checked, known = self._section_reader(section), set(SupervisordConfig.ini_keys())
-        checked.report_unknown_keys(known, foreign.SUPERVISORD)
-        checked.expand_values({"environment"}, self._placeholders())
-        with contextlib.suppress(ValueError):  # the model's own check of the key complains
-            # what the section sets is there for every %(ENV_X)s of the file
-            self.environment |= parse_environment(checked.texts.get("environment", ""))
-        checked.expand_values(known - {"environment"}, self._placeholders())
+        reader, known = self._section_reader(section), set(SupervisordConfig.ini_keys())
+        reader.report_unknown_keys(known, supervisor_keys.SUPERVISORD)
+        reader.expand_values({"environment"}, self._placeholders())
+        with contextlib.suppress(ValueError):  # reported when the model is built
+            # variables that the section sets can be used as %(ENV_X)s in the whole file
+            self.environment |= parse_environment(reader.texts.get("environment", ""))
+        reader.expand_values(known - {"environment"}, self._placeholders())
         here, to_syslog = self.source.folder, {"log_to_syslog": False}
-        if checked.texts.get("logfile", "").lower() == "syslog":
-            checked.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
-        if checked.texts.get("logfile") == os.devnull:
-            checked.texts["logfile"] = "NONE"  # there is nothing to rotate, and nothing to read
-        if checked.texts.get("pidfile") == os.devnull:
-            checked.texts["pidfile"] = "NONE"  # a pid file is deleted in the end
-        daemon = checked.build_model(SupervisordConfig, _default_paths(here / STATE_DIR) | to_syslog)
-        if daemon is not None and "state_dir" in checked:
-            daemon = checked.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | to_syslog)
+        if reader.texts.get("logfile", "").lower() == "syslog":
+            reader.texts["logfile"], to_syslog["log_to_syslog"] = "NONE", True
+        if reader.texts.get("logfile") == os.devnull:
+            reader.texts["logfile"] = "NONE"  # it can be neither rotated nor read
+        if reader.texts.get("pidfile") == os.devnull:
+            reader.texts["pidfile"] = "NONE"  # the daemon deletes its pid file when it exits
+        daemon = reader.build_model(SupervisordConfig, _default_paths(here / STATE_DIR) | to_syslog)
+        if daemon is not None and "state_dir" in reader:
+            daemon = reader.build_model(SupervisordConfig, _default_paths(daemon.state_dir) | to_syslog)
         with contextlib.suppress(UnknownValue):
-            told = daemon or checked.build_partial(SupervisordConfig, _default_paths(here / STATE_DIR) | to_syslog)
-            relations.check_daemon(told, checked)
+            usable = daemon or reader.build_partial(SupervisordConfig, _default_paths(here / STATE_DIR) | to_syslog)
+            relations.check_daemon(usable, reader)
         return daemon
 
     def _read_servers(
         self, kind: str, model: type[Server], check: Callable[[Server, SectionReader], None]
     ) -> tuple[Server, ...]:
-        """The servers of one kind: of the section [kind], and of further ones, [kind:NAME]."""
+        """The servers of one kind: the sections [kind] and [kind:NAME]."""
         built: list[tuple[Server, str]] = []
         for name, section in self.source.sections.items():
             if name.partition(":")[0] != kind:
                 continue
-            checked, keys = self._section_reader(section), set(model.ini_keys())
-            checked.report_unknown_keys(keys, {})
-            checked.expand_values(keys, self._placeholders())
-            server = checked.build_model(model, {})
+            reader, keys = self._section_reader(section), set(model.ini_keys())
+            reader.report_unknown_keys(keys, {})
+            reader.expand_values(keys, self._placeholders())
+            server = reader.build_model(model, {})
             for relation in (check, relations.check_login):
                 with contextlib.suppress(UnknownValue):
-                    relation(server or checked.build_partial(model, {}), checked)
+                    relation(server or reader.build_partial(model, {}), reader)
             if server is not None:
-                relations.check_duplicate_address(server, checked, built)
+                relations.check_duplicate_address(server, reader, built)
                 built.append((server, name))
         return tuple(server for server, _ in built)
 
     def _read_supervisorctl(self) -> CtlConfig | None:
-        """What the section says. The daemon does not need it: what is wrong in it is only remarked upon."""
+        """The section of the client. The daemon does not need it, so its problems are only warnings."""
         section = self.source.sections.get("supervisorctl")
         if section is None:
             return None
-        checked = SectionReader(section, self.warnings)
-        checked.report_unknown_keys(set(CtlConfig.ini_keys()), {})
-        checked.expand_values(set(CtlConfig.ini_keys()), self._placeholders())
-        return checked.build_model(CtlConfig, {})
+        reader = SectionReader(section, self.warnings)
+        reader.report_unknown_keys(set(CtlConfig.ini_keys()), {})
+        reader.expand_values(set(CtlConfig.ini_keys()), self._placeholders())
+        return reader.build_model(CtlConfig, {})
 
     def _read_programs(self, daemon: SupervisordConfig) -> dict[str, ProgramConfig]:
         built: dict[str, ProgramConfig] = {}
         surroundings = ProgramContext(daemon, self._placeholders())
         sections = self._sections_of_kind("program")
         groups = build_groups(self._sections_of_kind("group"), sections.keys(), self._placeholders())
-        for name, checked in sections.items():
+        for name, reader in sections.items():
             self._add_processes(
-                built, build_processes(name, groups.get(name, ProcessGroup(name)), checked, surroundings), checked
+                built, build_processes(name, groups.get(name, ProcessGroup(name)), reader, surroundings), reader
             )
         taken = {*sections, *(group.name for group in groups.values())}
-        for name, checked in self._sections_of_kind("eventlistener").items():
+        for name, reader in self._sections_of_kind("eventlistener").items():
             if name in taken:
-                checked.add_problem(
-                    f"has the name of another group, [program:{name}] or [group:{name}]; choose another"
-                )
+                reader.add_problem(f"has the same name as [program:{name}] or [group:{name}]; choose another name")
                 continue
-            pool = ProcessGroup(name, None if "priority" in checked else LISTENER_PRIORITY, is_pool=True)
-            self._add_processes(built, build_processes(name, pool, checked, surroundings), checked)
+            pool = ProcessGroup(name, None if "priority" in reader else LISTENER_PRIORITY, is_pool=True)
+            self._add_processes(built, build_processes(name, pool, reader, surroundings), reader)
         return built
 
     def _add_processes(
-        self, built: dict[str, ProgramConfig], processes: list[ProgramConfig], checked: SectionReader
+        self, built: dict[str, ProgramConfig], processes: list[ProgramConfig], reader: SectionReader
     ) -> None:
         for process in processes:
             if process.name in built:
                 other = self.programs[process.name].ini.name
-                checked.add_problem(f"has a process {process.name}, and so has [{other}]; give it another process_name")
-            self.programs[process.name] = checked
+                reader.add_problem(f"has a process {process.name!r}, which [{other}] has too; set another process_name")
+            self.programs[process.name] = reader
             built[process.name] = process
 
     def _sections_of_kind(self, kind: str) -> dict[str, SectionReader]:
@@ -224,21 +221,21 @@ class _ConfigReader:
         kind, colon, _ = name.partition(":")
         if name in _KINDS or (kind in _NAMED and colon) or kind in _SERVERS:
             return
-        if kind in foreign.IGNORED:
-            self.warnings.append(Problem(section.location, f"[{name:.80}] is ignored: {foreign.IGNORED[kind]}"))
+        if kind in supervisor_keys.IGNORED:
+            self.warnings.append(Problem(section.location, f"[{name:.80}] is ignored: {supervisor_keys.IGNORED[kind]}"))
             return
-        if name == foreign.STOCK_RPC_SECTION and _is_stock(section):
+        if name == supervisor_keys.STOCK_RPC_SECTION and _is_stock(section):
             return
-        remedy = foreign.SECTIONS.get(kind)
+        remedy = supervisor_keys.SECTIONS.get(kind)
         if remedy is not None:
-            text = f"[{name:.80}] is a section of Supervisor's that stepkeeper does not support; {remedy}"
+            text = f"[{name:.80}] is a Supervisor section that stepkeeper does not support; {remedy}"
         elif name in _NAMED:
             text = f"[{name}] has no name; write [{name}:NAME]"
         else:
             meant = nearest_word(kind, [*_KINDS, *_NAMED])
             is_named = meant in _NAMED
             hint = f"; did you mean [{f'{meant}:' + name.partition(':')[2] if is_named else meant}]?"
-            text = f"there is no section [{name:.80}]" + (hint if meant else "; delete it, or put a ; before its lines")
+            text = f"unknown section [{name:.80}]" + (hint if meant else "; delete it, or put ; before its lines")
         self.problems.append(Problem(section.location, text))
 
 
@@ -258,4 +255,4 @@ def _default_paths(state_dir: Path) -> dict[str, Path]:
 
 
 def _is_stock(section: IniSection) -> bool:
-    return {key: entry.value for key, entry in section.entries.items()}.items() <= foreign.STOCK_RPC.items()
+    return {key: entry.value for key, entry in section.entries.items()}.items() <= supervisor_keys.STOCK_RPC.items()

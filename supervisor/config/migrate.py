@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from supervisor.config import supervisor_keys as foreign
+from supervisor.config import supervisor_keys
 from supervisor.config.load import check_config
 from supervisor.config.schema.values import FALSE, octal
 from supervisor.ini.placeholders import ExpansionError, common_placeholders, expand_placeholders, program_placeholders
@@ -97,7 +97,11 @@ PATHS: Mapping[str, frozenset[str]] = {
 """Keys of Supervisor's that are paths, by kind of section."""
 
 _WORDS = frozenset({"auto", "none", "syslog", "journal"})  # where a path could stand
-_UNSUPPORTED = {"supervisord": foreign.SUPERVISORD, "program": foreign.PROGRAM, "eventlistener": foreign.PROGRAM}
+_UNSUPPORTED = {
+    "supervisord": supervisor_keys.SUPERVISORD,
+    "program": supervisor_keys.PROGRAM,
+    "eventlistener": supervisor_keys.PROGRAM,
+}
 
 
 def explain_migration(path: Path, environment: Mapping[str, str]) -> list[MigratedLine]:
@@ -119,10 +123,10 @@ def explain_migration(path: Path, environment: Mapping[str, str]) -> list[Migrat
 def _of_header(section: IniSection, told: set[str]) -> Iterator[MigratedLine]:
     """What is to be said of a section as a whole. `told`: what was said of a program, and holds for all."""
     kind, header = section.name.partition(":")[0], f"[{section.name}]"
-    if section.name == foreign.STOCK_RPC_SECTION:
+    if section.name == supervisor_keys.STOCK_RPC_SECTION:
         yield MigratedLine(section.location, MigrationOutcome.NO_EFFECT, header, "the interface is always there")
         return
-    if kind in foreign.SECTIONS:
+    if kind in supervisor_keys.SECTIONS:
         return  # refused as a whole
     whys = [why for (its_kind, key), why in UNSET.items() if its_kind == kind and key not in section.entries]
     if kind == "program":
@@ -135,9 +139,9 @@ def _of_keys(section: IniSection, environment: Mapping[str, str]) -> Iterator[Mi
     kind = section.name.partition(":")[0]
     for key, entry in section.entries.items():
         what = f"[{section.name}] {key}"
-        if section.name == foreign.STOCK_RPC_SECTION:
+        if section.name == supervisor_keys.STOCK_RPC_SECTION:
             yield MigratedLine(entry.location, MigrationOutcome.NO_EFFECT, what)
-        elif kind in foreign.SECTIONS or kind in foreign.IGNORED:
+        elif kind in supervisor_keys.SECTIONS or kind in supervisor_keys.IGNORED:
             continue  # its header tells all
         elif key in _UNSUPPORTED.get(kind, {}):
             why = "logs are never deleted at a start" if key == "nocleanup" else ""

@@ -1,4 +1,4 @@
-"""A [program:NAME] section to the models of its processes."""
+"""Turns the sections [program:NAME], [eventlistener:NAME] and [group:NAME] into the models of their processes."""
 
 import os
 import re
@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from supervisor.config import relations
-from supervisor.config import supervisor_keys as foreign
+from supervisor.config import relations, supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import JOB_STARTRETRIES, GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
@@ -19,7 +18,7 @@ from supervisor.ini.problems import nearest_word
 
 MAX_NAME_BYTES = 100  # it becomes part of file names, which end at 255
 RESERVED = ("all", "supervisord")
-"""Words that mean something else to supervisorctl."""
+"""Names that supervisorctl uses for something else."""
 
 _NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
 
@@ -27,12 +26,12 @@ _NAME = re.compile(r"[^\s:/*.-][^\s:/*]*")
 JOB_KEYS, PROGRAM_KEYS = frozenset(JobConfig.ini_keys()), frozenset(ProgramConfig.ini_keys())
 PROCESSES_KEYS = frozenset(ProcessesConfig.ini_keys())
 LISTENER_KEYS = frozenset(ListenerConfig.ini_keys())
-LISTENER_PRIORITY = -1  # Supervisor's: before all programs, so that they hear of them
+LISTENER_PRIORITY = -1  # as in Supervisor: before all programs, so that listeners get the events of their starts
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramContext:
-    """What a program's section needs to know of the rest. `names`: what its values may use, less the program's own."""
+    """What a program's section takes from the rest of the file. `placeholders`: those that every section may use."""
 
     daemon: SupervisordConfig
     placeholders: Mapping[str, str]
@@ -40,7 +39,7 @@ class ProgramContext:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """The group that a program's processes are in, and when it starts; None: when the program says.
+    """The group that processes belong to. `priority`: None if the program decides when it starts.
 
     `is_pool`: its processes are event listeners.
     """
@@ -52,7 +51,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True)
 class _ProcessIdentity:
-    """Which of a program's processes it is: its number, of how many."""
+    """One of the processes of a program: number `number` of `numprocs`."""
 
     program: str
     group: ProcessGroup
@@ -61,101 +60,102 @@ class _ProcessIdentity:
 
 
 def build_processes(
-    name: str, group: ProcessGroup, checked: SectionReader, around: ProgramContext
+    name: str, group: ProcessGroup, reader: SectionReader, context: ProgramContext
 ) -> list[ProgramConfig]:
-    """The program's processes, or none after complaints."""
-    check_name(name, checked)
+    """The processes of a section; none if it has problems, which are added to the reader's."""
+    check_name(name, reader)
     special = LISTENER_KEYS if group.is_pool else JOB_KEYS
-    checked.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), foreign.PROGRAM)
-    relations.check_key_combinations(checked, set(JOB_KEYS))
+    reader.report_unknown_keys(set(special | PROGRAM_KEYS | PROCESSES_KEYS), supervisor_keys.PROGRAM)
+    relations.check_key_combinations(reader, set(JOB_KEYS))
     counted = PROCESSES_KEYS - {"process_name"}
-    checked.expand_values(set(counted), around.placeholders)
-    processes = checked.build_model(ProcessesConfig, {})
+    reader.expand_values(set(counted), context.placeholders)
+    processes = reader.build_model(ProcessesConfig, {})
     if processes is None:
-        processes = ProcessesConfig.build({})  # one of them tells what else is wrong
+        processes = ProcessesConfig.build({})  # one process is enough to find the other problems
     built: dict[str, ProgramConfig] = {}
     for number in range(processes.numprocs_start, processes.numprocs_start + processes.numprocs):
-        one = SectionReader(checked.ini, checked.problems, bad_keys=checked.bad_keys)
-        process = _build_process(_ProcessIdentity(name, group, number, processes.numprocs), one, around)
-        if process is None or checked.bad_keys:
+        one = SectionReader(reader.ini, reader.problems, bad_keys=reader.bad_keys)
+        process = _build_process(_ProcessIdentity(name, group, number, processes.numprocs), one, context)
+        if process is None or reader.bad_keys:
             return []
         if process.name in built:
-            text = f"numprocs is {processes.numprocs} but process_name gives {process.process!r:.120} more than once"
-            checked.add_problem(f"{text}; write process_name = %(program_name)s_%(process_num)02d", "numprocs")
+            same = f"process_name is {process.process!r:.120} for more than one of them"
+            text = f"numprocs is {processes.numprocs} but {same}"
+            reader.add_problem(f"{text}; write process_name = %(program_name)s_%(process_num)02d", "numprocs")
             return []
         built[process.name] = process
     return list(built.values())
 
 
-def _build_process(place: _ProcessIdentity, checked: SectionReader, around: ProgramContext) -> ProgramConfig | None:
-    _expand(place, checked, around)
-    process = checked.texts.pop("process_name", place.program)
+def _build_process(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> ProgramConfig | None:
+    _expand(place, reader, context)
+    process = reader.texts.pop("process_name", place.program)
     if process != place.program:
-        check_name(process, checked, "process_name")
+        check_name(process, reader, "process_name")
     is_listener = place.group.is_pool
-    job = None if is_listener else _job(checked)
-    computed = _computed(place, process, checked, around, job)
+    job = None if is_listener else _job(reader)
+    computed = _computed(place, process, reader, context, job)
     if is_listener:
-        computed["listener"] = _listener(checked)
-    program = checked.build_model(ProgramConfig, computed)
-    if program is None or checked.bad_keys:
-        if "checkpoint_dir" in checked and not is_listener:
-            computed["job"] = checked.build_partial(JobConfig, {})
-        relations.check_program(checked.build_partial(ProgramConfig, computed), checked)
+        computed["listener"] = _listener(reader)
+    program = reader.build_model(ProgramConfig, computed)
+    if program is None or reader.bad_keys:
+        if "checkpoint_dir" in reader and not is_listener:
+            computed["job"] = reader.build_partial(JobConfig, {})
+        relations.check_program(reader.build_partial(ProgramConfig, computed), reader)
         return None
-    relations.check_program(program, checked)
+    relations.check_program(program, reader)
     priority = place.group.priority
     return replace(program, group_priority=program.priority if priority is None else priority)
 
 
-def check_name(name: str, checked: SectionReader, key: str | None = None) -> None:
-    """Complains about a name that supervisorctl, or a file's name, can't have."""
+def check_name(name: str, reader: SectionReader, key: str | None = None) -> None:
+    """Adds a problem for a name that can't be used with supervisorctl or in the name of a file."""
     if name in RESERVED:
-        checked.add_problem(f"can't be called {name!r}: supervisorctl uses that word; choose another name", key)
+        reader.add_problem(f"can't have the name {name!r}, which supervisorctl uses itself; choose another name", key)
     elif not _NAME.fullmatch(name) or not name.isprintable() or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
-        checked.add_problem(
-            f"has the name {name!r:.120}; a name has no space, ':', '/' or '*', does not begin with '.' or '-', and "
-            f"is 1 to {MAX_NAME_BYTES} bytes long",
+        reader.add_problem(
+            f"can't have the name {name!r:.120}; choose one of 1 to {MAX_NAME_BYTES} bytes without space, ':', '/' or "
+            f"'*' that does not begin with '.' or '-'",
             key,
         )
 
 
-def _expand(place: _ProcessIdentity, checked: SectionReader, around: ProgramContext) -> None:
+def _expand(place: _ProcessIdentity, reader: SectionReader, context: ProgramContext) -> None:
     special = LISTENER_KEYS if place.group.is_pool else JOB_KEYS
     keys = set(special | PROGRAM_KEYS | {"process_name"})
     known = {
-        **around.placeholders,
+        **context.placeholders,
         **program_placeholders(place.program, place.group.name, place.number, place.numprocs),
     }
-    checked.expand_values({"environment"}, known)
+    reader.expand_values({"environment"}, known)
     try:
-        # what the program sets is there for its own %(ENV_X)s
-        own = parse_environment(checked.texts.get("environment", ""))
+        # variables that the program sets can be used as %(ENV_X)s in its own section
+        own = parse_environment(reader.texts.get("environment", ""))
     except ValueError:
-        own = {}  # the model's own check of the key complains
-    checked.expand_values(keys - {"environment"}, known | {f"ENV_{key}": value for key, value in own.items()})
+        own = {}  # reported when the model is built
+    reader.expand_values(keys - {"environment"}, known | {f"ENV_{key}": value for key, value in own.items()})
 
 
-def _job(checked: SectionReader) -> JobConfig | None:
-    if "checkpoint_dir" in checked:
-        return checked.build_model(JobConfig, {})
-    for key in sorted(JOB_KEYS & checked.ini.entries.keys()):
-        remedy = "add checkpoint_dir = FOLDER" if key == "entrypoint" else "add checkpoint_dir = FOLDER, or take it out"
-        checked.add_problem(f"{key} is for training jobs, and without checkpoint_dir this is none; {remedy}", key)
+def _job(reader: SectionReader) -> JobConfig | None:
+    if "checkpoint_dir" in reader:
+        return reader.build_model(JobConfig, {})
+    for key in sorted(JOB_KEYS & reader.ini.entries.keys()):
+        remedy = "add checkpoint_dir = FOLDER" + ("" if key == "entrypoint" else ", or delete the line")
+        reader.add_problem(f"{key} is for training jobs, and without checkpoint_dir this is not one; {remedy}", key)
     return None
 
 
-def _listener(checked: SectionReader) -> ListenerConfig | None:
-    if checked.texts.get("redirect_stderr", "").lower() in TRUE:
-        text = "redirect_stderr is true, and standard output is how an event listener answers; take the line out"
-        checked.add_problem(text, "redirect_stderr")
-    return checked.build_model(ListenerConfig, {})
+def _listener(reader: SectionReader) -> ListenerConfig | None:
+    if reader.texts.get("redirect_stderr", "").lower() in TRUE:
+        text = "redirect_stderr is true, but an event listener answers on its standard output; delete the line"
+        reader.add_problem(text, "redirect_stderr")
+    return reader.build_model(ListenerConfig, {})
 
 
 def _computed(
-    place: _ProcessIdentity, process: str, checked: SectionReader, around: ProgramContext, job: JobConfig | None
+    place: _ProcessIdentity, process: str, reader: SectionReader, context: ProgramContext, job: JobConfig | None
 ) -> dict[str, Any]:
-    """What the file leaves out, or leaves to us."""
+    """Values of keys that the file leaves out, and of fields that are not keys."""
     group, is_alone = place.group.name, place.group.name == process
     computed: dict[str, Any] = {
         "name": process if is_alone else f"{group}:{process}",
@@ -164,26 +164,26 @@ def _computed(
         "group_priority": 0,
         "job": job,
     }
-    if "command" not in checked and ("entrypoint" in checked or "checkpoint_dir" in checked):
-        entrypoint = (job and job.entrypoint) or "missing"  # its absence has been complained about
+    if "command" not in reader and ("entrypoint" in reader or "checkpoint_dir" in reader):
+        entrypoint = (job and job.entrypoint) or "missing"  # reported by check_key_combinations
         computed["command"] = (job.python if job else "python", "-m", "worker", entrypoint)
     if job is not None:
         computed["startretries"] = JOB_STARTRETRIES
-    if "stopasgroup" in checked.texts:
-        computed["killasgroup"] = checked.texts["stopasgroup"]
-    log_name = process if is_alone else f"{group}.{process}"  # a colon in a file's name reads as a host's to scp
+    if "stopasgroup" in reader.texts:
+        computed["killasgroup"] = reader.texts["stopasgroup"]
+    log_name = process if is_alone else f"{group}.{process}"  # scp would take what is before a colon for a host
     for channel in ("stdout", "stderr"):
         key = f"{channel}_logfile"
-        if (word := checked.texts.get(key, "").lower()) in ("syslog", "journal"):
-            checked.texts[key] = "NONE"
-            checked.texts[f"{channel}_{word}"] = "true"
-        if checked.texts.get(key) == os.devnull:
-            checked.texts[key] = "NONE"  # there is nothing to rotate, and nothing to read
-        if checked.texts.get(key, "AUTO").upper() == "AUTO":
-            checked.texts.pop(key, None)
+        if (word := reader.texts.get(key, "").lower()) in ("syslog", "journal"):
+            reader.texts[key] = "NONE"
+            reader.texts[f"{channel}_{word}"] = "true"
+        if reader.texts.get(key) == os.devnull:
+            reader.texts[key] = "NONE"  # it can be neither rotated nor read
+        if reader.texts.get(key, "AUTO").upper() == "AUTO":
+            reader.texts.pop(key, None)
             is_answers = place.group.is_pool and channel == "stdout"
-            computed[key] = None if is_answers else around.daemon.childlogdir / f"{log_name}-{channel}.log"
-    if checked.texts.get("redirect_stderr", "").lower() in TRUE:
+            computed[key] = None if is_answers else context.daemon.childlogdir / f"{log_name}-{channel}.log"
+    if reader.texts.get("redirect_stderr", "").lower() in TRUE:
         computed["stderr_logfile"] = None
     return computed
 
@@ -191,27 +191,27 @@ def _computed(
 def build_groups(
     sections: Mapping[str, SectionReader], programs: Iterable[str], known: Mapping[str, str]
 ) -> dict[str, ProcessGroup]:
-    """The group of every program that is in one, by the program's name; complains about the rest."""
+    """By the name of a program: its group, for those that are in one."""
     members: dict[str, ProcessGroup] = {}
     programs = set(programs)
-    for name, checked in sections.items():
-        check_name(name, checked)
+    for name, reader in sections.items():
+        check_name(name, reader)
         keys = set(GroupConfig.ini_keys())
-        checked.report_unknown_keys(keys, {})
-        checked.expand_values(keys, known)
-        group = checked.build_model(GroupConfig, {})
+        reader.report_unknown_keys(keys, {})
+        reader.expand_values(keys, known)
+        group = reader.build_model(GroupConfig, {})
         if name in programs and (group is None or name not in group.programs):
-            checked.add_problem(f"has the name of [program:{name}], which is a group of its own; choose another name")
+            reader.add_problem(
+                f"has the same name as [program:{name}], which makes a group of that name; choose another name"
+            )
         for program in group.programs if group else ():
             if program not in programs:
                 meant = nearest_word(program, programs)
                 hint = f"did you mean {meant!r}?" if meant else f"add a section [program:{program:.80}]"
-                checked.add_problem(
-                    f"programs names {program!r:.80}, which there is no section for; {hint}", "programs"
-                )
+                reader.add_problem(f"programs names {program!r:.80}, which does not exist; {hint}", "programs")
             elif program in members:
-                text = f"programs names {program!r}, which is in [group:{members[program].name}] already"
-                checked.add_problem(f"{text}; take it out of one of them", "programs")
+                text = f"programs names {program!r}, which is already in [group:{members[program].name}]"
+                reader.add_problem(f"{text}; delete it from one of them", "programs")
             else:
                 members[program] = ProcessGroup(name, group.priority if group else None)
     return members

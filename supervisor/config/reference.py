@@ -6,7 +6,7 @@ A test holds the page to them.
 from dataclasses import Field
 from typing import Any
 
-from supervisor.config import supervisor_keys as foreign
+from supervisor.config import supervisor_keys
 from supervisor.config.keys.daemon import SupervisordConfig
 from supervisor.config.keys.job import JobConfig
 from supervisor.config.keys.program import GroupConfig, ListenerConfig, ProcessesConfig, ProgramConfig
@@ -56,15 +56,15 @@ def shown_default(field: Field[Any], about: KeyInfo) -> str:
 def unsupported_table() -> str:
     """A Markdown table of what Supervisor has and stepkeeper refuses: where, the value that is accepted, the remedy."""
     sections = (
-        ("[program:NAME]", foreign.PROGRAM),
-        ("[supervisord]", foreign.SUPERVISORD),
+        ("[program:NAME]", supervisor_keys.PROGRAM),
+        ("[supervisord]", supervisor_keys.SUPERVISORD),
     )
     rows = [
         f"| `{key}` in {section} | {_accepted(known.harmless)} | {known.remedy} |"
         for section, keys in sections
         for key, known in keys.items()
     ]
-    rows += [f"| section `[{kind}]` | none | {remedy} |" for kind, remedy in foreign.SECTIONS.items()]
+    rows += [f"| section `[{kind}]` | none | {remedy} |" for kind, remedy in supervisor_keys.SECTIONS.items()]
     return "\n".join(["| Supervisor's | Accepted value | Instead |", "|---|---|---|", *rows])
 
 

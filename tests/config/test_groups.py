@@ -25,7 +25,8 @@ def test_one_process_more_leaves_the_others_as_they_are(read):
 
 def test_several_processes_need_names_of_their_own(complaints):
     assert complaints(DAEMON + THREE) == [
-        "train.conf:4: [program:w] numprocs is 3 but process_name gives 'w' more than once; write process_name = "
+        "train.conf:4: [program:w] numprocs is 3 but process_name is 'w' for more than one of them; write "
+        "process_name = "
         "%(program_name)s_%(process_num)02d"
     ]
 
@@ -41,7 +42,7 @@ def test_jobs_of_one_section_need_a_checkpoint_folder_each(complaints, read):
 
     (found,) = complaints(text)
 
-    assert "give each job a folder of its own, with %(process_num)s in it" in found
+    assert "set a separate folder for each job, with %(process_num)s in it" in found
     assert len(read(f"{text}/%(process_num)d").programs) == 2
 
 
@@ -70,14 +71,14 @@ def test_a_program_is_in_one_group_at_most(complaints):
     text = DAEMON + "[program:a]\ncommand=x\n[group:g]\nprograms=a\n[group:h]\nprograms=a\n"
 
     assert complaints(text) == [
-        "train.conf:7: [group:h] programs names 'a', which is in [group:g] already; take it out of one of them"
+        "train.conf:7: [group:h] programs names 'a', which is already in [group:g]; delete it from one of them"
     ]
 
 
 def test_a_group_that_has_a_programs_name_is_refused(complaints):
     (found,) = complaints(DAEMON + "[program:a]\ncommand=x\n[program:b]\ncommand=x\n[group:a]\nprograms=b\n")
 
-    assert "has the name of [program:a], which is a group of its own" in found
+    assert "has the same name as [program:a], which makes a group of that name" in found
 
 
 def test_two_sections_can_not_have_one_process(complaints):
@@ -88,10 +89,10 @@ def test_two_sections_can_not_have_one_process(complaints):
 
     (found,) = complaints(text)
 
-    assert "[program:b] has a process g:p, and so has [program:a]; give it another process_name" in found
+    assert "[program:b] has a process 'g:p', which [program:a] has too; set another process_name" in found
 
 
 def test_process_names_follow_the_rules_of_names(complaints):
     (found,) = complaints(DAEMON + "[program:a]\ncommand=x\nprocess_name=a/b\n")
 
-    assert found.startswith("train.conf:4: [program:a] has the name 'a/b'")
+    assert found.startswith("train.conf:4: [program:a] can't have the name 'a/b'")

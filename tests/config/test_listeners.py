@@ -49,14 +49,14 @@ def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[
         (found,) = complaints(DAEMON + head + "\n".join(lines))
         return found
 
-    assert "has no 'events', which it needs" in of()
+    assert "has no 'events'; add it" in of()
     assert "which is no event type; did you mean PROCESS_STATE?" in of("events=PROCESS_STAT")
     assert "is empty" in of("events=,")
     for key in ("stdout_events_enabled=true", "stdout_capture_maxbytes=1"):
-        assert "standard output is how an event listener answers" in of("events=EVENT", key)
+        assert "is not for event listeners, which answer on standard output" in of("events=EVENT", key)
     assert "the daemon loads no code of others" in of("events=EVENT", "result_handler=mine:handler")
     assert "buffer_size" in of("events=EVENT", "buffer_size=0")
-    assert "standard output is how an event listener answers" in of("events=EVENT", "redirect_stderr=true")
+    assert "an event listener answers on its standard output" in of("events=EVENT", "redirect_stderr=true")
     assert "has no key 'checkpoint_dir'" in of("events=EVENT", "checkpoint_dir=/x")
     assert "has no key 'event'; did you mean 'events'?" in of("events=EVENT", "event=X")
     assert "has no key 'events'" in of("events=EVENT", head="[program:ear]\ncommand=x\n")
@@ -78,7 +78,9 @@ def test_what_a_program_prints_can_be_heard_where_it_can_be_read(
     (handed,) = complaints(
         f"{DAEMON}[program:a]\ncommand=x\n{keys}stdout_logfile=/dev/stdout\nstdout_logfile_maxbytes=0\n"
     )
-    assert "stdout_events_enabled needs what the program prints, but stdout_logfile hands it the daemon's own" in handed
+    assert (
+        "stdout_events_enabled needs the output of the program, but this stdout_logfile gives it the daemon's" in handed
+    )
     (merged,) = complaints(f"{DAEMON}[program:a]\ncommand=x\n{keys}redirect_stderr=true\n")
     assert "stderr_capture_maxbytes has no effect while redirect_stderr is true" in merged
 

@@ -168,9 +168,9 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
         "train.conf:2: [supervisord] loglevel is 'loud'; it can be critical, error, warn, info, debug, trace, blather",
         "train.conf:4: [program:digits] has no key 'autorestrat'; did you mean 'autorestart'?",
         "train.conf:6: [program:digits] stopsignal is 'TREM', which is no signal; did you mean TERM?",
-        "train.conf:7: there is no section [progam:x]; did you mean [program:x]?",
-        "train.conf:9: [group:g] programs names 'digts', which there is no section for; did you mean 'digits'?",
-        "train.conf:10: [unix_http_server] has no 'file', which it needs",
+        "train.conf:7: unknown section [progam:x]; did you mean [program:x]?",
+        "train.conf:9: [group:g] programs names 'digts', which does not exist; did you mean 'digits'?",
+        "train.conf:10: [unix_http_server] has no 'file'; add it",
     ]
 
 
@@ -190,16 +190,16 @@ def test_everything_wrong_is_said_at_once_in_order(complaints):
         ("user = nobody-here", "user names the user 'nobody-here', who does not exist"),
         ("directory =", "directory is empty"),
         ("numprocs = 0", "numprocs is '0', not a whole number from 1 to 10000"),
-        ("serverurl = http://x", "serverurl = http://x: stepkeeper does not support"),
+        ("serverurl = http://x", "serverurl = http://x is a Supervisor setting that stepkeeper does not support"),
         ("stderr_syslog = true\nredirect_stderr = true", "stderr_syslog has no effect while redirect_stderr is true"),
         (
             "stdout_journal = true\nstdout_logfile = /dev/stdout\nstdout_logfile_maxbytes = 0",
-            "stdout_journal needs what the program prints",
+            "stdout_journal needs the output of the program",
         ),
         ("directory = %(nope)s", "directory uses %(nope)s, which is not known; known are group_name, here"),
         ("directory = 100%", "directory has a single %; write %% for a percent sign"),
         ("directory = %(ENV_HOEM)s", "there is no environment variable 'HOEM'; did you mean %(ENV_HOME)s?"),
-        ("replicas = 2", "replicas is for training jobs, and without checkpoint_dir this is none"),
+        ("replicas = 2", "replicas is for training jobs, and without checkpoint_dir this is not one"),
         ("stdout_logfile = /dev/stdout", "which can't be rotated; set stdout_logfile_maxbytes = 0"),
     ],
 )
@@ -229,7 +229,7 @@ def test_a_wrong_value_says_what_why_and_what_to_do(complaints, line, text):
         ("flush_timeout = 0", "flush_timeout is '0'; it must be longer than 0"),
         (
             "checkpoint_interval_min = 31 minutes",
-            "checkpoint_interval_min is 1860 s but checkpoint_interval_max 1800 s; make the first the smaller one",
+            "checkpoint_interval_min is 1860 s but checkpoint_interval_max is 1800 s; set a minimum that is not",
         ),
     ],
 )
@@ -244,16 +244,19 @@ def test_a_wrong_job_value_says_so(complaints, line, text):
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ([], "has no 'command', which it needs"),
-        (["command = a", *JOB], "has a command and an entrypoint; take one of them out"),
-        (["checkpoint_dir = c"], "has neither a command nor an entrypoint; add one of them"),
-        (["entrypoint = a:b"], "entrypoint is for training jobs, and without checkpoint_dir this is none"),
+        ([], "has no command; add command = PROGRAM ARGUMENTS"),
+        (["command = a", *JOB], "has both command and entrypoint; delete one of them"),
+        (["checkpoint_dir = c"], "has neither command nor entrypoint; add one of them"),
+        (["entrypoint = a:b"], "entrypoint is for training jobs, and without checkpoint_dir this is not one"),
         (["command = a", "stopasgroup = true", "killasgroup = false"], "killasgroup is false but stopasgroup is true"),
         ([*JOB, "strategy = one-device", "replicas = 2"], "replicas is 2 but strategy is one-device"),
-        ([*JOB, "strategy = multiworker", "replicas = 2"], "say how many processes with workers"),
-        ([*JOB, "strategy = mirrored", "workers = 2"], "workers goes with strategy = multiworker, which is mirrored"),
-        ([*JOB, "strategy = multiworker", "workers = 2", "environment = TF_CONFIG=x"], "take one of them out"),
-        (["command = a", "checkpoint_dir = c", "python = p"], "python goes with an entrypoint only"),
+        ([*JOB, "strategy = multiworker", "replicas = 2"], "set the number of processes with workers"),
+        (
+            [*JOB, "strategy = mirrored", "workers = 2"],
+            "workers is for strategy = multiworker, but strategy is mirrored",
+        ),
+        ([*JOB, "strategy = multiworker", "workers = 2", "environment = TF_CONFIG=x"], "delete one of them"),
+        (["command = a", "checkpoint_dir = c", "python = p"], "python has no effect without entrypoint"),
         (["command = a", "checkpoint_dir = c", "standby = hot"], "standby is hot but the job has no entrypoint"),
         (["command = a", "standby = warm"], "standby is for training jobs"),
         ([*JOB, "standby = tepid"], "it can be off, warm or hot"),
@@ -275,7 +278,7 @@ def test_two_jobs_may_not_share_a_checkpoint_folder(complaints, tmp_path):
 
     (found,) = complaints(DAEMON + sections)
 
-    assert "which is that of a too; give each job a folder of its own" in found
+    assert "which a uses too; set a separate folder for each job" in found
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "..", "-x", "a:b", "all", "supervisord", "", "n" * 101, "a*"])
@@ -290,7 +293,7 @@ def test_a_socket_path_that_no_system_takes_is_refused(complaints, tmp_path):
 
     (found,) = complaints(f"{DAEMON}[unix_http_server]\nfile = {long}\n")
 
-    assert f"file is {len(str(tmp_path)) + 101} bytes long, a socket's path at most 98" in found
+    assert f"file is {len(str(tmp_path)) + 101} bytes long, but the path of a socket at most 98" in found
 
 
 def test_the_owner_of_the_socket_is_looked_up(read):
@@ -306,7 +309,7 @@ def test_a_missing_daemon_section_hides_no_other_problem(complaints):
     found = complaints("[program:x]\nnope = 1\n")
 
     assert len(found) == 3
-    assert "there is no [supervisord] section; add a line '[supervisord]'" in found[0]
+    assert "there is no [supervisord] section; add the line [supervisord], which may stand alone" in found[0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look like somebody else")
@@ -350,7 +353,7 @@ def test_there_may_be_several_servers_of_a_kind(read):
 )
 def test_two_servers_at_one_place_are_refused(complaints, kind, line, key):
     assert complaints(f"{DAEMON}[{kind}:a]\n{line}\n[{kind}:b]\n{line}\n") == [
-        f"train.conf:5: [{kind}:b] {key} is that of [{kind}:a] too; give it another, or delete one of the sections"
+        f"train.conf:5: [{kind}:b] {key} is the same as that of [{kind}:a]; set another, or delete one of the sections"
     ]
 
 
@@ -373,7 +376,7 @@ def test_a_daemon_that_would_tell_nobody_is_refused(complaints, read):
 
     (found,) = complaints(quiet + "NONE\n")
 
-    assert "silent is true and logfile is NONE, so that nobody would be told; name a logfile" in found
+    assert "silent is true and logfile is NONE, so there would be no log at all; set logfile, or delete silent" in found
     assert read(quiet + "x.log\n").supervisord.silent
 
 
@@ -421,9 +424,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         ("port = 10.0.0.1:9001", "port can be reached from other hosts"),
         ("port = 127.0.0.1:0", "port is '127.0.0.1:0'; write host:port, such as 127.0.0.1:9001"),
         ("port = nine", "port is 'nine'"),
-        ("", "has no 'port', which it needs"),
-        ("port = 9001\nusername = a", "has a username and no password; add one, or take the username out"),
-        ("port = 127.0.0.1:9001\npassword = a", "has a password and no username"),
+        ("", "has no 'port'; add it"),
+        ("port = 9001\nusername = a", "has username but no password; add password, or delete username"),
+        ("port = 127.0.0.1:9001\npassword = a", "has password but no username"),
         ("port = 9001\nusername = a\npassword = {SHA}12", "password begins with {SHA}, but what follows is not"),
         ("port = 9001\nusername = a\npassword = {SCRYPT}12", "password begins with {SCRYPT}, but what follows is no"),
     ],

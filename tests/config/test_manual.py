@@ -209,7 +209,7 @@ command=/usr/bin/form.fcgi
 socket=unix:///run/%(program_name)s.sock
 socket_owner=me
 """,
-        "[fcgi-program:form] is a section of Supervisor's that stepkeeper does not support; run FastCGI programs under "
+        "[fcgi-program:form] is a Supervisor section that stepkeeper does not support; run FastCGI programs under "
         "a web server's own process control",
     ),
     "configuration, xmlrpc: [rpcinterface:x] with code of others": (
@@ -218,7 +218,7 @@ socket_owner=me
 supervisor.rpcinterface_factory = mine.package:make_other
 retries = 1
 """,
-        "[rpcinterface:other] is a section of Supervisor's that stepkeeper does not support; only the stock line of "
+        "[rpcinterface:other] is a Supervisor section that stepkeeper does not support; only the stock line of "
         "[rpcinterface:supervisor] is accepted",
     ),
     "configuration: [include] of a file that is not there": (

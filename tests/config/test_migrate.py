@@ -178,7 +178,7 @@ def test_the_command_prints_it_and_says_whether_the_file_can_be_used(tmp_path: P
     good = migrate()
 
     assert (refused.returncode, good.returncode) == (78, 0)
-    assert f"{path}:7: refused   [program:x] serverurl = http://x: stepkeeper does not" in refused.stdout
+    assert f"{path}:7: refused   [program:x] serverurl = http://x is a Supervisor setting" in refused.stdout
     assert refused.stdout.endswith(f"{path}: change 2 lines before stepkeeper can use it\n")
     assert good.stdout.endswith(f"{path}: can be used as it is\n")
 

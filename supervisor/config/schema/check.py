@@ -1,4 +1,4 @@
-"""A section's texts to its model, with everything that is wrong with them and the place of each."""
+"""Turns the texts of a section into its model, and collects what is wrong with them, each with its line."""
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ Model = TypeVar("Model", bound=SectionModel)
 
 
 class UnknownValue(Exception):
-    """A value is wrong or missing, so that nothing can be said of what depends on it."""
+    """A value is wrong or missing, so what depends on it can't be checked."""
 
 
 class _PartialSection:
-    """A section of which some fields are not known."""
+    """A model with fields that have no usable value; reading one of those raises UnknownValue."""
 
     def __init__(self, section: SectionModel, unknown: Set[str]) -> None:
         self._section, self._unknown = section, unknown
@@ -32,7 +32,7 @@ class _PartialSection:
 
 @dataclass(slots=True)
 class SectionReader:
-    """One section on its way to a model. Whatever is found wrong is noted; nothing is raised."""
+    """Reads one section into a model. Problems are collected; none is raised."""
 
     ini: Written
     problems: list[Problem]
@@ -43,37 +43,35 @@ class SectionReader:
         return key in self.ini.entries
 
     def location(self, key: str | None = None) -> Location:
-        """Where the key stands; the section's header, if it has none."""
+        """The line of a key, or of the section's header if the key is missing."""
         entry = self.ini.entries.get(key) if key else None
         return entry.location if entry else self.ini.location
 
     def add_problem(self, text: str, key: str | None = None) -> None:
-        """Notes a problem; with `key`, at its line."""
+        """Adds a problem; with `key`, at its line."""
         if key is not None:
             self.bad_keys.add(key)
         self.problems.append(Problem(self.location(key), f"[{self.ini.name}] {text}"))
 
     def report_unknown_keys(self, known: set[str], unsupported: Mapping[str, Unsupported]) -> None:
-        """Complains about every key that is neither known nor one of Supervisor's that asks for nothing."""
+        """Adds a problem for each key that is neither known nor a Supervisor key with a value that changes nothing."""
         for key, entry in self.ini.entries.items():
             if key in known:
                 continue
             foreign = unsupported.get(key)
             if foreign is None:
-                # in a file that is not a configuration at all there may be thousands, and looking for each is slow
+                # a file that is not a configuration may have thousands, and each search is slow
                 meant = nearest_word(key, known | unsupported.keys()) if len(self.problems) < SHOWN else None
                 self.add_problem(f"has no key {key!r:.80}" + (f"; did you mean {meant!r}?" if meant else ""), key)
             elif entry.value.lower() not in foreign.harmless:
-                text = (
-                    f"{key} = {entry.value:.80}: stepkeeper does not support this key of Supervisor's; {foreign.remedy}"
-                )
-                self.add_problem(text, key)
+                text = f"{key} = {entry.value:.80} is a Supervisor setting that stepkeeper does not support"
+                self.add_problem(f"{text}; {foreign.remedy}", key)
 
     def expand_values(self, keys: set[str], known: Mapping[str, str]) -> None:
         """Fills the placeholders in the values of these keys."""
         for key in sorted(keys & self.ini.entries.keys()):
             entry = self.ini.entries[key]
-            if "%" not in entry.value:  # most: as often as there are processes, and nothing is to be looked up
+            if "%" not in entry.value:  # most of them, and this runs once for each process
                 self.texts[key] = entry.value
                 continue
             try:
@@ -82,7 +80,7 @@ class SectionReader:
                 self.add_problem(f"{key} {error}", key)
 
     def build_model(self, model: type[Model], computed: Mapping[str, Any]) -> Model | None:
-        """The model, or None after complaints. `computed`: values of fields, for keys that the file leaves out."""
+        """The model, or None if there are problems. `computed`: values of fields, for keys that the file leaves out."""
         fields = model.ini_keys()
         try:
             built = model.build(*self._given(model, computed))
@@ -94,7 +92,7 @@ class SectionReader:
         return None if self.bad_keys & fields.keys() else built
 
     def build_partial(self, model: type[Model], computed: Mapping[str, Any]) -> Model:
-        """The model where something is wrong: whoever asks for that, or for what is missing, gets Unknown raised."""
+        """The model of a section with problems: reading a field that is wrong or missing raises UnknownValue."""
         fields = model.ini_keys()
         known, lost = model.build_partial(*self._given(model, computed))
         return cast(Model, _PartialSection(known, lost | {fields[key] for key in self.bad_keys & fields.keys()}))

@@ -1,7 +1,7 @@
-"""How a class stands for a section: its keys, what each says in the documentation, and how texts become values.
+"""How a class describes a section: its keys, their documentation, and how texts become values.
 
-Dataclasses and not a validation library: a value is checked by the function that reads it from its text (values.py),
-and what such a library keeps in memory for its own would be a fifth of the daemon.
+These are dataclasses, not classes of a validation library: the function that parses a value (values.py) checks it too,
+and such a library would take a fifth of the daemon's memory.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ KeyProblem = tuple[str, str]
 
 
 class SectionError(Exception):
-    """Why a section can't be built."""
+    """A section can't be built; `problems` says why."""
 
     def __init__(self, problems: list[KeyProblem]) -> None:
         super().__init__("; ".join(text for _, text in problems))
@@ -26,9 +26,9 @@ class SectionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """What is known of a field beside its type. `shown`: the default in words, where it isn't simply the default.
+    """The description of a field. `shown`: the default in words, if the value alone does not say it.
 
-    `alias`: the key, where the field is called otherwise.
+    `alias`: the name of the key, if it differs from the field's.
     """
 
     description: str
@@ -39,7 +39,7 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class ValueParser:
-    """Stands in an Annotated type: how the value is read from its text and the folder its relative path starts from."""
+    """In an Annotated type: how to parse a value from its text and the folder that relative paths start from."""
 
     parse: Callable[[str, Path], Any]
 
@@ -50,12 +50,12 @@ def key(default: Any, description: str, *, shown: str | None = None, alias: str 
 
 
 def required(description: str, *, shown: str | None = None, alias: str | None = None) -> Any:
-    """A key without a default in the class; with `shown` the file need not have it, the reader fills it in."""
+    """A key without a default in the class; with `shown` the file may leave it out, and the reader computes it."""
     return _field(MISSING, KeyInfo(description, shown, alias))
 
 
 def internal(description: str, default: Any = MISSING) -> Any:
-    """A field that is no key of the file."""
+    """A field that is not a key of the file."""
     return _field(default, KeyInfo(description, is_internal=True))
 
 
@@ -68,37 +68,37 @@ def _field(default: Any, known: KeyInfo) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SectionModel:
-    """A section of the file, checked and frozen. Classes made of it are decorated with `section`."""
+    """A section of the file, checked and frozen. Subclasses are decorated with `section_model`."""
 
     _by_name: ClassVar[Mapping[str, Field[Any]]]
-    """The fields by what `build` takes them as."""
+    """The fields by the names that `build` takes."""
 
     _readers: ClassVar[Mapping[str, ValueParser | None]]
-    """How each of them is read from its text."""
+    """By the same names: how to parse each from its text."""
 
     _required: ClassVar[tuple[str, ...]]
-    """Those that have to be given."""
+    """The names that must be given."""
 
     _ini_keys: ClassVar[Mapping[str, str]]
 
     @classmethod
     def described_fields(cls) -> Iterator[tuple[Field[Any], KeyInfo]]:
-        """Every field, and what is known of it."""
+        """Every field with its description."""
         return ((each, each.metadata["key"]) for each in fields(cls))
 
     @classmethod
     def ini_keys(cls) -> Mapping[str, str]:
-        """Every key of the INI file, and the field that holds it."""
+        """Every key of the INI file with the name of its field."""
         return cls._ini_keys
 
     @classmethod
     def build(cls, given: Mapping[str, Any], folders: Mapping[str, Path] | None = None) -> Self:
-        """The section, from texts or values by key (those of internal fields by their names).
+        """The section, from texts or values by key (internal fields by name).
 
-        A text is read as the field's type says, values stay as they are. `folders`: where a field's relative path
-        starts; else in the present folder. Raises SectionError with all that is wrong or missing.
+        Texts are parsed as the field's type says, other values stay as they are. `folders`: where relative paths of a
+        field start; by default in the current folder. Raises SectionError with all that is wrong or missing.
         """
-        missing = [(name, f"has no '{name}', which it needs") for name in cls._required if name not in given]
+        missing = [(name, f"has no '{name}'; add it") for name in cls._required if name not in given]
         parsed, wrong = cls._read(given, folders or {})
         if missing or wrong:
             raise SectionError(missing + wrong)
@@ -106,14 +106,14 @@ class SectionModel:
 
     @classmethod
     def build_partial(cls, given: Mapping[str, Any], folders: Mapping[str, Path]) -> tuple[Self, frozenset[str]]:
-        """The same as far as it can be read, with None for what is wrong or missing, and the fields of that."""
+        """The section with None for fields that are wrong or missing, and the names of those."""
         parsed, _ = cls._read(given, folders)
         needed = {each.name for name, each in cls._by_name.items() if name in given or is_required(each)}
         lost = frozenset(needed - parsed.keys())
         return cls(**dict.fromkeys(lost), **parsed), lost
 
     def non_defaults(self) -> dict[str, Any]:
-        """By field, what is not the default; dataclasses inside in the same way."""
+        """By field: the values that differ from the default, in nested dataclasses too."""
         said: dict[str, Any] = _non_defaults(self)
         return said
 
@@ -137,7 +137,7 @@ Model = TypeVar("Model", bound=SectionModel)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(key, required, internal))
 def section_model(model: type[Model]) -> type[Model]:
-    """Makes a class with keys a Section. With slots: every process has a ProgramConfig, and a dict is 1.2 KB more."""
+    """Makes a class with keys a SectionModel. It has slots, as every process has a ProgramConfig."""
     made = dataclass(frozen=True, kw_only=True, slots=True)(model)
     made._by_name = {about.alias or each.name: each for each, about in made.described_fields()}
     made._readers = {name: _reader(each.type) for name, each in made._by_name.items()}
@@ -165,7 +165,7 @@ def is_required(each: Field[Any]) -> bool:
 
 
 def parsed_by(parse: Callable[[str], Any]) -> ValueParser:
-    """Texts go through `parse`."""
+    """A value that `parse` makes of its text."""
     return ValueParser(lambda text, _: parse(_utf8(text)))
 
 
@@ -176,17 +176,17 @@ def _value(reader: ValueParser | None, given: Any, folder: Path | None) -> Any:
 
 
 def _reader(kind: Any) -> ValueParser | None:
-    """How a type reads itself, also the one inside `TYPE | None`."""
+    """How to parse a value of a type, also of the one inside `TYPE | None`."""
     inside = (each if isinstance(each, ValueParser) else _reader(each) for each in get_args(kind))
     return next(filter(None, inside), None)
 
 
 def _utf8(text: str) -> str:
-    """Raises ValueError for bytes of the environment that are no text; only paths may have such."""
+    """Raises ValueError for bytes of the environment that are not UTF-8; only paths may have such."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"is {text!r:.80}, which is not UTF-8") from error
+        raise ValueError(f"is {text!r:.80}, which is not UTF-8; write it in UTF-8") from error
     return text
 
 
@@ -199,7 +199,7 @@ def _optional_path(text: str, folder: Path) -> Path | None:
 
 
 def _interpreter(text: str, folder: Path) -> str:
-    """A bare name is left to the search path."""
+    """A bare name is searched for in PATH."""
     return text if text and "/" not in text else str(_path(text, folder))
 
 
