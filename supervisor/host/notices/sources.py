@@ -1,4 +1,4 @@
-"""The table of all notice sources, and which of them a host uses: those it was told, or those of where it runs."""
+"""The table of all notice sources, and which of them a host uses: the configured ones, or those of where it runs."""
 
 import difflib
 import importlib.util

@@ -19,7 +19,7 @@ def board(*notices: Notice, grace_s: float = 60.0) -> ActiveNotices:
     return made
 
 
-def test_a_notice_is_news_once():
+def test_repeated_notice_is_no_change():
     made = ActiveNotices(60.0)
 
     assert made.add(notice(), 0.0) == NoticeChange(NoticeChangeKind.RECEIVED, notice())
@@ -57,7 +57,7 @@ def test_the_earliest_certain_deadline_decides():
     assert made.most_severe("digits") == early
 
 
-def test_after_a_withdrawal_the_next_one_decides():
+def test_next_notice_decides_after_a_withdrawal():
     made = board(notice("a", 100.0), notice("b", 200.0))
 
     assert made.withdraw("aws", "a") == NoticeChange(NoticeChangeKind.WITHDRAWN, notice("a", 100.0))
@@ -65,7 +65,7 @@ def test_after_a_withdrawal_the_next_one_decides():
     assert made.withdraw("aws", "a") is None
 
 
-def test_a_notice_for_one_program_frightens_no_other():
+def test_notice_for_one_program_concerns_no_other():
     made = ActiveNotices(60.0)
     made.add(notice(), 0.0, program="digits")
 
@@ -73,7 +73,7 @@ def test_a_notice_for_one_program_frightens_no_other():
     assert made.most_severe("charlm") is None
 
 
-def test_a_notice_is_over_a_grace_after_its_deadline():
+def test_notice_expires_a_grace_after_its_deadline():
     made = board(notice())
 
     assert made.next_expiry_at() == 160.0
@@ -82,14 +82,14 @@ def test_a_notice_is_over_a_grace_after_its_deadline():
     assert made.next_expiry_at() is None
 
 
-def test_a_notice_that_came_late_counts_from_when_it_came():
+def test_late_notice_expires_a_grace_after_it_was_received():
     made = ActiveNotices(60.0)
 
     assert made.add(notice(deadline_at=-500.0), 0.0) is not None
     assert made.next_expiry_at() == 60.0
 
 
-def test_an_expired_notice_that_its_source_repeats_stays_over_unless_it_says_a_later_time():
+def test_repeated_expired_notice_stays_expired_unless_its_deadline_is_later():
     made = board(notice())
     made.expire(160.0)
 
@@ -121,7 +121,7 @@ def followed(made: ActiveNotices, grace_s: float = 60.0) -> ActiveNotices:
     return later
 
 
-def test_what_an_earlier_daemon_was_told_is_no_news_when_it_is_told_again():
+def test_restored_notice_that_is_reported_again_is_no_change():
     made = followed(board(notice()))
 
     assert made.most_severe("digits") == notice()
@@ -130,7 +130,7 @@ def test_what_an_earlier_daemon_was_told_is_no_news_when_it_is_told_again():
     assert made.next_expiry_at() == 160.0
 
 
-def test_an_end_that_counts_from_when_it_was_heard_does_not_count_anew_for_the_next_daemon():
+def test_relative_deadline_does_not_restart_for_the_next_daemon():
     made = followed(board(notice()))
 
     assert made.add(notice(deadline_at=150.0), 50.0) is None
@@ -140,7 +140,7 @@ def test_an_end_that_counts_from_when_it_was_heard_does_not_count_anew_for_the_n
     )
 
 
-def test_the_same_hour_is_the_same_end_whatever_a_clock_did_meanwhile_and_another_hour_is_another():
+def test_restored_deadline_moves_only_if_the_source_names_another_time():
     said = notice(deadline_wall_at=5000.0)
 
     assert followed(board(said)).add(notice(deadline_at=700.0, deadline_wall_at=5000.0), 50.0) is None
@@ -148,7 +148,7 @@ def test_the_same_hour_is_the_same_end_whatever_a_clock_did_meanwhile_and_anothe
     assert followed(board(said)).add(moved, 50.0) == NoticeChange(NoticeChangeKind.CHANGED, moved)
 
 
-def test_what_expired_for_an_earlier_daemon_stays_over_though_its_source_counts_from_now():
+def test_notice_that_expired_in_an_earlier_daemon_stays_expired():
     expired = board(notice())
     expired.expire(160.0)
     made = followed(expired)
@@ -162,7 +162,7 @@ def test_a_late_notice_that_no_daemon_has_seen_is_acted_on():
     assert followed(board()).add(notice(deadline_at=-500.0), 0.0) is not None
 
 
-def test_what_its_source_tells_no_more_was_withdrawn_while_no_daemon_was_there():
+def test_restored_notice_that_is_not_reported_again_is_withdrawn():
     kept, gone, final = notice("kept"), notice("gone"), notice("final", is_cancellable=False)
     made = followed(board(kept, gone, final))
     made.add(kept, 1.0)
@@ -173,7 +173,7 @@ def test_what_its_source_tells_no_more_was_withdrawn_while_no_daemon_was_there()
     assert not made.is_restored(gone)
 
 
-def test_an_expired_notice_that_is_told_no_more_is_forgotten():
+def test_expired_notice_that_is_not_reported_again_is_forgotten():
     expired = board(notice())
     expired.expire(160.0)
     made = followed(expired)
@@ -182,7 +182,7 @@ def test_an_expired_notice_that_is_told_no_more_is_forgotten():
     assert made.add(notice(deadline_at=230.0), 200.0) is not None
 
 
-def test_only_notices_of_the_sources_that_are_asked_are_kept():
+def test_only_notices_of_watched_sources_are_remembered():
     assert board(notice(), notice(source="drill")).to_remember(["aws"])[0].notice == notice()
     assert len(board(notice(), notice(source="drill")).to_remember(["aws"])) == 1
 

@@ -18,7 +18,7 @@ from supervisor.core.notices.flush import (
 SAVES = st.lists(st.builds(MeasuredSave, ended_at=st.floats(0, 50), save_s=st.floats(0, 20)), min_size=1, max_size=4)
 
 
-def test_the_last_ask_leaves_margin_save_and_one_step():
+def test_last_flush_leaves_margin_save_and_one_step():
     assert latest_flush_at(gone_at=100.0, step_s=2.0, save_s=10.0, margin_s=1.0) == 87.0
 
 
@@ -27,11 +27,11 @@ def test_a_negative_time_is_refused():
         latest_flush_at(100.0, 1.0, -1.0, 1.0)
 
 
-def test_a_save_alone_took_what_it_took():
+def test_unshared_save_counts_in_full():
     assert unshared_save_s(MeasuredSave(10.0, 4.0), [MeasuredSave(6.0, 3.0), MeasuredSave(20.0, 10.0)]) == 4.0
 
 
-def test_what_was_measured_side_by_side_is_divided_by_those_who_shared_the_disk():
+def test_shared_time_is_divided_by_the_number_of_saves():
     together = [MeasuredSave(10.0, 8.0)] * 7
 
     assert unshared_save_s(MeasuredSave(10.0, 8.0), together) == 1.0
@@ -45,13 +45,13 @@ def test_saves_of_an_earlier_daemon_count_as_alone():
     assert unshared_save_s(MeasuredSave(-math.inf, 4.0), [MeasuredSave(-math.inf, 4.0), MeasuredSave(3.0, 4.0)]) == 4.0
 
 
-def test_jobs_of_one_size_each_wait_for_all_others():
+def test_equal_saves_each_wait_for_all_others():
     saves = {name: [MeasuredSave(-math.inf, 1.0)] for name in "abcdefgh"}
 
     assert expected_save_s(saves, "abcdefgh") == pytest.approx(dict.fromkeys("abcdefgh", 8.0 * SAVE_SPREAD))
 
 
-def test_a_small_save_waits_for_a_large_one_no_longer_than_it_takes_itself():
+def test_small_save_waits_for_a_large_one_no_longer_than_its_own_time():
     expected = expected_save_s(
         {"small": [MeasuredSave(-math.inf, 1.0)], "large": [MeasuredSave(-math.inf, 20.0)]}, ["small", "large"]
     )
@@ -59,18 +59,18 @@ def test_a_small_save_waits_for_a_large_one_no_longer_than_it_takes_itself():
     assert expected == pytest.approx({"small": 2.0 * SAVE_SPREAD, "large": 21.0 * SAVE_SPREAD})
 
 
-def test_the_slowest_of_the_last_few_counts():
+def test_slowest_recent_save_counts():
     assert expected_save_s({"a": [MeasuredSave(9.0, 1.0), MeasuredSave(20.0, 5.0), MeasuredSave(30.0, 1.0)]}, []) == {
         "a": 5.0 * SAVE_SPREAD
     }
 
 
-def test_a_job_that_never_saved_is_not_known():
+def test_job_without_a_save_has_no_expectation():
     assert expected_save_s({"a": []}, ["a"]) == {}
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), SAVES, min_size=1))
-def test_more_company_never_makes_a_save_faster_and_sharing_never_makes_it_slower_than_measured(saves):
+def test_more_savers_never_shorten_the_expectation_and_sharing_never_exceeds_the_measurement(saves):
     alone, together = expected_save_s(saves, []), expected_save_s(saves, saves)
 
     for name, measured in saves.items():
@@ -78,7 +78,7 @@ def test_more_company_never_makes_a_save_faster_and_sharing_never_makes_it_slowe
         assert alone[name] <= SAVE_SPREAD * max(each.save_s for each in measured) + 1e-9
 
 
-def test_a_save_that_waited_for_the_one_before_it_is_as_long_as_its_own_part():
+def test_time_waited_for_the_save_before_is_subtracted():
     before, after = MeasuredSave(100.0, 8.0), MeasuredSave(105.0, 7.0)
 
     assert without_queueing(after, before) == MeasuredSave(105.0, 5.0), (
@@ -89,7 +89,7 @@ def test_a_save_that_waited_for_the_one_before_it_is_as_long_as_its_own_part():
 
 
 @given(st.floats(0, 100), st.floats(0, 50), st.floats(0, 100), st.floats(0, 50))
-def test_no_order_of_two_saves_makes_one_shorter_than_nothing_or_longer_than_it_was(end, took, end_before, took_before):
+def test_corrected_save_is_between_zero_and_what_was_measured(end, took, end_before, took_before):
     own = without_queueing(MeasuredSave(end, took), MeasuredSave(end_before, took_before))
 
     assert 0.0 <= own.save_s <= took

@@ -57,9 +57,7 @@ def print_lines(logs: LogCapture, path: Path, count: int, maxbytes: int, backups
     wait_until(lambda: content(path).endswith(b"line %04d\n" % (count - 1)))
 
 
-async def test_what_a_program_prints_is_in_its_file(
-    logs: LogCapture, tmp_path: Path, start: Callable[..., Spawned]
-) -> None:
+async def test_output_is_written_to_its_file(logs: LogCapture, tmp_path: Path, start: Callable[..., Spawned]) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     await start("sh", "-c", "echo hello; echo trouble >&2; printf unfinished", stdout=pipe, stderr=pipe).exit()
     os.close(pipe)
@@ -108,7 +106,7 @@ def test_output_for_no_file_goes_nowhere(logs: LogCapture) -> None:
 
 
 @pytest.mark.parametrize(("path", "stream"), [("/dev/stdout", "out"), ("/dev/stderr", "err"), ("/dev/fd/1", "out")])
-def test_a_log_that_is_the_daemons_own_output_gets_there(
+def test_log_that_is_the_daemons_own_output_gets_the_descriptor(
     path: str, stream: str, logs: LogCapture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pipe = logs.open_pipe(Path(path), 0, 0)
@@ -147,7 +145,7 @@ def test_a_line_longer_than_the_file_may_be_is_cut(logs: LogCapture, tmp_path: P
 
 
 @pytest.mark.parametrize("take_away", [Path.unlink, lambda path: path.rename(f"{path}.old"), put_another])
-def test_a_file_that_somebody_took_away_is_made_again(
+def test_file_that_was_moved_away_is_created_again(
     take_away: Callable[[Path], object], logs: LogCapture, tmp_path: Path
 ) -> None:
     path = tmp_path / "out.log"
@@ -196,13 +194,13 @@ def test_clear_empties_the_file_and_deletes_its_backups(running: bool, logs: Log
         wait_for(path, b"after\n")
 
 
-def test_clear_of_what_does_not_exist_makes_nothing(logs: LogCapture, tmp_path: Path) -> None:
+def test_clear_does_not_create_a_file(logs: LogCapture, tmp_path: Path) -> None:
     asyncio.run(logs.clear(tmp_path / "out.log"))
 
     assert os.listdir(tmp_path) == []
 
 
-def test_a_full_disk_is_a_trouble_until_it_has_room_again(logs: LogCapture, small_disk: Path) -> None:
+def test_full_disk_is_a_failure_until_it_has_room_again(logs: LogCapture, small_disk: Path) -> None:
     path, filler = small_disk / "out.log", small_disk / "filler"
     pipe = logs.open_pipe(path, 0, 0)
     os.write(pipe, b"x" * 4096)  # whole blocks, so that the next byte needs another
@@ -238,7 +236,7 @@ def test_a_file_that_can_not_be_rotated_grows(logs: LogCapture, tmp_path: Path) 
     os.close(pipe)
 
 
-def test_a_grandchild_that_lives_on_is_still_heard(logs: LogCapture, tmp_path: Path) -> None:
+def test_output_of_a_surviving_grandchild_is_captured(logs: LogCapture, tmp_path: Path) -> None:
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     held = os.dup(pipe)
     os.close(pipe)

@@ -54,7 +54,7 @@ def collected(capture: CaptureModeParser, pieces: list[bytes]) -> tuple[bytes, l
 
 
 @given(st.lists(st.tuples(PLAIN | NEARLY, st.none() | PLAIN), max_size=5), st.lists(st.integers(0, 400), max_size=8))
-def test_marks_are_found_however_it_is_cut(parts: list[tuple[bytes, bytes | None]], cuts: list[int]):
+def test_marks_are_found_however_the_output_is_cut(parts: list[tuple[bytes, bytes | None]], cuts: list[int]):
     whole = b"".join(before + (b"" if told is None else BEGIN + told + END) for before, told in parts)
     places = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     pieces = [whole[start:end] for start, end in itertools.pairwise(places)]
@@ -66,7 +66,7 @@ def test_marks_are_found_however_it_is_cut(parts: list[tuple[bytes, bytes | None
     assert captured == b"".join(messages)
 
 
-def test_of_a_long_message_the_end_is_kept():
+def test_end_of_a_long_message_is_kept():
     _, messages, captured = collected(CaptureModeParser(4), [BEGIN + b"0123456789" + END, BEGIN + b"ab" + END])
 
     assert messages == [b"6789", b"ab"]
@@ -102,7 +102,7 @@ class Receiver(Link):
         return False
 
 
-def test_what_a_daemon_does_not_take_is_bounded_whole_and_counted():
+def test_outbox_is_bounded_and_counts_the_events_that_it_drops():
     outbox, each = Outbox(), output_messages(PIPE, LOG, b"x" * (PIECE_BYTES + 1))
     size = sum(len(packet.data) for packet in each)
     told = OUTBOX_BYTES // size + 5
@@ -119,7 +119,7 @@ def test_what_a_daemon_does_not_take_is_bounded_whole_and_counted():
     assert receiver.taken[-2:] == each
 
 
-def test_one_that_is_larger_than_all_that_is_held_is_told_alone():
+def test_event_larger_than_the_outbox_is_sent_alone():
     outbox = Outbox()
     outbox.put_output(output_messages(PIPE, COMMUNICATION, bytes(2 * OUTBOX_BYTES)))
     outbox.send_to(receiver := Receiver(10**6))
@@ -129,7 +129,7 @@ def test_one_that_is_larger_than_all_that_is_held_is_told_alone():
     )
 
 
-def test_order_is_kept_where_there_is_little_room():
+def test_order_is_kept_when_the_daemon_is_slow():
     outbox = Outbox()
     for number in range(5):
         outbox.put_output(output_messages(PIPE, LOG, b"%d" % number))
@@ -185,7 +185,7 @@ def test_a_large_message_arrives_whole_without_any_log(heard: tuple[LogCapture, 
     assert outputs == [ProgramOutput("PROCESS_COMMUNICATION_STDOUT", "web", 1, data)]
 
 
-def test_marks_mean_nothing_where_nothing_is_captured(heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path):
+def test_marks_are_plain_output_without_capture_mode(heard: tuple[LogCapture, list[ProgramOutput]], tmp_path: Path):
     logs, outputs = heard
     pipe = logs.open_pipe(tmp_path / "log", 0, 0, Tee("web", 1, "stdout", events=True))
     os.write(pipe, BEGIN + b"x" + END)

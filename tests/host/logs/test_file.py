@@ -44,7 +44,7 @@ def test_after_an_error_a_bad_disk_is_left_alone_for_a_while(tmp_path: Path) -> 
     assert not path.exists()
 
 
-def test_what_was_lost_is_said_at_the_end_too(tmp_path: Path) -> None:
+def test_dropped_bytes_are_written_when_the_file_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.log"
     file = LogFile(path, 0, 0)
     file.write(b"lost\n")
@@ -55,7 +55,7 @@ def test_what_was_lost_is_said_at_the_end_too(tmp_path: Path) -> None:
     assert path.read_bytes() == b"[stepkeeper dropped 5 bytes: No such file or directory]\n"
 
 
-def test_what_others_had_to_drop_is_said(tmp_path: Path) -> None:
+def test_bytes_dropped_by_the_caller_are_written(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "out.log", 0, 0)
     file.write(b"half a li")
 

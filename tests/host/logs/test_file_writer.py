@@ -49,7 +49,7 @@ def test_every_piece_arrives_in_order_whatever_the_thread_is_at(tmp_path: Path) 
     wait_until(lambda: content(path) == b"".join(pieces))
 
 
-def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
+def test_everything_is_written_if_no_thread_can_be_started(tmp_path: Path, no_threads: pytest.MonkeyPatch) -> None:
     path, rung = tmp_path / "short.log", threading.Event()
     writer = LogFileWriter(LogFile(path, 0, 0), rung.set)
     writer.use(0, 0)
@@ -63,7 +63,7 @@ def test_without_a_thread_to_be_had_all_is_written_all_the_same(tmp_path: Path, 
     assert rung.is_set()
 
 
-def test_writer_that_rests_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
+def test_idle_writer_ends_when_no_pipe_leads_to_it(tmp_path: Path) -> None:
     path, rung = tmp_path / "left.log", threading.Event()
     writer = LogFileWriter(LogFile(path, 0, 0), rung.set)
     writer.use(0, 0)

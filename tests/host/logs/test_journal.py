@@ -149,7 +149,7 @@ def test_records_of_other_libraries_arrive_too(journal: JournalSocket, journald:
     assert (fields["MESSAGE"], fields["PRIORITY"], fields["EVENT"]) == ("took 3 s", "4", "asyncio")
 
 
-def test_a_record_that_can_not_be_worded_does_not_end_the_log(
+def test_record_that_cannot_be_formatted_does_not_end_the_log(
     journal: JournalSocket, journald: Listener, capsys: pytest.CaptureFixture[str]
 ):
     handler = JournalHandler(journal, logging.NullHandler())
@@ -161,7 +161,7 @@ def test_a_record_that_can_not_be_worded_does_not_end_the_log(
     assert "%d steps" in capsys.readouterr().err
 
 
-def test_what_the_journal_does_not_take_goes_the_other_way(tmp_path: Path):
+def test_entry_that_the_journal_refuses_goes_to_the_fallback_handler(tmp_path: Path):
     other_way = io.StringIO()
     handler = JournalHandler(JournalSocket(tmp_path / "nobody"), logging.StreamHandler(other_way))
 

@@ -77,7 +77,7 @@ def say(pipe: int, path: Path, line: bytes) -> None:
     wait_until(lambda: content(path).endswith(line))
 
 
-def test_a_logger_that_is_killed_has_a_successor_and_the_program_notices_nothing(logs: LogCapture, tmp_path: Path):
+def test_killed_logger_is_replaced_without_an_effect_on_the_program(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
@@ -92,7 +92,7 @@ def test_a_logger_that_is_killed_has_a_successor_and_the_program_notices_nothing
     os.close(pipe)
 
 
-def test_a_logger_that_is_killed_again_and_again_loses_nothing_that_it_had_not_read(logs: LogCapture, tmp_path: Path):
+def test_logger_killed_repeatedly_loses_nothing_that_it_had_not_read(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
     logger = 0
@@ -107,9 +107,7 @@ def test_a_logger_that_is_killed_again_and_again_loses_nothing_that_it_had_not_r
     os.close(pipe)
 
 
-def test_the_next_daemon_goes_on_with_the_same_logger_and_has_its_pipes(
-    daemons: Callable[[], LogCapture], tmp_path: Path
-):
+def test_next_daemon_uses_the_same_logger_and_gets_its_pipes(daemons: Callable[[], LogCapture], tmp_path: Path):
     path = tmp_path / "out.log"
     first = daemons()
     pipe = first.open_pipe(path, 0, 0)
@@ -130,7 +128,7 @@ def test_the_next_daemon_goes_on_with_the_same_logger_and_has_its_pipes(
     os.close(pipe)
 
 
-def test_a_pipe_made_in_the_last_moment_still_reaches_the_logger(daemons: Callable[[], LogCapture], tmp_path: Path):
+def test_pipe_made_just_before_leaving_reaches_the_logger(daemons: Callable[[], LogCapture], tmp_path: Path):
     logs = daemons()
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
 
@@ -140,7 +138,7 @@ def test_a_pipe_made_in_the_last_moment_still_reaches_the_logger(daemons: Callab
     os.close(pipe)
 
 
-def test_without_daemon_and_pipe_the_logger_ends(logs: LogCapture, tmp_path: Path, state: Path):
+def test_logger_exits_without_daemon_and_pipes(logs: LogCapture, tmp_path: Path, state: Path):
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     logger = logger_of(logs)
     logs.detach()
@@ -153,9 +151,7 @@ def test_without_daemon_and_pipe_the_logger_ends(logs: LogCapture, tmp_path: Pat
     assert not (state / SOCKET).exists()
 
 
-def test_an_orderly_end_takes_the_logger_along_though_a_grandchild_still_holds_the_pipe(
-    logs: LogCapture, tmp_path: Path
-):
+def test_close_ends_the_logger_even_if_a_grandchild_holds_the_pipe(logs: LogCapture, tmp_path: Path):
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0)
     logger = logger_of(logs)
     os.write(pipe, b"last words\n")
@@ -169,7 +165,7 @@ def test_an_orderly_end_takes_the_logger_along_though_a_grandchild_still_holds_t
     os.close(pipe)
 
 
-def test_without_a_program_that_has_a_log_there_is_no_logger(daemons: Callable[[], LogCapture], state: Path):
+def test_no_logger_is_started_without_a_log(daemons: Callable[[], LogCapture], state: Path):
     logs = daemons()
     os.close(logs.open_pipe(None, 0, 0))
     asyncio.run(logs.clear(Path("/nonexistent")))
@@ -179,7 +175,7 @@ def test_without_a_program_that_has_a_log_there_is_no_logger(daemons: Callable[[
     assert os.listdir(state) == []
 
 
-def test_the_logger_is_nobodys_child_and_holds_nothing_of_the_daemons(
+def test_logger_is_nobodys_child_and_inherits_nothing(
     logs: LogCapture, tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("SUPERVISOR_ATTEMPT", "/a/state:b:1")
@@ -208,7 +204,7 @@ def test_the_logger_is_nobodys_child_and_holds_nothing_of_the_daemons(
         os.close(each)
 
 
-def test_only_the_daemons_user_can_reach_the_logger(logs: LogCapture, tmp_path: Path, state: Path):
+def test_only_the_daemons_user_can_connect_to_the_logger(logs: LogCapture, tmp_path: Path, state: Path):
     os.close(logs.open_pipe(tmp_path / "out.log", 0, 0))
     logger_of(logs)
 
@@ -216,7 +212,7 @@ def test_only_the_daemons_user_can_reach_the_logger(logs: LogCapture, tmp_path: 
     assert stat.S_IMODE((state / LOCK).stat().st_mode) == 0o600
 
 
-def test_a_second_logger_of_a_state_folder_gives_way(logs: LogCapture, tmp_path: Path, state: Path):
+def test_second_logger_of_a_state_folder_exits(logs: LogCapture, tmp_path: Path, state: Path):
     os.close(logs.open_pipe(tmp_path / "out.log", 0, 0))
     logger = logger_of(logs)
 
@@ -238,7 +234,7 @@ def test_a_state_folder_may_have_a_path_too_long_for_a_socket(tmp_path: Path):
     logs.close()
 
 
-def test_signals_that_end_others_do_not_end_the_logger(logs: LogCapture, tmp_path: Path):
+def test_logger_ignores_termination_signals(logs: LogCapture, tmp_path: Path):
     path = tmp_path / "out.log"
     pipe = logs.open_pipe(path, 0, 0)
     say(pipe, path, b"before\n")
@@ -252,7 +248,7 @@ def test_signals_that_end_others_do_not_end_the_logger(logs: LogCapture, tmp_pat
     os.close(pipe)
 
 
-def test_a_logger_of_another_version_makes_room_and_nothing_is_lost(
+def test_logger_of_another_version_is_replaced_without_loss(
     daemons: Callable[[], LogCapture], tmp_path: Path, state: Path
 ):
     program = (
@@ -271,7 +267,7 @@ def test_a_logger_of_another_version_makes_room_and_nothing_is_lost(
     os.close(pipe)
 
 
-def test_a_logger_that_can_not_be_started_is_a_trouble_of_every_log(tmp_path: Path, state: Path):
+def test_logger_that_cannot_be_started_is_a_failure_of_every_log(tmp_path: Path, state: Path):
     (state / LOCK).mkdir()
     logs = LogCapture(state)
     logs.start()
@@ -288,7 +284,7 @@ def test_a_logger_that_can_not_be_started_is_a_trouble_of_every_log(tmp_path: Pa
     logs.close()
 
 
-def test_a_stopped_logger_is_a_trouble_and_holds_nobody_up(tmp_path: Path, state: Path):
+def test_stopped_logger_is_a_failure_and_blocks_nobody(tmp_path: Path, state: Path):
     logs = LogCapture(state, silence_limit_s=6.0)
     logs.start()
     path = tmp_path / "out.log"
@@ -346,7 +342,7 @@ def freezable(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_disk_that_hangs_holds_up_no_other_log_and_no_program(logs: LogCapture, tmp_path: Path, freezable: Path):
+def test_hanging_disk_blocks_no_other_log_and_no_program(logs: LogCapture, tmp_path: Path, freezable: Path):
     hung, good = freezable / "out.log", tmp_path / "good.log"
     hung_pipe, good_pipe = logs.open_pipe(hung, 0, 0), logs.open_pipe(good, 0, 0)
     say(hung_pipe, hung, b"before\n")

@@ -18,19 +18,19 @@ from tests.fuzzing import cases
 
 
 @given(some.integers(0, 2**63), some.text(some.characters(codec=None), max_size=100), some.integers(0, 2**40))
-def test_what_is_said_is_heard(number: int, path: str, size: int):
+def test_message_survives_encoding(number: int, path: str, size: int):
     message = CapturePipe(number, path, size, 10)
 
     assert decode(encode(message)) == message
 
 
-def test_a_path_that_is_no_utf8_is_heard():
+def test_path_that_is_not_utf8_survives_encoding():
     path = b"/log/\xff\xfe".decode("utf-8", "surrogateescape")
 
     assert decode(encode(ClearFile(1, path))) == ClearFile(1, path)
 
 
-def test_a_field_of_a_later_version_is_left_out():
+def test_unknown_field_is_ignored():
     assert decode(b'{"type": "endcapture", "drain": true, "because": "upgrade"}') == EndCapture(drain=True)
 
 
@@ -51,7 +51,7 @@ def test_a_field_of_a_later_version_is_left_out():
         b'{"type": "capturepipe", "id": 1, "path": null, "maxbytes": 1, "backups": 0}',
     ],
 )
-def test_what_is_no_message_is_refused(packet: bytes):
+def test_invalid_message_is_refused(packet: bytes):
     with pytest.raises(LogProtocolError):
         decode(packet)
 

@@ -92,7 +92,7 @@ def test_the_journal_gets_fields(logs: LogCapture, tmp_path: Path):
     }
 
 
-def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(logs: LogCapture, tmp_path: Path):
+def test_lines_are_kept_for_a_log_daemon_that_is_down(logs: LogCapture, tmp_path: Path):
     pipe = logs.open_pipe(tmp_path / "out.log", 0, 0, SYSLOG)
     os.write(pipe, b"early\n")
     wait_until(lambda: "nobody listens" in logs.failures.get(tmp_path / "log", ""))
@@ -104,7 +104,7 @@ def test_where_nobody_listens_programs_go_on_and_later_lines_arrive(logs: LogCap
         os.close(pipe)
 
 
-def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(logs: LogCapture, tmp_path: Path):
+def test_log_daemon_that_does_not_read_blocks_nobody_and_dropped_lines_are_counted(logs: LogCapture, tmp_path: Path):
     block = b"x" * 999 + b"\n"
     with listening(tmp_path / "log") as end:
         pipe = logs.open_pipe(None, 0, 0, SYSLOG)
@@ -123,7 +123,7 @@ def test_a_log_that_nobody_reads_costs_no_time_and_says_what_is_lost(logs: LogCa
     assert 0 < lost < 5000
 
 
-def test_a_logger_that_dies_is_followed_by_one_that_logs_on(logs: LogCapture, tmp_path: Path):
+def test_next_logger_goes_on_sending_lines(logs: LogCapture, tmp_path: Path):
     with listening(tmp_path / "log") as end:
         pipe = logs.open_pipe(None, 0, 0, SYSLOG)
         os.write(pipe, b"first\n")
@@ -138,7 +138,7 @@ def test_a_logger_that_dies_is_followed_by_one_that_logs_on(logs: LogCapture, tm
         os.close(pipe)
 
 
-def test_the_next_daemon_finds_it_logging(tmp_path: Path):
+def test_lines_are_sent_between_two_daemons(tmp_path: Path):
     (tmp_path / "state").mkdir()
     first, second = (LogCapture(tmp_path / "state", syslog_at=tmp_path / "log") for _ in range(2))
     with listening(tmp_path / "log") as end:
@@ -198,7 +198,7 @@ class Kept:
 @pytest.mark.fuzz
 @cases(500)
 @given(st.lists(st.binary(max_size=60) | st.just(b"\n") | st.just(b"y" * (LINE_BYTES + 7))))
-def test_any_pieces_become_the_lines_that_they_make(pieces: list[bytes]):
+def test_lines_do_not_depend_on_how_the_output_is_cut(pieces: list[bytes]):
     kept = Kept()
     lines = LineSplitter([(kept, lambda line, wall_at: line)])  # type: ignore[list-item]
     for piece in pieces:
@@ -210,7 +210,7 @@ def test_any_pieces_become_the_lines_that_they_make(pieces: list[bytes]):
     assert b"".join(kept.lines).replace(b"\r", b"") == whole.replace(b"\n", b"").replace(b"\r", b"")
 
 
-def test_a_record_that_can_not_be_worded_does_not_end_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_record_that_cannot_be_formatted_does_not_end_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with listening(tmp_path / "log") as end:
         handler = syslog.SyslogHandler("supervisor", tmp_path / "log")
         handler.handle(logging.LogRecord("x", logging.ERROR, "f", 1, "%d steps", ("many",), None))

@@ -78,7 +78,7 @@ CASES = {
 
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("name", list(CASES))
-async def test_fault_is_told_and_what_comes_after_it_is_heard(
+async def test_fault_is_reported_and_a_later_notice_is_received(
     name: str, fault: Fault, server: MetadataServer, heard: Recorder
 ) -> None:
     case = CASES[name]
@@ -99,7 +99,7 @@ async def test_fault_is_told_and_what_comes_after_it_is_heard(
 
 @pytest.mark.parametrize("fault", [each for each in Fault if each is not Fault.NOT_FOUND])
 @pytest.mark.parametrize("name", list(CASES))
-async def test_fault_takes_no_notice_back(name: str, fault: Fault, server: MetadataServer, heard: Recorder) -> None:
+async def test_fault_withdraws_no_notice(name: str, fault: Fault, server: MetadataServer, heard: Recorder) -> None:
     case = CASES[name]
     await case.take_away(server)
     heard.watch(case.source(server.base))

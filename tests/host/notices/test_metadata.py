@@ -30,7 +30,7 @@ async def test_server_that_closes_the_connection_without_a_response_is_an_error(
             await metadata.get("/", {})
 
 
-async def test_only_what_may_have_a_body_says_how_long_it_is():
+async def test_only_requests_that_may_have_a_body_have_a_content_length():
     heard: list[bytes] = []
 
     async with saying(b"HTTP/1.1 204 No Content\r\n\r\n", heard) as metadata:

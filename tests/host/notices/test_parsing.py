@@ -93,7 +93,7 @@ BODIES = st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).en
 @pytest.mark.fuzz
 @cases(150)
 @given(body=BODIES)
-def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
+def test_any_bytes_are_parsed_or_refused(reader: str, body: bytes) -> None:
     try:
         reading = READERS[reader](body)
     except ParseError as error:
@@ -122,7 +122,7 @@ def test_any_bytes_are_read_or_refused(reader: str, body: bytes) -> None:
         },
     )
 )
-def test_any_event_of_azure_is_read_or_refused(event: dict[str, object]) -> None:
+def test_any_event_of_azure_is_parsed_or_refused(event: dict[str, object]) -> None:
     body = json.dumps({"Events": [event]}).encode()
 
     reading = parse_events(body, "trainer_0")
@@ -139,6 +139,6 @@ def test_times_come_back_as_they_were_written(moment: datetime) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 10_000, b"NaN", b"Infinity", b"\xff"])
-def test_json_made_to_hurt_is_refused(body: bytes) -> None:
+def test_malicious_json_is_refused(body: bytes) -> None:
     with pytest.raises(ParseError):
         parse_json(body)

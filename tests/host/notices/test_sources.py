@@ -51,7 +51,7 @@ def test_cloud_is_recognised_by_its_firmware(host: str, tmp_path: Path) -> None:
     assert detect_cloud(Firmware(sysfs(tmp_path, firmware))) == cloud
 
 
-def test_tpu_tells_of_google_where_the_firmware_is_hidden(tmp_path: Path) -> None:
+def test_google_is_recognised_by_a_tpu_if_the_firmware_is_hidden(tmp_path: Path) -> None:
     assert detect_cloud(Firmware(sysfs(tmp_path, {}, pci=("0x8086", "0x1ae0")))) == "google"
 
 

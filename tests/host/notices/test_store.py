@@ -19,24 +19,24 @@ TIMELESS = Notice("file", "now", NoticeKind.SHUTDOWN, Certainty.POSSIBLE, None, 
 MEMORIES = [RememberedNotice(TOLD, 10.0, is_expired=False), RememberedNotice(TIMELESS, 20.0, is_expired=True)]
 
 
-def test_what_is_kept_is_found(tmp_path: Path) -> None:
+def test_stored_notices_are_loaded(tmp_path: Path) -> None:
     NoticeStore(tmp_path / "run", "boot").save(MEMORIES)
 
     assert NoticeStore(tmp_path / "run", "boot").load() == MEMORIES
     assert [each.name for each in (tmp_path / "run").iterdir()] == [NAME]
 
 
-def test_another_boot_forgets_it(tmp_path: Path) -> None:
+def test_notices_of_another_boot_are_ignored(tmp_path: Path) -> None:
     NoticeStore(tmp_path, "boot").save(MEMORIES)
 
     assert NoticeStore(tmp_path, "another").load() == []
 
 
-def test_nothing_is_kept_at_first(tmp_path: Path) -> None:
+def test_missing_file_holds_no_notices(tmp_path: Path) -> None:
     assert NoticeStore(tmp_path).load() == []
 
 
-def test_this_boot_is_the_one_that_counts_where_none_is_named(tmp_path: Path) -> None:
+def test_current_boot_is_the_default(tmp_path: Path) -> None:
     NoticeStore(tmp_path).save(MEMORIES)
 
     assert NoticeStore(tmp_path).load() == MEMORIES
@@ -52,7 +52,7 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path) -> None:
             NoticeStore(tmp_path, "boot").load()
 
 
-def test_what_can_not_be_read_or_written_is_said(tmp_path: Path) -> None:
+def test_unreadable_or_unwritable_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
     memory = NoticeStore(tmp_path, "boot")
 
@@ -69,7 +69,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("key", WRONG)
-def test_each_value_is_looked_at(key: str) -> None:
+def test_each_value_is_checked(key: str) -> None:
     said = json.loads(encode(MEMORIES, "boot"))
     said["notices"][0][key] = WRONG[key]
 
@@ -80,7 +80,7 @@ def test_each_value_is_looked_at(key: str) -> None:
 @pytest.mark.fuzz
 @cases(200)
 @given(st.data())
-def test_no_content_does_more_than_being_refused(data: st.DataObject) -> None:
+def test_any_content_is_loaded_or_refused(data: st.DataObject) -> None:
     whole = encode(MEMORIES, "boot")
     at = data.draw(st.integers(0, len(whole)))
     content = whole[:at] + data.draw(st.binary(max_size=8)) + whole[at + data.draw(st.integers(0, 8)) :]

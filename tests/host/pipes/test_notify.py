@@ -88,7 +88,7 @@ def test_nonsense_is_refused(datagram: bytes):
     st.binary(max_size=200)
     | st.text(max_size=60).map(lambda text: f"STATUS={text}\nREADY=1".encode("utf-8", "replace"))
 )
-def test_any_bytes_are_read_or_refused(datagram: bytes):
+def test_any_bytes_are_parsed_or_refused(datagram: bytes):
     try:
         said = parse_notification(datagram)
     except NotifyError:

@@ -26,7 +26,7 @@ def test_time_without_a_zone_is_an_error(body: bytes) -> None:
         parse_termination(body)
 
 
-async def test_release_is_heard_with_a_token(server: MetadataServer, heard: Recorder) -> None:
+async def test_release_is_reported_with_a_token(server: MetadataServer, heard: Recorder) -> None:
     heard.watch(AlibabaSource(server.base, poll_s=0.02, timeout_s=20.0))
     await heard.more_answers()
 

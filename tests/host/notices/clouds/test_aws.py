@@ -110,7 +110,7 @@ def _list(*events: dict[str, str]) -> bytes:
 # --- against the server ----------------------------------------------------------------------------------------------
 
 
-async def test_interruption_that_is_there_at_start_is_told_once(server: MetadataServer, heard: Recorder) -> None:
+async def test_interruption_from_before_the_start_is_reported_once(server: MetadataServer, heard: Recorder) -> None:
     server.spot = {"action": "terminate", "time": in_seconds(90)}
 
     heard.watch(aws(server))
@@ -121,7 +121,7 @@ async def test_interruption_that_is_there_at_start_is_told_once(server: Metadata
     assert notice.id == f"spot-terminate-{server.spot['time']}"
 
 
-async def test_event_whose_time_moves_at_every_question_is_one_notice(server: MetadataServer, heard: Recorder) -> None:
+async def test_event_whose_time_moves_at_every_poll_is_one_notice(server: MetadataServer, heard: Recorder) -> None:
     server.spot = {"action": "terminate", "time": in_seconds(60)}
     heard.watch(aws(server))
     notice = await heard.the_notice()
@@ -148,7 +148,9 @@ async def test_interruption_that_comes_nearer_moves_its_deadline(server: Metadat
     assert second.deadline_at < first.deadline_at - 60
 
 
-async def test_interruption_is_not_called_off_by_silence(server: MetadataServer, heard: Recorder) -> None:
+async def test_interruption_is_not_withdrawn_when_it_is_no_longer_mentioned(
+    server: MetadataServer, heard: Recorder
+) -> None:
     server.spot = {"action": "stop", "time": in_seconds(60)}
     heard.watch(aws(server))
     await heard.the_notice()
@@ -170,7 +172,7 @@ async def test_recommendation_and_cancelled_event_are_withdrawn(server: Metadata
     assert sorted(heard.withdrawn_ids) == ["instance-event-0123456789abcdef0", "rebalance-2026-11-21T00:40:00Z"]
 
 
-async def test_group_that_terminates_the_instance_is_heard(server: MetadataServer, heard: Recorder) -> None:
+async def test_termination_by_the_auto_scaling_group_is_reported(server: MetadataServer, heard: Recorder) -> None:
     heard.watch(aws(server))
     await heard.more_answers(4)
 
@@ -179,7 +181,7 @@ async def test_group_that_terminates_the_instance_is_heard(server: MetadataServe
     assert (await heard.the_notice()).id == "autoscaling-terminated"
 
 
-async def test_missing_list_of_events_is_trouble_and_hides_no_interruption(
+async def test_missing_list_of_events_is_an_error_and_hides_no_interruption(
     server: MetadataServer, heard: Recorder
 ) -> None:
     await server.raise_fault(Fault.NOT_FOUND, SCHEDULED)
@@ -217,7 +219,7 @@ async def test_token_is_renewed_before_it_ends(server: MetadataServer, heard: Re
     assert not [each for each in server.requests if each.endswith(" 401")]
 
 
-async def test_nothing_is_asked_without_a_token(server: MetadataServer, heard: Recorder) -> None:
+async def test_no_request_is_sent_without_a_token(server: MetadataServer, heard: Recorder) -> None:
     await server.raise_fault(Fault.FORBIDDEN, "/latest/api/token")
 
     heard.watch(aws(server))
@@ -250,7 +252,7 @@ async def test_token_is_in_no_error(server: MetadataServer, heard: Recorder) -> 
     assert not [each for each in heard.errors if "TOKEN-" in each]
 
 
-async def test_refused_token_is_not_asked_for_faster_than_the_questions(
+async def test_refused_token_is_not_renewed_faster_than_the_endpoints_are_polled(
     server: MetadataServer, heard: Recorder
 ) -> None:
     await server.raise_fault(Fault.UNAUTHORIZED, "/latest/meta-data")

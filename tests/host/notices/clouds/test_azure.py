@@ -82,13 +82,13 @@ def test_freeze_counts_from_nine_seconds_and_only_as_possible(duration_s: int, e
 
 
 @pytest.mark.parametrize(("status", "kind"), [("Scheduled", NoticeKind.MAINTENANCE), ("Started", NoticeKind.FREEZE)])
-def test_nothing_stands_still_until_a_freeze_begins(status: str, kind: NoticeKind) -> None:
+def test_freeze_is_maintenance_until_it_begins(status: str, kind: NoticeKind) -> None:
     event = {**EVENT, "EventType": "Freeze", "EventStatus": status, "DurationInSeconds": 30}
 
     assert [each.kind for each in parse_events(document(event), "trainer_0").notices] == [kind]
 
 
-def test_events_of_neighbours_are_not_ours() -> None:
+def test_events_of_other_machines_are_ignored() -> None:
     shared = {**EVENT, "EventId": "shared", "Resources": ["trainer_0", "trainer_1"]}
     theirs = {**EVENT, "EventId": "theirs", "Resources": ["trainer_1"]}
     body = document(EVENT, shared, theirs)
@@ -137,7 +137,7 @@ async def test_event_that_disappears_is_withdrawn(server: MetadataServer, heard:
     assert heard.withdrawn_ids == [notice.id] == [ID]
 
 
-async def test_event_of_a_neighbour_is_never_told(server: MetadataServer, heard: Recorder) -> None:
+async def test_event_of_another_machine_is_never_reported(server: MetadataServer, heard: Recorder) -> None:
     server.events = [{**EVENT, "Resources": ["trainer_1"]}]
 
     heard.watch(azure(server))
@@ -146,7 +146,7 @@ async def test_event_of_a_neighbour_is_never_told(server: MetadataServer, heard:
     assert heard.received_all == []
 
 
-async def test_machine_that_does_not_know_its_name_heeds_every_event_and_says_so(
+async def test_machine_without_a_known_name_reports_every_event_and_an_error(
     server: MetadataServer, heard: Recorder
 ) -> None:
     server.machine = None
@@ -160,7 +160,7 @@ async def test_machine_that_does_not_know_its_name_heeds_every_event_and_says_so
 
 
 @pytest.mark.parametrize("name", ["<html>Please log in</html>", '{"action":', "", "a b", "x" * 200])
-async def test_what_is_no_name_is_not_taken_for_one(name: str, server: MetadataServer, heard: Recorder) -> None:
+async def test_invalid_name_is_an_error(name: str, server: MetadataServer, heard: Recorder) -> None:
     server.machine = name
     server.events = [EVENT]
 
@@ -181,7 +181,9 @@ async def test_first_answer_may_take_longer_than_later_ones(server: MetadataServ
     assert "not JSON" in of_events()[0]
 
 
-async def test_acknowledged_event_of_ours_alone_is_started_once(server: MetadataServer, heard: Recorder) -> None:
+async def test_acknowledged_event_of_this_machine_alone_is_started_once(
+    server: MetadataServer, heard: Recorder
+) -> None:
     source = azure(server, may_acknowledge=True)
     server.events = [EVENT]
     heard.watch(source)

@@ -64,7 +64,7 @@ def test_maintenance_that_stops_the_machine_is_certain(has_gpu: bool, left_s: fl
     assert announced.deadline_at(NOW) == NOW.monotonic_at + left_s
 
 
-def test_migration_is_nothing_to_stop_for() -> None:
+def test_migration_is_a_possible_freeze() -> None:
     (announced,) = parse_maintenance(b"MIGRATE_ON_HOST_MAINTENANCE", False).notices
 
     assert (announced.certainty, announced.kind) == (Certainty.POSSIBLE, NoticeKind.FREEZE)
@@ -112,7 +112,7 @@ def test_upcoming_maintenance_that_is_not_understood_is_an_error(body: bytes) ->
 # --- against the server ----------------------------------------------------------------------------------------------
 
 
-async def test_preemption_answers_the_request_that_waits(server: MetadataServer, heard: Recorder) -> None:
+async def test_preemption_ends_the_long_poll(server: MetadataServer, heard: Recorder) -> None:
     heard.watch(google(server))
     await heard.more_answers(2)
 
@@ -121,7 +121,7 @@ async def test_preemption_answers_the_request_that_waits(server: MetadataServer,
     assert (await heard.the_notice()).id == "preempted"
 
 
-async def test_preemption_before_the_start_is_told_without_waiting(server: MetadataServer, heard: Recorder) -> None:
+async def test_preemption_before_the_start_is_reported_at_once(server: MetadataServer, heard: Recorder) -> None:
     await server.set_google("preempted", "TRUE")
 
     heard.watch(google(server))
@@ -143,16 +143,14 @@ async def test_change_between_two_requests_is_seen(server: MetadataServer, heard
     assert heard.withdrawn_ids == [notice.id]
 
 
-async def test_value_that_does_not_change_is_asked_for_once_and_waited_for(
-    server: MetadataServer, heard: Recorder
-) -> None:
+async def test_unchanged_value_is_polled_with_one_waiting_request(server: MetadataServer, heard: Recorder) -> None:
     heard.watch(google(server, wait_s=60))
     await heard.more_answers(30)  # of the question that does not wait
 
     assert server.requests.count("GET /computeMetadata/v1/instance/preempted 200") == 1
 
 
-async def test_unchanged_answers_are_not_news(server: MetadataServer, heard: Recorder) -> None:
+async def test_unchanged_values_are_reported_once(server: MetadataServer, heard: Recorder) -> None:
     server.waits = False  # the server answers at once, with the same ETag
     await server.set_google("preempted", "TRUE")
 
@@ -163,7 +161,9 @@ async def test_unchanged_answers_are_not_news(server: MetadataServer, heard: Rec
     assert heard.received_all == [notice]
 
 
-async def test_server_that_does_not_wait_is_not_asked_without_pause(server: MetadataServer, heard: Recorder) -> None:
+async def test_server_that_does_not_hold_requests_is_polled_with_pauses(
+    server: MetadataServer, heard: Recorder
+) -> None:
     server.waits = False
 
     heard.watch(google(server, poll_s=1.0))
@@ -174,7 +174,7 @@ async def test_server_that_does_not_wait_is_not_asked_without_pause(server: Meta
     assert len(server.requests) - first <= 6
 
 
-async def test_answer_without_the_flavor_is_trouble(server: MetadataServer, heard: Recorder) -> None:
+async def test_response_without_the_flavor_is_an_error(server: MetadataServer, heard: Recorder) -> None:
     server.flavor = None
     await server.set_google("preempted", "TRUE")
 
@@ -185,7 +185,7 @@ async def test_answer_without_the_flavor_is_trouble(server: MetadataServer, hear
     assert heard.received_all == []
 
 
-async def test_machine_without_upcoming_maintenance_is_in_no_trouble(server: MetadataServer, heard: Recorder) -> None:
+async def test_machine_without_upcoming_maintenance_has_no_error(server: MetadataServer, heard: Recorder) -> None:
     heard.watch(google(server))
     await heard.more_answers(10)
 
@@ -209,7 +209,7 @@ async def test_rescheduled_maintenance_moves_its_deadline_and_keeps_its_id(
     assert second.deadline_at < first.deadline_at
 
 
-async def test_unavailable_server_is_asked_again_and_then_heard(server: MetadataServer, heard: Recorder) -> None:
+async def test_unavailable_server_is_retried(server: MetadataServer, heard: Recorder) -> None:
     heard.watch(google(server))
     await heard.more_answers(2)
     await server.raise_fault(Fault.UNAVAILABLE)

@@ -70,7 +70,7 @@ def watchful(folder: Path) -> NoticeFolderSource:
 # --- what a file means -----------------------------------------------------------------------------------------------
 
 
-def test_file_with_everything_is_read() -> None:
+def test_file_with_all_keys_is_parsed() -> None:
     body = json.dumps(
         said(kind="shutdown", certainty="possible", deadline="2026-11-21T00:51:00Z", reason="disk\x07 swap")
     )
@@ -102,7 +102,7 @@ def test_seconds_count_from_when_the_file_was_written() -> None:
 
 
 @pytest.mark.parametrize("written_wall_at", [1e12, -1e12, 1e18, 253402300799.0])  # tmpfs keeps any of them
-def test_seconds_from_a_time_that_is_none_are_an_error(written_wall_at: float) -> None:
+def test_seconds_from_an_invalid_modification_time_are_an_error(written_wall_at: float) -> None:
     with pytest.raises(ParseError):
         parse_notice_file("spot.json", json.dumps(said(in_s=30)).encode(), written_wall_at, NOW)
 
@@ -151,7 +151,7 @@ def test_bad_content_is_an_error_that_names_what_is_bad(name: str, body: str, wo
 # --- in the folder ---------------------------------------------------------------------------------------------------
 
 
-async def test_file_that_is_there_at_start_is_told(folder: Path, heard: Recorder) -> None:
+async def test_file_from_before_the_start_is_reported(folder: Path, heard: Recorder) -> None:
     put(folder, "spot.json", said(deadline=format_time(datetime.now(UTC) + timedelta(seconds=60))))
 
     heard.watch(fast(folder))
@@ -159,7 +159,7 @@ async def test_file_that_is_there_at_start_is_told(folder: Path, heard: Recorder
     assert (await heard.the_notice()).id == "spot.json"
 
 
-async def test_kernel_tells_of_a_new_file_and_of_its_removal(folder: Path, heard: Recorder) -> None:
+async def test_new_and_removed_file_are_found_by_inotify(folder: Path, heard: Recorder) -> None:
     heard.watch(watchful(folder))
     await heard.more_answers(1)
 
@@ -171,7 +171,7 @@ async def test_kernel_tells_of_a_new_file_and_of_its_removal(folder: Path, heard
     assert heard.withdrawn_ids == [notice.id]
 
 
-async def test_kernel_tells_of_a_file_written_in_place(folder: Path, heard: Recorder) -> None:
+async def test_file_written_in_place_is_found_by_inotify(folder: Path, heard: Recorder) -> None:
     heard.watch(watchful(folder))
     await heard.more_answers(1)
 
@@ -181,7 +181,7 @@ async def test_kernel_tells_of_a_file_written_in_place(folder: Path, heard: Reco
     await heard.until(lambda: heard.error is None)
 
 
-async def test_poll_finds_what_the_kernel_does_not_tell(
+async def test_file_without_a_kernel_event_is_found_by_polling(
     folder: Path, heard: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel's watches are used up, as far as the observer can see: the operating system is what is faked."""
@@ -215,7 +215,7 @@ async def test_changed_file_moves_its_deadline(folder: Path, heard: Recorder) ->
     assert second.deadline_at > first.deadline_at + 500
 
 
-async def test_missing_folder_is_made(tmp_path: Path, heard: Recorder) -> None:
+async def test_missing_folder_is_created(tmp_path: Path, heard: Recorder) -> None:
     heard.watch(watchful(tmp_path / "notices"))
     await heard.more_answers(1)
 
@@ -238,7 +238,9 @@ async def test_folder_that_is_replaced_is_watched_again(folder: Path, heard: Rec
     assert list(heard.active) == ["new"]
 
 
-async def test_folder_that_is_removed_is_watched_again_whatever_its_number(folder: Path, heard: Recorder) -> None:
+async def test_folder_that_is_recreated_is_watched_again_even_with_the_same_inode(
+    folder: Path, heard: Recorder
+) -> None:
     source = fast(folder)
     heard.watch(source)
     await heard.more_answers(1)
@@ -252,7 +254,7 @@ async def test_folder_that_is_removed_is_watched_again_whatever_its_number(folde
     assert (await heard.the_notice()).id == "now"
 
 
-async def test_unfinished_files_are_not_looked_at(folder: Path, heard: Recorder) -> None:
+async def test_names_that_begin_with_a_dot_are_ignored(folder: Path, heard: Recorder) -> None:
     (folder / ".spot.json.new").write_text("half of")
 
     heard.watch(fast(folder))
@@ -331,9 +333,7 @@ def _odd_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     "make", [_link, _second_name, _pipe, _directory, _huge, _hole, _writable, _odd_name], ids=lambda make: make.__name__
 )
-async def test_file_that_is_no_plain_small_file_of_its_own_is_refused(
-    make: object, folder: Path, heard: Recorder
-) -> None:
+async def test_file_that_is_not_small_and_regular_is_refused(make: object, folder: Path, heard: Recorder) -> None:
     make(folder)  # type: ignore[operator]
 
     heard.watch(fast(folder))
@@ -374,9 +374,7 @@ async def test_folder_of_somebody_else_is_not_trusted(folder: Path, heard: Recor
     assert heard.received_all == []
 
 
-async def test_folder_that_others_may_write_in_is_not_trusted_until_that_is_mended(
-    folder: Path, heard: Recorder
-) -> None:
+async def test_folder_that_others_may_write_to_is_not_trusted_until_fixed(folder: Path, heard: Recorder) -> None:
     put(folder, "spot.json", said())
     set_mode(folder, 0o777)
 
@@ -400,7 +398,7 @@ async def test_link_in_place_of_the_folder_is_not_followed(folder: Path, heard: 
     assert heard.received_all == []
 
 
-async def test_folder_that_cannot_be_made_is_trouble(tmp_path: Path, heard: Recorder) -> None:
+async def test_folder_that_cannot_be_created_is_an_error(tmp_path: Path, heard: Recorder) -> None:
     heard.watch(fast(tmp_path / "missing" / "notices"))
     await heard.until(lambda: heard.error is not None)
     assert "cannot read the notice folder" in heard.errors[0]
@@ -409,7 +407,7 @@ async def test_folder_that_cannot_be_made_is_trouble(tmp_path: Path, heard: Reco
     await heard.until(lambda: heard.error is None)
 
 
-async def test_of_too_many_files_the_first_hundred_are_read(folder: Path, heard: Recorder) -> None:
+async def test_only_the_first_hundred_files_are_read(folder: Path, heard: Recorder) -> None:
     for number in range(200):
         put(folder, f"n{number:03}")
 

@@ -44,7 +44,7 @@ async def test_lock_is_taken_before_anything_is_announced(logind: FakeLogind, he
     assert heard.received_all == []
 
 
-async def test_shutdown_is_a_notice_as_long_as_the_delay_and_our_own_stop(logind: FakeLogind, heard: Recorder) -> None:
+async def test_deadline_of_a_shutdown_is_the_delay_plus_the_stop_timeout(logind: FakeLogind, heard: Recorder) -> None:
     logind.delay_s = 7.0
     heard.watch(source(logind))
     await heard.more_answers(1)
@@ -59,7 +59,7 @@ async def test_shutdown_is_a_notice_as_long_as_the_delay_and_our_own_stop(logind
     assert before_at + 7 + STOP_S <= notice.deadline_at <= after_at + 7 + STOP_S
 
 
-async def test_shutdown_that_is_called_off_is_withdrawn(logind: FakeLogind, heard: Recorder) -> None:
+async def test_cancelled_shutdown_is_withdrawn(logind: FakeLogind, heard: Recorder) -> None:
     heard.watch(source(logind))
     await heard.more_answers(1)
     await logind.prepare(True)
@@ -71,7 +71,7 @@ async def test_shutdown_that_is_called_off_is_withdrawn(logind: FakeLogind, hear
     assert heard.withdrawn_ids == [notice.id]
 
 
-async def test_shutdown_that_somebody_else_announces_is_not_believed(logind: FakeLogind, heard: Recorder) -> None:
+async def test_signal_of_another_sender_is_not_believed(logind: FakeLogind, heard: Recorder) -> None:
     watching = source(logind)
     heard.watch(watching)
     await heard.more_answers(1)
@@ -85,7 +85,7 @@ async def test_shutdown_that_somebody_else_announces_is_not_believed(logind: Fak
     assert heard.received_all == []
 
 
-async def test_shutdown_under_way_at_the_start_is_told(logind: FakeLogind, heard: Recorder) -> None:
+async def test_shutdown_that_began_before_the_start_is_reported(logind: FakeLogind, heard: Recorder) -> None:
     logind.is_preparing = True
 
     heard.watch(source(logind))
@@ -93,7 +93,7 @@ async def test_shutdown_under_way_at_the_start_is_told(logind: FakeLogind, heard
     assert (await heard.the_notice()).kind is NoticeKind.SHUTDOWN
 
 
-async def test_acknowledging_gives_up_the_lock_and_the_next_shutdown_finds_a_new_one(
+async def test_acknowledge_releases_the_lock_and_it_is_taken_again_for_the_next_shutdown(
     logind: FakeLogind, heard: Recorder
 ) -> None:
     watching = source(logind)
@@ -113,7 +113,7 @@ async def test_acknowledging_gives_up_the_lock_and_the_next_shutdown_finds_a_new
     assert len(logind.asked) == 2
 
 
-async def test_refused_lock_leaves_less_time_and_is_no_trouble(logind: FakeLogind, heard: Recorder) -> None:
+async def test_refused_lock_shortens_the_warning_but_is_no_error(logind: FakeLogind, heard: Recorder) -> None:
     logind.refuses = True
     heard.watch(source(logind))
     await heard.more_answers(1)
@@ -126,7 +126,7 @@ async def test_refused_lock_leaves_less_time_and_is_no_trouble(logind: FakeLogin
     assert notice.deadline_at <= time.monotonic() + STOP_S
 
 
-async def test_bus_that_goes_away_is_trouble_until_it_is_back(logind: FakeLogind, heard: Recorder) -> None:
+async def test_lost_bus_is_an_error_until_it_is_back(logind: FakeLogind, heard: Recorder) -> None:
     heard.watch(source(logind))
     await heard.more_answers(1)
 
@@ -140,14 +140,16 @@ async def test_bus_that_goes_away_is_trouble_until_it_is_back(logind: FakeLogind
     assert "cannot listen to logind" in heard.errors[0]
 
 
-async def test_missing_bus_is_trouble(tmp_path: Path, heard: Recorder) -> None:
+async def test_missing_bus_is_an_error(tmp_path: Path, heard: Recorder) -> None:
     heard.watch(LogindSource(address=f"unix:path={tmp_path}/nobody", retry_cap_s=0.1))
     await heard.until(lambda: len(heard.errors) >= 2)
 
     assert "remove logind from notices" in heard.errors[0]
 
 
-async def test_missing_package_is_said_once_and_ends_nothing(heard: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_package_is_reported_once_and_ends_nothing(
+    heard: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [each for each in sys.modules if each.startswith("dbus_fast")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "dbus_fast", None)  # as if it were not installed
@@ -175,7 +177,7 @@ async def test_this_logind_satisfies_systemd_inhibit(logind: FakeLogind) -> None
     [(60_000_000, os.getpid(), 65.0), ((1 << 64) - 1, os.getpid(), 1805.0), (None, 0, None), (60_000_000, 1, None)],
     ids=["ours", "ours, without an end", "not asked", "another's"],
 )
-async def test_what_systemd_says_of_our_service_is_added_to_the_delay(
+async def test_stop_timeout_of_the_service_is_added_to_the_delay(
     logind: FakeLogind, heard: Recorder, usec: int | None, main_pid: int, shortest_s: float | None
 ) -> None:
     logind.stop_usec, logind.main_pid = usec, main_pid
