@@ -337,6 +337,15 @@ def test_an_end_without_a_word_before_training_says_where_to_look(code: int, how
     assert job.facts.reason == text
 
 
+def test_the_last_line_of_stderr_is_quoted_with_the_exit():
+    job = starting()
+
+    job.handle(WorkerExited(1, code=1, error_line="ModuleNotFoundError: No module named 'x'"), 1.0)
+
+    text = "exit status 1: ModuleNotFoundError: No module named 'x'; it exited before it reached worker.Run"
+    assert job.facts.reason == text
+
+
 def test_done_and_exit_0_is_success_and_not_wanted_after_a_reboot():
     job = running()
     job.handle(DoneReported(1), 20.0)

@@ -68,6 +68,8 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
     text = restart.describe_exit(event.code, event.signal)
     if facts.current.reported_error is not None:
         text = f"{facts.current.reported_error} ({text})"
+    elif event.error_line is not None:
+        text = f"{text}: {event.error_line}"
     if facts.current.decided_end is not None:
         cause, decided = facts.current.decided_end
         return cause, f"{decided}, without a checkpoint: {text}" if _left_unsaved(facts) else decided
@@ -102,7 +104,8 @@ def classify_exit(facts: ProgramFacts, event: WorkerExited) -> tuple[Cause, str]
         and facts.current.reported_error is None
         and not has_begun
     ):
-        text = f"{text}; it exited before it reached worker.Run; see its stderr"
+        hint = "" if event.error_line is not None else "; see its stderr"
+        text = f"{text}; it exited before it reached worker.Run{hint}"
     if unknown and facts.current.made_progress and facts.current.reported_error is None:
         return Cause.LOST, text
     return Cause.CRASH, text

@@ -181,13 +181,15 @@ class StacksCollected:
 class WorkerExited:
     """The process is gone: exit status, or the signal that killed it; neither, where the kernel does not say.
 
-    `oom`: what shows that the kernel killed it as memory ran out, in words.
+    `oom`: what shows that the kernel killed it as memory ran out, in words. `error_line`: the last line that it wrote
+    to standard error.
     """
 
     attempt: int
     code: int | None = None
     signal: int | None = None
     oom: str | None = None
+    error_line: str | None = None
 
 
 # --- an attempt that an earlier daemon began ---

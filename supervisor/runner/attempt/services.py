@@ -5,6 +5,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from supervisor.host.blocking_calls import BlockingCalls
 from supervisor.host.checkpoint_store import CheckpointStore
 from supervisor.host.hooks import HookRunner
 from supervisor.host.ledger.ledger import Ledger
@@ -42,5 +43,6 @@ class Services:
     hooks: HookRunner = field(default_factory=HookRunner)
     hook_commands: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     listeners: ListenerHub = field(default_factory=ListenerHub)
+    log_reads: BlockingCalls = field(default_factory=BlockingCalls)
     stops: Executor = field(default_factory=lambda: ThreadPoolExecutor(STOP_COMMAND_THREADS, "stop_command"))
     standby_loading: StandbyLoadingSlot = field(default_factory=StandbyLoadingSlot)

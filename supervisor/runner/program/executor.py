@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any, assert_never
 
 from structlog.typing import FilteringBoundLogger
@@ -21,8 +22,10 @@ from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.oom_kills import OomKillCounter
 from supervisor.protocol import layout, messages
+from supervisor.protocol.messages import WorkerExit
 from supervisor.runner.attempt.adopting import LeftoverWorker
 from supervisor.runner.attempt.attempt import AttemptFactory, LiveAttempt
+from supervisor.runner.attempt.last_output import last_error_line
 from supervisor.runner.attempt.launching import command_beside, standby_kind_of
 from supervisor.runner.attempt.services import Services
 from supervisor.runner.attempt.standby import StandbyHolder
@@ -86,6 +89,7 @@ class EffectExecutor:
         if config.job is not None:
             self._selector = CheckpointSelector(config.name, config.job, services, observers, post, log)
         self._attempt: LiveAttempt | None = None
+        self._exiting: tuple[LiveAttempt, events.WorkerExited] | None = None  # it waits for its last line
         self._has_last_message = False  # the worker sent `done` or `failed`
         self._reported_done = False
         self._last_pid: int | None = None  # of the attempt before
@@ -103,8 +107,9 @@ class EffectExecutor:
 
     @property
     def pid(self) -> int | None:
-        """The worker's pid while there is one."""
-        return self._attempt.process.pid if self._attempt else None
+        """The worker's pid, until its exit is posted."""
+        attempt = self._attempt or (self._exiting[0] if self._exiting is not None else None)
+        return attempt.process.pid if attempt is not None else None
 
     @property
     def standby_pids(self) -> frozenset[int]:
@@ -371,11 +376,38 @@ class EffectExecutor:
             last_step=self.training.step,
         )
         oom = attempt.memory.evidence() if exit_.signal == signal.SIGKILL else None
-        self._post(events.WorkerExited(number, exit_.code, exit_.signal, oom))
+        exited = events.WorkerExited(number, exit_.code, exit_.signal, oom)
+        if self._is_unexplained(exit_):
+            self._exiting = attempt, exited
+            self._background(self._quote_then_post_exit(self.started_wall_at or 0.0))
+        else:
+            self._post(exited)
         if self._config.job is not None or self._config.killasgroup:
             self._background(asyncio.to_thread(attempt.kill_leftovers))
         elif attempt.cgroup is not None:
             attempt.cgroup.remove_if_empty()
+
+    def _is_unexplained(self, exit_: Exit) -> bool:
+        """Whether the reason of an end gains from the last line of standard error."""
+        if self._has_last_message:
+            return False  # a worker that failed has sent its error
+        is_expected = self._config.job is None and exit_.code in self._config.exitcodes
+        return exit_.signal == signal.SIGABRT or (exit_.code not in (None, 0, WorkerExit.STOPPED) and not is_expected)
+
+    async def _quote_then_post_exit(self, since_wall_at: float) -> None:
+        line = None
+        try:
+            line = await last_error_line(self._config, since_wall_at, self._services.log_reads)
+        finally:
+            self.post_pending_exit(line)
+
+    def post_pending_exit(self, error_line: str | None = None) -> bool:
+        """Posts the exit that waits for the last line of standard error; False if none does."""
+        exiting, self._exiting = self._exiting, None
+        if exiting is None:
+            return False
+        self._post(replace(exiting[1], error_line=error_line))
+        return True
 
     def on_message(self, message: messages.FromWorker) -> None:
         """The worker sent a message."""

@@ -221,6 +221,7 @@ class Runner:
 
     def hand_over(self) -> None:
         """Supervises no more: the worker trains on, and the next daemon takes it over."""
+        self.executor.post_pending_exit()  # the next daemon could not know its exit status
         self._handed_over = True
         self.executor.goodput.save()
         if self._timer is not None:
@@ -247,6 +248,7 @@ class Runner:
         """Something happened. Events are handled in the order they came in, each to its end."""
         if self._handed_over:
             return
+        self.executor.post_pending_exit()  # an exit that waits for its last line came first
         if isinstance(event, events.StartRequested | events.StopRequested | events.ProgramClosed):
             self.waits_for = None
             self._job.hold_back(False)
@@ -271,6 +273,8 @@ class Runner:
 
     def _on_timer(self) -> None:
         self._timer = None
+        if self.executor.post_pending_exit():
+            return  # it came before the deadline, and has set the timer anew
         self._drain(expired=True)
 
     def _drain(self, expired: bool = False) -> None:

@@ -1,0 +1,66 @@
+"""The last line that a process wrote to standard error, read from its log: why it exited, in its own words."""
+
+import asyncio
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+from supervisor.config import ProgramConfig
+from supervisor.host.blocking_calls import BlockingCalls
+
+LIMIT_S = 0.2  # how long an exit waits for its line; the logger writes it within milliseconds
+AGAIN_S = 0.01  # between two looks; the line is complete once two looks are the same
+CLOCK_TICK_S = 0.02  # a file's time comes from a clock that ticks every few milliseconds
+TAIL_BYTES = 4096
+MAX_CHARACTERS = 200
+
+_Look = tuple[int, int, str | None]
+
+
+async def last_error_line(config: ProgramConfig, since_wall_at: float, calls: BlockingCalls) -> str | None:
+    """The last line in the log of standard error, at most MAX_CHARACTERS printable characters.
+
+    None without such a file (NONE, syslog only, the daemon's own output), if nothing was written to it since
+    `since_wall_at`, or if the disk does not answer within LIMIT_S.
+    """
+    path = config.stdout_logfile if config.redirect_stderr else config.stderr_logfile
+    if path is None:
+        return None
+    looked: _Look | None = None
+    with contextlib.suppress(TimeoutError, OSError, RuntimeError):  # the last: the host has no thread to spare
+        async with asyncio.timeout(LIMIT_S):
+            while True:
+                before, looked = looked, await calls.run(path, _read_tail, path, since_wall_at - CLOCK_TICK_S)
+                if looked is not None and looked == before:
+                    break
+                await asyncio.sleep(AGAIN_S)
+    return looked[2] if looked is not None else None
+
+
+def _read_tail(path: Path, since_wall_at: float) -> _Look | None:
+    """In a thread: size, time and last line; None if it is no file, or was not written to since then."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_mtime < since_wall_at:
+            return None
+        return (
+            found.st_size,
+            found.st_mtime_ns,
+            _last_line(os.pread(file, TAIL_BYTES, max(0, found.st_size - TAIL_BYTES))),
+        )
+    finally:
+        os.close(file)
+
+
+def _last_line(tail: bytes) -> str | None:
+    lines = (_printable(each) for each in reversed(tail.decode(errors="replace").splitlines()))
+    line = next(filter(None, lines), None)
+    if line is None or len(line) <= MAX_CHARACTERS:
+        return line
+    return line[: MAX_CHARACTERS - 3] + "..."
+
+
+def _printable(line: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in line).strip()
