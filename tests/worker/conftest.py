@@ -1,4 +1,4 @@
-"""Pipes as a daemon makes them, and one TensorFlow for all tests here."""
+"""Fixtures: control pipes as a daemon makes them, and one configured TensorFlow for all tests."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def two_replicas() -> Any:
 
 @pytest.fixture(autouse=True)
 def _devices_first(request: pytest.FixtureRequest) -> None:
-    """Whatever test uses TensorFlow first: its devices can be configured only before."""
+    """Configures TensorFlow's devices before its first use by any test."""
     if request.node.get_closest_marker("tensorflow") is not None:
         request.getfixturevalue("two_replicas")
 

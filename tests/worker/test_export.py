@@ -1,4 +1,4 @@
-"""Exports: whole or not there, and the same outputs in a process that has never heard of us."""
+"""An export is complete or absent, and gives the same outputs in a process without stepkeeper."""
 
 import contextlib
 import errno
@@ -89,7 +89,7 @@ def test_job_that_cannot_export_is_not_done(
 
 
 def trained(two_replicas: Any, launch: Launch, begin: Callable[[Launch], None], daemon: DaemonEnd | None) -> Any:
-    """The values after eight steps; an export is asked for, if there is a daemon, after the third."""
+    """Returns the values after eight steps. If there is a daemon, it requests an export after the third."""
     begin(launch)
     tf.keras.utils.set_random_seed(5)
     tracked = training.build(two_replicas)
@@ -129,7 +129,7 @@ def test_failing_export_is_answered_and_training_continues(
 
 
 class RunsEagerly(tf.keras.Model):  # type: ignore[misc]
-    """Trains with `run_eagerly`, and can't be traced."""
+    """A model for `run_eagerly` that can't be traced."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The hot standby leaves no trace of what it ran, and traces what training then uses."""
+"""A hot standby leaves the state unchanged, and training uses the step that it traced."""
 
 import contextlib
 import json
@@ -175,7 +175,7 @@ def test_damaged_description_raises_unknown_batch_spec(tmp_path_factory: Any, co
 @pytest.mark.slow
 @pytest.mark.timeout(400)  # three processes, each of which imports TensorFlow and traces
 def test_a_hot_standby_ends_with_the_bits_of_an_undisturbed_run(start: Start, tmp_path: Path) -> None:
-    """Killed at a step, its successor was hot: the last checkpoints are the same file, byte for byte."""
+    """A job is killed and continued by a hot standby: its last checkpoint equals that of an undisturbed run."""
     entry = ("-m", "worker", "tests.worker.children.entries:exact")
 
     def told(name: str, **other: Any) -> Launch:

@@ -1,4 +1,4 @@
-"""Batches in parts: the same step with less memory."""
+"""A batch in parts makes the same step with less memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ Begin = Callable[[Launch], None]
 
 
 def described() -> loop.Training:
-    """A model whose step depends on the examples alone: no dropout, no statistics of a batch."""
+    """A model whose step depends only on the examples: no dropout, no batch statistics."""
     layers = tf.keras.layers
     model = tf.keras.Sequential([tf.keras.Input((8, 8, 1)), layers.Conv2D(8, 3), layers.Flatten(), layers.Dense(10)])
     return loop.Training(

@@ -1,4 +1,4 @@
-"""docs/recipes.md names what is there: files, headings, and calls; and what the recipes get wrong is said to them."""
+"""The files, headings and calls that docs/recipes.md names exist, and the mistakes that it describes are refused."""
 
 import importlib.util
 import re

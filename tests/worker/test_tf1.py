@@ -1,4 +1,4 @@
-"""A TF1-style loop goes on with its counter and the same bits, also from a folder that only TF1's Saver wrote."""
+"""A TF1-style loop resumes its counter with the same bits, also from a folder that only TF1's Saver wrote."""
 
 import errno
 import shutil
@@ -22,12 +22,12 @@ tf1 = tf.compat.v1
 
 @pytest.fixture(autouse=True)
 def _fresh_attempt(begin: Any) -> None:
-    """An attempt says once why it fails; each test is one of its own."""
+    """Begins a new attempt for each test: an attempt reports its failure only once."""
     begin(Launch())
 
 
 def train(directory: Path, total_steps: int, fails_at: int | None = None, scope: str = "head") -> tuple[int, list[Any]]:
-    """The loop that the bundles are of; gives the first step and all variables at the end."""
+    """The loop whose checkpoints are tested. Returns its first step and all variables at the end."""
     with tf1.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)
         inputs = tf1.placeholder(tf.float32, [None, 4])
@@ -128,7 +128,7 @@ def test_partitioned_variables_are_saved_while_training_waits(tmp_path: Path) ->
 def test_manifest_says_whether_operations_are_deterministic_and_on_how_many_threads(
     begin: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody called `prepare`; that it does as it says is in tests/system/test_killing.py."""
+    """Without a call of `prepare`; tests/system/test_killing.py tests that `prepare` works."""
     begin(Launch(checkpoint_dir=tmp_path, deterministic=True))
     with (
         tf1.Graph().as_default(),
@@ -162,7 +162,7 @@ def test_variable_that_became_not_finite_is_never_saved(tmp_path: Path) -> None:
 
 @pytest.fixture
 def failing() -> Iterator[tuple[Any, Any, dict[str, Any]]]:
-    """A session, its files, and operations of which each fails in its own way."""
+    """A session, its files, and operations that fail in different ways."""
     with tf1.Graph().as_default(), tf1.Session() as session:
         size = tf1.get_variable("size", [], tf.int64, tf1.constant_initializer(1 << 48, tf.int64))
         unset = tf1.get_variable("unset", [3], use_resource=True)

@@ -36,7 +36,7 @@ def build(strategy: Any, width: int = 8, dropout: bool = True) -> tf.train.Check
 
 
 def step_of(tracked: tf.train.Checkpoint, strategy: Any) -> Any:
-    """One optimizer step on every replica; gives each replica's share of the loss."""
+    """One optimizer step on every replica; returns each replica's share of the loss."""
     loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
     model, optimizer = tracked.model, tracked.optimizer
 
@@ -52,13 +52,13 @@ def step_of(tracked: tf.train.Checkpoint, strategy: Any) -> Any:
 
 
 def train(run: worker.Run, tracked: tf.train.Checkpoint, strategy: Any) -> None:
-    """All steps that are left of `run`."""
+    """Makes the remaining steps of `run`."""
     step = step_of(tracked, strategy)
     for images, labels in run.batches(data()):
         run.step_done(loss=step(images, labels))
 
 
 def all_values(tracked: tf.train.Checkpoint) -> list[np.ndarray]:
-    """Every value that decides the next step, every replica's own included."""
+    """Every value that decides the next step, on every replica."""
     variables = [*tracked.model.variables, *tracked.optimizer.variables]
     return [copy.numpy() for variable in variables for copy in getattr(variable.value, "values", [variable.value])]

@@ -1,4 +1,4 @@
-"""A job without TensorFlow that uses a module of its own, the file beside it: counts up and says from where."""
+"""A job without TensorFlow that imports a module beside it: counts up and prints where it started."""
 
 import sys
 from pathlib import Path

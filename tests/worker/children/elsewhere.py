@@ -41,7 +41,7 @@ def tracked(value: float) -> tf.train.Checkpoint:
 
 
 def run(directory: str, value: float, copied: bool) -> list[float]:
-    """What is there at the beginning of a step, which then is saved."""
+    """The value at the beginning of a step, which is then saved."""
     of_run = tracked(value)
     with worker.Run(of_run, directory=directory) as run:
         begun = of_run.value.numpy().tolist()

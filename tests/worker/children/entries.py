@@ -29,7 +29,7 @@ def gives_nothing() -> None:
 
 
 def exact() -> worker.Training:
-    """Dropout, batch normalisation, Adam on a schedule; says in the end how often its step was traced."""
+    """Dropout, batch normalisation, Adam on a schedule; prints at the end how often its step was traced."""
     from worker import loop
 
     tracked = training.build(tf.distribute.get_strategy())

@@ -1,4 +1,4 @@
-"""Fits a small model with callbacks that keep state, for EPOCHS; says each step, and at the end a hash of everything.
+"""Fits a small model with stateful callbacks for EPOCHS; prints each step and, at the end, a hash of everything.
 
 With a second argument it stands still at that step, to be killed there.
 """
@@ -23,7 +23,7 @@ HOLD_AT = int(sys.argv[2]) if len(sys.argv) > 2 else None
 
 
 class Steps(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """Says the steps, so that a test knows when to kill."""
+    """Prints the steps, so that a test knows when to kill."""
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         step = int(self.model.optimizer.iterations.numpy())

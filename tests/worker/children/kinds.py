@@ -1,4 +1,4 @@
-"""Trains everything whose state a checkpoint has to hold, undisturbed and interrupted, and prints what became of it.
+"""Trains with every kind of state that a checkpoint has to hold, undisturbed and interrupted, and prints the results.
 
 Each training is done twice from the same seeds: in one go; and abandoned between two checkpoints, then gone on with by
 fresh objects with other seeds, as another process would make them. FOLDER TRAINING ...
@@ -35,7 +35,7 @@ TARGETS = NUMBERS.normal(size=(32, 4)).astype("float32")
 
 @dataclass
 class Parts:
-    """One training. `states`: by kind, what has to come back; `host`, `device`: noise, by either."""
+    """One training. `states`: what has to be restored, by kind; `host`, `device`: noise from either."""
 
     tracked: tf.train.Checkpoint
     states: dict[str, Callable[[], Any]]
@@ -62,7 +62,7 @@ class Noisy(keras.layers.Layer):
 
 
 def draws(seed: int) -> Parts:
-    """Every kind of generator at once: each adds to what the model is given."""
+    """Every kind of generator at once: each adds to the model's inputs."""
     random.seed(seed)
     np.random.seed(seed)
     apart = worker.replica_streams(keras.Sequential([keras.Input((8,)), keras.layers.Dropout(0.5, seed=seed)]))
@@ -134,7 +134,7 @@ def make(training: str, seed: int) -> Parts:
 
 
 def digest(value: Any) -> str:
-    """Of a state: every replica's own values of variables, or what a host's generator says of itself."""
+    """The values of a state: of a variable on every replica, or of a generator on the host."""
     found = hashlib.sha256()
     for each in value if isinstance(value, list) else [value]:
         inner = each.value if isinstance(each, keras.Variable) else each

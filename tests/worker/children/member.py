@@ -1,4 +1,4 @@
-"""One of several workers, without TensorFlow: says who it is, then does what it was told to: RANK:ACT ..."""
+"""One of several workers, without TensorFlow: prints its rank, then does what its arguments say: RANK:ACT ..."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A run without TensorFlow's weight: one variable that counts; options say how it misbehaves."""
+"""A run with one variable that counts; options choose how it misbehaves."""
 
 import sys
 import time

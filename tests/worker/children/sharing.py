@@ -1,4 +1,4 @@
-"""Shares out data among the processes that train together and writes down who got what: FOLDER BATCH STOP KIND ...
+"""Divides data between the processes that train together and records which got what: FOLDER BATCH STOP KIND ...
 
 Each kind of data goes on from FOLDER/KIND, up to step STOP (0: to the end of the second epoch), with global batches of
 BATCH examples.
@@ -33,7 +33,7 @@ def from_files(policy: Any) -> tf.data.Dataset:
 
 
 def uneven() -> tf.data.Dataset:
-    """Batches of all sizes up to twice as large, whose size nobody can tell beforehand."""
+    """Batches of all sizes up to twice as large; no size is known beforehand."""
     return tf.data.Dataset.range(COUNT).group_by_window(
         lambda number: number // (2 * batch_size),
         lambda key, part: part.batch(tf.where(key % 2 == 0, tf.constant(batch_size, tf.int64), 2 * batch_size)),

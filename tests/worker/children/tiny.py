@@ -1,4 +1,4 @@
-"""A run whose end depends on every kind of random state; prints each step and, at the end, a hash of all of it."""
+"""A run whose result depends on every kind of random state; prints each step and, at the end, a hash of everything."""
 
 import random
 import sys

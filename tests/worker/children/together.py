@@ -1,4 +1,4 @@
-"""Trains with several processes; each leaves a digest of all that decides its next step: FOLDER STEPS."""
+"""Trains with several processes; each writes a digest of everything that decides its next step: FOLDER STEPS."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What leaves a run of PyTorch whose restore, or save, fails in each of several ways: a line for each, in FOLDER."""
+"""Runs PyTorch with restores and saves that fail in several ways; prints how each run ends, one line each: FOLDER."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ AT_RESTORE: dict[str, Exception] = {
 
 
 class Part:
-    """Has a state, and cannot take it back."""
+    """Has a state and fails to load it."""
 
     fails: Exception | None = None
 
@@ -38,7 +38,7 @@ class Part:
 
 
 class Masked(nn.Module):
-    """Its mask holds infinities, as masks do."""
+    """Has a mask that contains infinities, as masks do."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Pieces of `worker.torch` in FOLDER, one in each process that is named: what it found, as JSON on the last line."""
+"""Runs one named piece of `worker.torch` in FOLDER; prints its result as JSON on the last line."""
 
 import json
 import random
@@ -19,7 +19,7 @@ FOLDER, PIECE = Path(sys.argv[1]), sys.argv[2]
 
 
 class Part:
-    """Has this state, or says why it has none."""
+    """Has this state, or raises the given error."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
@@ -67,7 +67,7 @@ def batches() -> Any:
 
 
 class Drawn:
-    """Each example is drawn anew, from all three global generators."""
+    """Each example is drawn from all three global generators."""
 
     def __len__(self) -> int:
         return 16
@@ -77,14 +77,14 @@ class Drawn:
 
 
 class DrawnTogether(Drawn):
-    """The same, a batch at a time, whose indices it does not iterate over."""
+    """Draws a whole batch at a time, without iterating over its indices."""
 
     def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
         return [self[indices[place]] for place in range(len(indices))]
 
 
 def loaders() -> Any:
-    """What processes of a loader drew in two epochs, as one run and as three, the second begun in mid-epoch."""
+    """The draws of loader processes in two epochs, in one run and in three, the second begun in mid-epoch."""
     return {"each": _drawn(Drawn()), "together": _drawn(DrawnTogether())}
 
 
@@ -102,7 +102,7 @@ def _drawn(dataset: Drawn) -> dict[str, list[Any]]:
 
 
 def conditions() -> Any:
-    """A run on two threads, then one on what `sys.argv` says."""
+    """A run on two threads, then one on the number in `sys.argv`."""
     stepkeeper.prepare(directory=FOLDER, deterministic=True)
     if len(sys.argv) > 3:
         torch.set_num_threads(int(sys.argv[3]))
@@ -115,7 +115,7 @@ def conditions() -> Any:
 
 
 def copies() -> Any:
-    """What the copy that is written beside training holds, and whether training changes it."""
+    """The content of a copy for a background save, and whether training changes it."""
     tied = nn.Linear(3, 3)
     model = nn.Sequential(tied, nn.BatchNorm1d(3), tied)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -150,7 +150,7 @@ def copies() -> Any:
 
 
 def full() -> Any:
-    """A save into FOLDER, which has not enough room."""
+    """A save into FOLDER, which has too little space."""
     files = run_module._TorchFiles({"model": nn.Linear(1000, 1000)}, {})
     try:
         files.write(FOLDER)
@@ -160,7 +160,7 @@ def full() -> Any:
 
 
 def odd() -> Any:
-    """States of other kinds: in arrays that share memory, that can't be copied, that fail."""
+    """Unusual states: arrays that share memory, tensors that can't be copied, parts that fail."""
     whole = np.arange(10.0)
     shared = run_module._TorchFiles(
         {"part": Part({"few": torch.from_numpy(whole[:5]), "all": torch.from_numpy(whole)})}, {}
@@ -210,7 +210,7 @@ def fewer() -> Any:
 
 
 def plain() -> Any:
-    """NumPy's numbers and arrays in a state, as they were and as they came back."""
+    """NumPy's numbers and arrays in a state, before a save and after the restore."""
     kinds = (np.float64, np.float32, np.float16, np.int64, np.uint8, np.bool_, np.complex64)
     state = {kind.__name__: kind(1) for kind in kinds} | {"array": np.arange(6.0).reshape(2, 3).T}
     weight = torch.ones(1, requires_grad=True)
@@ -230,7 +230,7 @@ def plain() -> Any:
 
 
 def finite() -> Any:
-    """The types of which a tensor is, or is not, seen to hold a NaN."""
+    """The tensor types in which a NaN is found, or missed."""
     kinds = [each for name, each in vars(torch).items() if name.startswith("float8_")]
     kinds += [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128]
     good, bad = (torch.tensor([1.0, each]) for each in (2.0, float("nan")))
@@ -239,7 +239,7 @@ def finite() -> Any:
 
 
 def refused() -> Any:
-    """What is said of states that PyTorch would not load again, and of one that it would."""
+    """The messages about states that PyTorch would refuse to load, and about one that it would load."""
     for name, state in (
         ("odd", {"last": deque([1.0]), "by_name": defaultdict(list)}),
         ("fine", {"rate": np.float64(1)}),

@@ -1,4 +1,4 @@
-"""Trains a small PyTorch model in FOLDER for so many steps; says each step, and at the end a hash of everything.
+"""Trains a small PyTorch model in FOLDER for some steps; prints each step and, at the end, a hash of everything.
 
 With a third argument it stands still at that step, to be killed there.
 """

@@ -1,4 +1,4 @@
-"""Data: the same batches in the same order, wherever they begin."""
+"""Data sources yield the same batches in the same order from any position."""
 
 import gc
 import itertools

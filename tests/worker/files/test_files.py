@@ -56,7 +56,7 @@ class Other(Counting):
 
 @pytest.fixture(autouse=True)
 def _fresh_attempt(begin: Begin) -> None:
-    """An attempt says once why it fails; each test is one of its own."""
+    """Begins a new attempt for each test: an attempt reports its failure only once."""
     begin(Launch())
 
 

@@ -1,4 +1,4 @@
-"""`model.fit` as a job: killed anywhere it ends with the same bits, the same history, the same callbacks."""
+"""`model.fit` as a job: killed anywhere, it ends with the same bits, history and callbacks."""
 
 import random
 import signal
@@ -59,7 +59,7 @@ def compiled(strategy: Any, **options: Any) -> Any:
 
 
 class Seen(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """What a callback of the user's hears; `count` is a state of its own."""
+    """Records the calls that a user's callback gets; `count` is its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def test_begin_and_end_of_a_validation_are_reported(two_replicas: Any, tmp_path:
 
 
 class StopsAt(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """A failure in the middle of an epoch."""
+    """Fails in the middle of an epoch."""
 
     def __init__(self, step: int) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_finished_training_is_not_trained_again(two_replicas: Any, tmp_path: Pat
 
 
 def untuned() -> tf.data.Options:
-    """An iterator's end waits for the tuning."""
+    """Closing an iterator waits for the tuning."""
     options = tf.data.Options()
     options.autotune.enabled = False
     return options
@@ -294,7 +294,7 @@ def test_epoch_without_a_batch_of_the_new_size_is_ended(two_replicas: Any, tmp_p
 
 
 def augmenting() -> Any:
-    """Random layers, those of images in a model inside the model."""
+    """Random layers, with those for images in a model inside the model."""
     layers = tf.keras.layers
     images = [layers.RandomFlip("horizontal"), layers.RandomRotation(0.2), layers.GaussianNoise(0.1)]
     return tf.keras.Sequential(

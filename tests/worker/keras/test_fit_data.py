@@ -1,4 +1,4 @@
-"""`fit` goes on at the very example of a dataset: each weight here says how often its example was trained on."""
+"""`fit` resumes at the exact example of a dataset: each weight counts how often its example was trained on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ COUNT = 24
 
 
 def counting(strategy: Any) -> Any:
-    """A model whose weight i is less by one for each time that example i was taken."""
+    """A model whose weight i decreases by one each time that example i is trained on."""
     with strategy.scope():
         model = tf.keras.Sequential([tf.keras.Input((COUNT,)), tf.keras.layers.Dense(1, use_bias=False)])
         model.compile(tf.keras.optimizers.SGD(1.0), loss=lambda labels, found: tf.reduce_sum(found))
@@ -55,7 +55,7 @@ SOURCES: dict[str, Callable[[int], Any]] = {
 
 
 def taken(strategy: Any, data: Any, directory: Path, stop_at: int = -1, **options: Any) -> np.ndarray:
-    """How often each example was taken since the first start, after a training that begins or goes on."""
+    """Trains, from the start or a checkpoint. Returns how often each example was trained on since the first start."""
     model = counting(strategy)
     model.set_weights([np.zeros((COUNT, 1), "float32")])
     keys = {"strategy": strategy, "verbose": 0, "directory": directory, "interval": "1 steps", "epochs": 1, **options}
@@ -94,7 +94,7 @@ def test_batch_that_can_not_be_cut_is_refused_with_what_to_do(tmp_path: Path) ->
     strategy = tf.distribute.get_strategy()
 
     def weighed(batch: int) -> tf.data.Dataset:
-        """One weight for the whole batch: nobody knows what a part of the batch would weigh."""
+        """One weight for the whole batch: the weight of a part of it is unknown."""
         return pairs(batch).map(lambda inputs, labels: (inputs, labels, tf.constant(1.0)))
 
     taken(strategy, weighed(4), tmp_path, stop_at=2)
@@ -122,7 +122,7 @@ def test_batch_size_may_be_a_numpy_number(tmp_path: Path) -> None:
 
 
 class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """A failure after an epoch's last step, before its end is over."""
+    """Fails after an epoch's last step, before the end of the epoch is complete."""
 
     def __init__(self, epoch: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class FailsAtTheEndOf(tf.keras.callbacks.Callback):  # type: ignore[misc]
 
 @pytest.mark.parametrize("stop", [StopsAt(8), FailsAtTheEndOf(0), FailsAtTheEndOf(1)], ids=["within", "end", "end 1"])
 def test_dataset_of_unknown_length_ends_like_an_undisturbed_run(stop: Any, tmp_path: Path) -> None:
-    """With metrics, and without a strategy: Keras makes their variables at the first step only."""
+    """With metrics and without a strategy, where Keras creates their variables only at the first step."""
     strategy = tf.distribute.get_strategy()
     images, labels = (part.numpy() for part in training.data()._tensors)
     dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(16).filter(lambda images, labels: True)

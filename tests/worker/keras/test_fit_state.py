@@ -1,4 +1,4 @@
-"""What callbacks of `fit` hold comes back; what no checkpoint would hold is named."""
+"""The state of callbacks of `fit` is restored, and what no checkpoint would hold is named."""
 
 import enum
 import random
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture(autouse=True)
 def _new_attempt(begin: Callable[[Launch], None]) -> None:
-    """An attempt says once why it fails."""
+    """Begins a new attempt for each test: an attempt reports its failure only once."""
     begin(Launch())
 
 
@@ -55,14 +55,14 @@ def fitted(directory: Path, *callbacks: Any, model: Any = None, epochs: int = 2,
 
 
 class Tracker:
-    """An object of the script's own in a callback."""
+    """An object of a script's class, in a callback."""
 
     def __init__(self) -> None:
         self.best = {"loss": float("inf")}
 
 
 class Keeps(tf.keras.callbacks.Callback):  # type: ignore[misc]
-    """State of every kind that is kept, changed in each step."""
+    """Has state of every kind that is saved, and changes it in each step."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -212,20 +212,20 @@ def test_state_without_its_callback_is_reported(tmp_path: Path, capsys: pytest.C
 
 @dataclass(frozen=True)
 class Best:
-    """A value of the script's own."""
+    """A value of a script's class."""
 
     loss: float
 
 
 class Phase(enum.Enum):
-    """As the script has them at its first start."""
+    """The enum at the first start of the script."""
 
     WARM = 1
     COLD = 2
 
 
 class OtherPhase(enum.Enum):
-    """As it has them at its second."""
+    """The enum at the second start."""
 
     WARM = 1
 
@@ -234,7 +234,7 @@ OtherPhase.__name__ = OtherPhase.__qualname__ = "Phase"
 
 
 class Changes(Holds):
-    """A callback whose attribute is another one from the first batch on."""
+    """A callback whose attribute changes at the first batch."""
 
     def __init__(self, held: Any, later: Any = None) -> None:
         super().__init__(held)
@@ -293,7 +293,7 @@ def test_state_that_no_longer_fits_is_reported_and_training_continues(
 
 
 class Unseen:
-    """As libraries make them: an object that fails when it is looked at outside of some context."""
+    """An object as some libraries have them: it raises when it is inspected outside of a context."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]
@@ -316,7 +316,7 @@ GLOBAL = None
 
 
 class Scaled(tf.keras.losses.Loss):  # type: ignore[misc]
-    """A loss of the script's own with a variable that Keras knows nothing of."""
+    """A loss of the script with a variable that Keras does not know."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -473,7 +473,7 @@ def test_value_of_another_kind_is_refused(value: Any) -> None:
 
 
 class Lists(list[int]):
-    """A list of the script's own."""
+    """A list class of the script."""
 
 
 WITHOUT_PLACE: dict[str, Callable[[], Any]] = {
@@ -511,10 +511,10 @@ def test_object_that_only_the_script_can_create_is_filled_if_present(make: Calla
 
 
 def test_containers_that_another_thread_changes_are_saved() -> None:
-    """Each as it was at some moment: taking a value apart takes longer than a thread needs to add another."""
+    """Each is saved as of some moment: saving takes longer than another thread needs to add an entry."""
 
     class Adds:
-        """Looking at it changes what holds it."""
+        """Inspecting it changes its container."""
 
         def __init__(self, add: Callable[[], None]) -> None:
             self.add = add
@@ -544,7 +544,7 @@ def test_value_that_contains_itself_is_refused() -> None:
 
 
 def test_sums_over_replicas_are_added_up_and_means_copied_from_the_first(two_replicas: Any) -> None:
-    """As metrics and moving averages are kept by replicas."""
+    """Variables like those of metrics and moving averages on several replicas."""
     stored = [np.float32(1), np.float32(2)]
     one = tf.distribute.get_strategy()
     for strategy, aggregation, expected in ((one, "sum", [3]), (one, "none", [1]), (two_replicas, "sum", [1, 2])):

@@ -1,4 +1,4 @@
-"""Training that diverges: seen at its step, never committed, and left with what follows."""
+"""Training that diverges is detected at its step, is never committed, and ends as configured."""
 
 import json
 import math
@@ -30,7 +30,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 class Line:
-    """A line fitted to points; one batch of them may hold a NaN. `seen`: the first point of every batch trained on."""
+    """Fits a line to points; one batch may contain a NaN. `seen`: the first point of every batch trained on."""
 
     def __init__(self) -> None:
         self.slope = tf.Variable(0.0)

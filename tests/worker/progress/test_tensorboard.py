@@ -1,4 +1,4 @@
-"""What TensorBoard's own reader finds after restarts: every step once, with the figures of an undisturbed run."""
+"""After restarts, TensorBoard's own reader finds each step once, with the metrics of an undisturbed run."""
 
 import os
 import struct
@@ -42,7 +42,7 @@ class Killed(BaseException):
 
 
 def train(folder: Path, until: int, killed_at: int | None = None) -> None:
-    """As a process would that ends without a word after `killed_at` steps."""
+    """Trains like a process that is killed after `killed_at` steps."""
     state = Number()
     run = FilesRun(
         state, total_steps=until, directory=folder / "c", interval="5 steps", summaries=folder / "t", summary_every=1
@@ -129,7 +129,7 @@ def test_tag_that_is_not_valid_utf8_is_written_with_a_question_mark(tmp_path: Pa
 
 
 class Heard(ConsoleReporter):
-    """Whom a board tells; `meanwhile`: what another thread does while a remark is made."""
+    """The real reporter. `meanwhile`: what another thread does while a message is shown."""
 
     def __init__(self) -> None:
         self.remarks: list[str] = []
@@ -142,7 +142,7 @@ class Heard(ConsoleReporter):
 
 
 def on_a_failing_disk(folder: Path) -> tuple[TensorBoardWriter, Heard]:
-    """A board whose file takes no more: a pipe that can't be synced, and that nobody reads."""
+    """A writer whose file fails: it is a pipe that can't be synced and has no reader."""
     heard = Heard()
     board = TensorBoardWriter(folder, heard, every=1)
     board.send_message(Restored(1, 0, None, 0.0))

@@ -1,4 +1,4 @@
-"""Time in which the training loop waits for its data, as the daemon hears of it and as its books say it."""
+"""Time that the training loop waits for data, in the reports to the daemon and in its goodput account."""
 
 import sys
 import textwrap

@@ -1,4 +1,4 @@
-"""What the loop can reach and no checkpoint would hold is named; nothing else is."""
+"""Variables that the loop can reach and no checkpoint would hold are named, and nothing else is."""
 
 import functools
 import random
@@ -28,7 +28,7 @@ def variable(name: str = "forgotten") -> tf.Variable:
 
 
 class Own:
-    """A script's own class."""
+    """A class of the script."""
 
     def __init__(self, held: Any) -> None:
         self.held = held
@@ -62,7 +62,7 @@ WAYS: dict[str, Callable[[tf.Variable], Any]] = {
 
 
 def named(tracked: tf.train.Checkpoint, own: Any = (), exempt: Any = (), /, **loop: Any) -> tuple[str, ...]:
-    """What is named where the loop's frame holds `loop`."""
+    """The names that are found if the loop's frame holds `loop`."""
 
     def frame() -> Any:
         held = loop  # noqa: F841 - found through the frame
@@ -181,7 +181,7 @@ def test_strict_training_with_nothing_missing_runs(tmp_path: Path) -> None:
 
 
 class Proxy:
-    """As libraries make them: an object that fails when it is looked at outside of some context."""
+    """An object as some libraries have them: it raises when it is inspected outside of a context."""
 
     @property
     def __class__(self) -> type:  # type: ignore[override]

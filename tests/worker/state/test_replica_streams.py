@@ -1,4 +1,4 @@
-"""Replicas draw their own random numbers, and a restart draws what would have been drawn."""
+"""Each replica draws random numbers of its own, and a restart continues the sequences."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +33,7 @@ def build(strategy: Any) -> tf.train.Checkpoint:
 
 
 def draws(tracked: tf.train.Checkpoint, strategy: Any) -> Callable[[], list[list[float]]]:
-    """What dropout and noise make of ones, on each replica."""
+    """The outputs of dropout and noise for ones, on each replica."""
 
     def on_replica() -> Any:
         return tracked.model(tf.ones([1, 64]), training=True)
@@ -43,7 +43,7 @@ def draws(tracked: tf.train.Checkpoint, strategy: Any) -> Callable[[], list[list
 
 
 def test_keras_alone_draws_the_same_on_all_replicas(two_replicas: Any) -> None:
-    """Else there would be nothing to do here."""
+    """This is why `replica_streams` exists."""
     first, second = draws(build(two_replicas), two_replicas)()
 
     assert first == second

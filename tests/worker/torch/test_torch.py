@@ -1,4 +1,4 @@
-"""PyTorch as a job: killed anywhere it ends with the same bits, and nothing is unpickled but tensors."""
+"""PyTorch as a job: killed anywhere, it ends with the same bits, and only tensors are unpickled."""
 
 import errno
 import json
@@ -85,7 +85,7 @@ def test_sigterm_saves_and_leaves_with_143(start: Start, tmp_path: Path) -> None
 def test_pickled_objects_in_a_checkpoint_are_refused_and_never_executed(
     start: Start, python: Path, tmp_path: Path
 ) -> None:
-    """The manifest is right: this is what only somebody who may write there can make."""
+    """A damaged checkpoint with a matching manifest, which only somebody with write access can make."""
     read_until(start(CHILDREN / "torching.py", tmp_path / "c", 5), "hash")
     folder = tmp_path / "c" / str(selection.committed_checkpoints(tmp_path / "c")[0])
     forge = (
@@ -115,7 +115,7 @@ Found = Callable[..., tuple[Any, str]]
 
 @pytest.fixture
 def found(start: Start, tmp_path: Path) -> Found:
-    """What a piece found in a process of its own, and what that said on standard error."""
+    """The result of a piece that runs in a process of its own, and its standard error."""
 
     def found(piece: str, *arguments: object, folder: Path = tmp_path, launch: Launch | None = None) -> Any:
         process = start(CHILDREN / "torch_pieces.py", folder, piece, *arguments, launch=launch)
