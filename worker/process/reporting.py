@@ -53,7 +53,7 @@ class ConsoleReporter:
     def send_message(self, message: FromWorker) -> None:
         line = _console_line(message)
         if line is not None:
-            print_message(line)
+            self.show_message(line)
 
     def send_progress(self, message: Progress) -> None:
         """Prints nothing: the script shows its own progress."""
