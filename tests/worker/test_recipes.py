@@ -91,7 +91,7 @@ def test_a_model_made_outside_of_the_scope_is_refused(two_replicas: Any, tmp_pat
     tracked = training.build(tf.distribute.get_strategy())
     run = worker.Run(tracked, strategy=two_replicas, directory=tmp_path)
 
-    with pytest.raises(ValueError, match=r"kernel was made outside of strategy\.scope\(\)"), run:
+    with pytest.raises(ValueError, match=r"kernel was created outside strategy\.scope\(\)"), run:
         pass
 
 

@@ -1,7 +1,7 @@
-"""A TensorFlow checkpoint, byte for byte as TensorFlow writes it, straight from tensors in memory or from a copy.
+"""Writes TensorFlow checkpoint files (bundles), byte for byte as TensorFlow does, from tensors or from a copy of them.
 
-One pass over all bytes: their checksum, the file's hash and the write, while the disk is at work on what came before.
-TensorFlow's own writer copies every byte through a buffer, begins with the disk at the end, and gives no hash.
+One pass over all bytes computes their checksum and the file's hash and writes them, while the disk works on the bytes
+before. TensorFlow's own writer copies every byte through a buffer, starts the disk at the end, and gives no hash.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ from supervisor.protocol.tensorbundle.protowire import encode_varint
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
-ROOM_BYTES = 16 << 20  # more than asked for: histories grow from save to save; it is no memory until it is written to
+ROOM_BYTES = 16 << 20  # spare, as histories grow from save to save; no memory until it is written to
 _WIPE_ON_FORK = 18  # MADV_WIPEONFORK, linux/mman.h; Python has no name for it
 DATA = ".data-00000-of-00001"
 
 
 def is_writable(dtype: tf.DType) -> bool:
-    """Whether it is known here how tensors of this type lie in the file; else TensorFlow alone knows (variants)."""
+    """Whether this module knows the file format of this type; TensorFlow alone knows that of variants."""
     return dtype == tf.string or dtype.as_datatype_enum in entry.WIDTHS
 
 
 def host_elements(tensor: tf.Tensor) -> np.ndarray:
-    """A tensor's elements in host memory: its own memory if it lies there, which `numpy()` would copy."""
+    """A tensor's elements in host memory, without a copy if it lies there (`numpy()` would copy)."""
     return np.asarray(tensor.__array__())
 
 
 def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf.Tensor]]) -> None:
-    """Makes PREFIX.data-00000-of-00001 and PREFIX.index. Holds no copy of a tensor; raises OSError."""
+    """Writes PREFIX.data-00000-of-00001 and PREFIX.index. Makes no copy of a tensor; raises OSError."""
     data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
     for name, tensor in tensors:
         offset = data.size
@@ -60,10 +60,10 @@ def write_bundle(folder: NewFolder, prefix: str, tensors: Iterable[tuple[str, tf
 
 
 class HostCopy:
-    """Memory for a file of `capacity` bytes.
+    """Host memory for a file of `capacity` bytes.
 
-    It begins with a page, as the file does with a block, so a direct write takes the bytes from here (`appending`).
-    Processes forked from this one don't have the bytes: a data loader would keep all of them for as long as it lives.
+    It begins at a page, as the file does at a block, so direct I/O can write from it. Processes forked from this one
+    don't get the bytes: a data loader would hold on to all of them for as long as it lives.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -79,7 +79,7 @@ class HostCopy:
         self._bytes = np.frombuffer(self._memory, np.uint8)
         self.capacity = capacity
         self.size = 0
-        """Bytes gathered so far."""
+        """Bytes appended so far."""
 
     def append(self, content: bytes | Bytes) -> None:
         """Appends."""
@@ -89,76 +89,78 @@ class HostCopy:
 
     @property
     def content(self) -> Bytes:
-        """What was gathered."""
+        """The bytes appended so far."""
         return self._bytes[: self.size]
 
 
 class BufferPool:
-    """Keeps an image's memory for the next one: on two virtual cores a copy of 400 MB took 30 ms, and 240 where pages
-    had to be had first (up to 1600 with pages of 2 MiB, by madvise(2)). Not for two threads at once.
+    """Keeps the memory of a copy for the next one. Not for two threads at once.
+
+    On two virtual cores a copy of 400 MB took 30 ms into memory that was used before, and 240 ms into new pages (up to
+    1600 ms with pages of 2 MiB, by madvise(2)).
     """
 
     def __init__(self) -> None:
         self._kept: HostCopy | None = None
 
     def allocate(self, size: int) -> HostCopy:
-        """An empty one. Raises MemoryError."""
+        """An empty copy with room for `size` bytes. Raises MemoryError."""
         kept, self._kept = self._kept, None
         if kept is not None and size <= kept.capacity <= 2 * (size + ROOM_BYTES):
             return kept
-        del kept  # before there is another one: memory may be short
+        del kept  # frees it before the next one is made: memory may be short
         return HostCopy(size + ROOM_BYTES)
 
     def reuse(self, image: HostCopy) -> None:
-        """Nobody reads it any more."""
+        """Takes the memory back; nothing reads the copy any more."""
         image.size = 0
         self._kept = image
 
 
 class BundleCopy:
-    """Tensors in memory of its own, as they will lie in the file."""
+    """A copy of tensors in host memory, laid out as in the file."""
 
-    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], reserve: BufferPool) -> None:
+    def __init__(self, tensors: Sequence[tuple[str, tf.Tensor]], pool: BufferPool) -> None:
         """Raises MemoryError."""
-        self._reserve = reserve
+        self._pool = pool
         texts = {name: _encode_strings(tensor) for name, tensor in tensors if tensor.dtype == tf.string}
         size = sum(len(part) for parts, _ in texts.values() for part in parts)
         size += sum(_flat_size(tensor) for name, tensor in tensors if name not in texts)
-        self._image = reserve.allocate(size)
-        self._places: list[tuple[_TensorSlot, int | None]] = []  # and the checksum, if it is not that of all bytes
+        self._copy = pool.allocate(size)
+        self._slots: list[tuple[_TensorSlot, int | None]] = []  # and the checksum, if it is not that of all bytes
         for name, tensor in tensors:
-            offset = self._image.size
+            offset = self._copy.size
             parts, crc = texts[name] if name in texts else ([_flat_bytes(tensor)], None)
             for part in parts:
-                self._image.append(part)
-            place = _TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, self._image.size - offset)
-            self._places.append((place, crc))
+                self._copy.append(part)
+            place = _TensorSlot(name, tensor.dtype, tuple(tensor.shape), offset, self._copy.size - offset)
+            self._slots.append((place, crc))
 
     def write(self, folder: NewFolder, prefix: str) -> None:
-        """Makes the same files as the function does. On any thread; raises OSError."""
+        """Writes the same files as `write_bundle`. On any thread; raises OSError."""
         data, records = folder.create(f"{prefix}{DATA}"), _BundleIndex()
         for place, crc in self._checked(data):
             records.add(place, crc)
         folder.add(f"{prefix}{verify.INDEX}", records.table())
 
     def release(self) -> None:
-        """Lets the next copy have the memory; this one is gone."""
-        self._places = []
-        self._reserve.reuse(self._image)
+        """Gives the memory back for the next copy; this one can't be used any more."""
+        self._slots = []
+        self._pool.reuse(self._copy)
 
     def elements(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Names and elements of all tensors but texts."""
-        for place, crc in self._places:
+        """Names and elements of all tensors except strings."""
+        for place, crc in self._slots:
             if crc is None:
-                content = self._image.content[place.offset : place.end]
+                content = self._copy.content[place.offset : place.end]
                 yield place.name, content.view(place.dtype.as_numpy_dtype).reshape(place.shape)
 
     def _checked(self, data: NewFile) -> Iterator[tuple["_TensorSlot", int]]:
-        """Writes all; gives places and checksums on the way, so that a piece comes from memory once."""
-        content, written = self._image.content, 0
+        """Writes the data and yields slots and checksums in the same pass, so that memory is read once."""
+        content, written = self._copy.content, 0
         fixed = content.view()
         fixed.flags.writeable = False  # what the checksum's library asks for
-        for place, known in self._places:
+        for place, known in self._slots:
             crc = 0
             for at in range(place.offset, place.end, PIECE_BYTES):
                 end = min(at + PIECE_BYTES, place.end)
@@ -172,7 +174,7 @@ class BundleCopy:
 
 @dataclass(frozen=True, slots=True)
 class _TensorSlot:
-    """Where a tensor lies in the file."""
+    """The place of a tensor in the file."""
 
     name: str
     dtype: tf.DType
@@ -186,7 +188,7 @@ class _TensorSlot:
 
 
 class _BundleIndex:
-    """What the index says of the tensors."""
+    """The index of a bundle: type, shape, place and checksum of each tensor."""
 
     def __init__(self) -> None:
         self._records = {b"": entry.HEADER}
@@ -197,7 +199,7 @@ class _BundleIndex:
         self._records[place.name.encode()] = record
 
     def table(self) -> bytes:
-        """The file."""
+        """The content of the index file."""
         return sstable.encode_table(sorted(self._records.items()))
 
 
@@ -206,7 +208,7 @@ def _flat_size(tensor: tf.Tensor) -> int:
 
 
 def _flat_bytes(tensor: tf.Tensor) -> Bytes:
-    """The elements as they lie in memory."""
+    """The elements as bytes, in their order in memory."""
     return np.ascontiguousarray(host_elements(tensor)).reshape(-1).view(np.uint8)
 
 
@@ -216,7 +218,10 @@ def _pieces(content: Bytes) -> Iterator[Bytes]:
 
 
 def _encode_strings(tensor: tf.Tensor) -> tuple[list[bytes], int]:
-    """The lengths, their checksum, the texts; and the checksum of all, which covers lengths in a fixed width."""
+    """The encoding of a string tensor (lengths, their checksum, the strings) and the checksum of all of it.
+
+    That checksum covers the lengths in a fixed width.
+    """
     # as objects: NumPy's own type for bytes drops zeros at the end of a text
     texts: list[bytes] = np.asarray(tensor.numpy(), dtype=object).reshape(-1).tolist()
     fixed = b"".join(struct.pack("<I" if len(text) < 1 << 32 else "<Q", len(text)) for text in texts)

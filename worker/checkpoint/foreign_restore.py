@@ -1,8 +1,8 @@
-"""A checkpoint of another program as the start of this one: CheckpointManager's by objects, TF1's Saver's by names.
+"""Starts from a checkpoint that another program wrote: tf.train.CheckpointManager's by objects, TF1 Saver's by names.
 
-The weights of the models must all be in it: a model that is half random looks like progress. What else the program has
-(moments of an optimizer, counters) keeps its first value where the checkpoint doesn't hold it, and is reported.
-The data begin at the start of an epoch, and random state at its seed: no such checkpoint holds them.
+It must hold all weights of the models: training a half-random model would look like progress. Other variables of the
+program (moments of an optimizer, counters) keep their initial values if the checkpoint doesn't hold them, and are
+reported. Data begin at the start of an epoch, and random state at its seed, as no such checkpoint holds them.
 """
 
 import time
@@ -27,9 +27,9 @@ BOOKKEEPING = ("beta1_power", "beta2_power", "global_step")  # in TF1's Adam; Ke
 
 
 def restore_foreign(tracked: tf.train.Checkpoint, prefix: Path) -> RestoredCheckpoint:
-    """Puts the checkpoint at `prefix`, proven whole, into the tracked objects.
+    """Restores the verified checkpoint at `prefix` into the tracked objects.
 
-    Raises Unfit if it can't fill the models' weights; OSError or tf.errors.OpError if it can't be read.
+    Raises Unfit if it doesn't hold all weights of the models; OSError or tf.errors.OpError if it can't be read.
     """
     started = time.monotonic()
     try:
@@ -47,7 +47,7 @@ def restore_foreign(tracked: tf.train.Checkpoint, prefix: Path) -> RestoredCheck
 
 
 def _weights(tracked: tf.train.Checkpoint) -> list[Any]:
-    """What the models of a program are; random state and statistics are not."""
+    """The weights of the program's models, without random state and statistics."""
     found = {
         id(each): each
         for model in extra_state.tracked_objects(tracked, tf.keras.Model)
@@ -74,7 +74,7 @@ def _by_objects(tracked: tf.train.Checkpoint, prefix: Path) -> list[str]:
 
 
 def _by_names(tracked: tf.train.Checkpoint, prefix: Path, step: int) -> list[str]:
-    """The names of TF1's variables are paths, as Keras' are; the first part may be the model's own name."""
+    """Restores by variable names, which are paths in TF1 and in Keras; the first part may be the model's own name."""
     reader = tf.train.load_checkpoint(str(prefix))
     shapes = reader.get_variable_to_shape_map()
     placed: list[tuple[Any, str]] = []
@@ -113,7 +113,7 @@ def _model_variables(tracked: tf.train.Checkpoint) -> Iterator[Any]:
 
 
 def _names_of(variable: Any) -> list[str]:
-    """What a variable may be called: its path, and the ends of it; the longest first."""
+    """The names that a variable may have in TF1: its path and the ends of it; the longest first."""
     parts = variable.path.split("/")
     return ["/".join(parts[first:]) for first in range(len(parts))]
 
@@ -121,7 +121,7 @@ def _names_of(variable: Any) -> list[str]:
 def _slots(
     optimizer: Any, placed: list[tuple[Any, str]], shapes: dict[str, list[int]]
 ) -> tuple[list[tuple[Any, str]], list[str]]:
-    """An optimizer's moments with their names in the checkpoint, and those that have none."""
+    """An optimizer's moments with their names in the checkpoint, and the paths of those that it lacks."""
     own = {variable.path: variable for variable in optimizer.variables}
     found: dict[str, str] = {}
     for weight, name in placed:

@@ -1,4 +1,4 @@
-"""One checkpoint back into the program, with everything on both sides accounted for."""
+"""Restores a checkpoint into the program, and accounts for everything that only one of them has."""
 
 import time
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from worker.state import extra_state
 from worker.state import state_file as state
 from worker.state.state_file import TrainingState
 
-MAX_NAMED = 50  # names listed in a message; more help nobody
+MAX_NAMED = 50  # names listed in a message
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredCheckpoint:
-    """What was restored. `unmatched`: what the checkpoint holds and the program did not ask for, or could not place."""
+    """A checkpoint that was restored. `unmatched`: what it holds and the program has no place for, in words."""
 
     name: str
     state: TrainingState
@@ -35,7 +35,7 @@ class RestoredCheckpoint:
 
 
 def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strategy | None) -> None:
-    """Creates what Keras would create at the first step, so that a restore finds its place.
+    """Creates the variables that Keras would create at the first step, so that they can be restored.
 
     Raises ValueError, saying what to call, where a model or an optimizer can't be built from here.
     """
@@ -53,7 +53,7 @@ def build_variables(tracked: tf.train.Checkpoint, strategy: tf.distribute.Strate
     outer = outermost(models)
     if waiting and (len(outer) != 1 or len(waiting) != 1):
         raise ValueError(
-            f"cannot tell which of {len(outer)} models optimizer {waiting[0].name!r} trains; call "
+            f"cannot find out which of {len(outer)} models optimizer {waiting[0].name!r} trains; call "
             f"optimizer.build(model.trainable_variables) before worker.Run"
         )
     scope: AbstractContextManager[Any] = nullcontext() if strategy is None else strategy.scope()
@@ -71,13 +71,13 @@ def _require_scope(model: tf.keras.Model, strategy: tf.distribute.Strategy | Non
         if not strategy.extended.variable_created_in_scope(variable.value):
             raise ValueError(
                 f"cannot train model {model.name!r} on {strategy.num_replicas_in_sync} replicas: {variable.path} was "
-                f"made outside of strategy.scope(); build model and optimizer inside of it (the tf.train.Checkpoint "
-                f"may be made anywhere)"
+                f"created outside strategy.scope(); build model and optimizer inside it (the tf.train.Checkpoint may "
+                f"be created anywhere)"
             )
 
 
 def outermost(found: list[Any]) -> list[Any]:
-    """Those that are part of no other (a Sequential model holds a functional one)."""
+    """The objects that are part of no other one in the list (a Sequential model holds a functional one)."""
     parts = {id(part) for whole in found for part in tf.train.TrackableView(whole).descendants() if part is not whole}
     return [each for each in found if id(each) not in parts]
 
@@ -85,12 +85,12 @@ def outermost(found: list[Any]) -> list[Any]:
 def restore_checkpoint(
     tracked: tf.train.Checkpoint, folder: Path, replicas: int, own: Sequence[extra_state.OwnGenerator] = ()
 ) -> RestoredCheckpoint:
-    """Puts the checkpoint in `folder`, proven whole, into the tracked objects and the random generators.
+    """Restores the verified checkpoint in `folder` into the tracked objects and the random generators.
 
     `own`: the script's own generators, in the order in which they were saved.
 
-    Raises Unfit if the program has a variable that the checkpoint can't fill: training on from a half-restored
-    state would look like progress. OSError or tf.errors.OpError if it can't be read.
+    Raises Unfit if the program has a variable that the checkpoint does not hold: training from a half-restored state
+    would look like progress. OSError or tf.errors.OpError if it can't be read.
     """
     started = time.monotonic()
     unmatched = _restore_tracked(tracked, folder)
@@ -140,20 +140,20 @@ def _restore_copies(hidden: extra_state.ExtraVariables, host: TrainingState, fol
 
 @dataclass(frozen=True, slots=True)
 class VariableDifferences:
-    """Names of variables that only one side has, and of those with another shape, in words."""
+    """Variables that only the program or only the checkpoint has, and those whose shapes differ, in words."""
 
     only_tracked: tuple[str, ...]
     only_stored: tuple[str, ...]
     reshaped: tuple[str, ...]
 
     def describe(self) -> str:
-        """What keeps the checkpoint from filling the program; empty if nothing does."""
+        """Why the checkpoint does not fit the program; empty if it does."""
         missing = f"it does not hold {_list(self.only_tracked)}" if self.only_tracked else ""
         return "; ".join(filter(None, [missing, _list(self.reshaped)]))
 
 
 def compare_variables(tracked: tf.train.Checkpoint, prefix: str) -> VariableDifferences:
-    """What differs between a program's variables and those of the checkpoint at `prefix`."""
+    """Compares a program's variables with those of the checkpoint at `prefix`."""
     stored = tf.train.CheckpointView(prefix)
     matched, only_stored, only_tracked = stored.diff(tracked)
     keys = {node: path + _VALUE for node, path in _paths(0, stored.children).items()}

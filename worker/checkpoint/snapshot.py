@@ -1,7 +1,7 @@
-"""The tensors that a `tf.train.Checkpoint` would write, taken between two steps and written whenever.
+"""Captures the tensors that a `tf.train.Checkpoint` would write, between two steps, and checks that they are finite.
 
-Which tensors, under which keys, and the description of the objects that a restore needs, come from TensorFlow's own
-saver; the files are then those that `Checkpoint.write` makes, byte for byte.
+TensorFlow's own saver says which tensors, under which keys, and gives the object graph that a restore needs; the files
+are then those that `Checkpoint.write` makes, byte for byte.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,25 +19,25 @@ from worker.devices.tpu import host_memory_device
 
 
 class SnapshotImpossible(Exception):
-    """These objects can only be written while nothing changes them; the text says what stands in the way."""
+    """The state can only be written while training waits; the text says why."""
 
 
 class Snapshot(Protocol):
-    """What one bundle of files is to hold."""
+    """The content of one bundle of files."""
 
     def write(self, folder: NewFolder, prefix: str) -> None:
-        """Makes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises OSError or tf.errors.OpError."""
+        """Writes PREFIX.index and PREFIX.data-00000-of-00001. On any thread; raises OSError or tf.errors.OpError."""
 
     def elements(self) -> Iterable[tuple[str, np.ndarray]]:
-        """Names and elements of the tensors that have numbers."""
+        """Names and elements of the tensors that hold numbers."""
 
     def release(self) -> None:
-        """It is not needed any more."""
+        """Frees the memory; it is not used any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSnapshot:
-    """`slices`: which part of a larger tensor each is; mostly empty."""
+    """Tensors that may share memory with variables. `slices`: which part of a larger tensor each is; mostly empty."""
 
     names: tuple[str, ...]
     slices: tuple[str, ...]
@@ -71,30 +71,29 @@ class TensorSnapshot:
 
 
 def adopt_bundle_files(folder: NewFolder, prefix: str) -> None:
-    """Takes over what TensorFlow wrote: one bundle, in however many data files."""
+    """Adds the files of a bundle that TensorFlow wrote to the folder, however many data files there are."""
     for path in sorted(folder.path.glob(f"{prefix}.*")):
         folder.adopt(path.name)
 
 
-def capture_tensors(tracked: tf.train.Checkpoint, copied: bool, reserve: BufferPool) -> Snapshot:
-    """What `tracked` holds now. Call it between steps, on the thread that trains.
+def capture_tensors(tracked: tf.train.Checkpoint, copied: bool, pool: BufferPool) -> Snapshot:
+    """The present values of `tracked`. Call it between steps, on the thread that trains.
 
-    `copied`: into memory of its own, as much as the tensors and no more, so that training may go on; from `reserve`,
-    which has it back with the release. Otherwise the tensors may share the variables' memory, and have to be written
-    before the next step.
-    Raises CannotSnapshot; MemoryError or tf.errors.OpError if there is no memory.
+    `copied`: copies them into memory of `pool`, as much as the tensors need and no more, so that training may go on;
+    `release` gives it back. Otherwise the tensors may share the variables' memory, and have to be written before the
+    next step. Raises SnapshotImpossible; MemoryError or tf.errors.OpError if there is no memory.
     """
     names, slices, tensors = zip(*_serialized(tracked), strict=True)
     taken = TensorSnapshot(names, slices, tensors)
     if not copied:
         return taken
     if taken.are_plain:
-        return bundle_writer.BundleCopy(tuple(zip(names, tensors, strict=True)), reserve)
+        return bundle_writer.BundleCopy(tuple(zip(names, tensors, strict=True)), pool)
     return TensorSnapshot(names, slices, tuple(map(_deep_copy, names, tensors)))
 
 
 def _deep_copy(name: str, tensor: tf.Tensor) -> tf.Tensor:
-    """A copy that no variable shares: what a read gives may be the variable's own buffer."""
+    """A copy that shares no memory with a variable; what a read returns may be the variable's own buffer."""
     try:
         with tf.device(host_memory_device()):
             return tf.raw_ops.DeepCopy(x=tensor)
@@ -103,23 +102,23 @@ def _deep_copy(name: str, tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _serialized(tracked: tf.train.Checkpoint) -> Iterator[tuple[str, str, tf.Tensor]]:
-    """Key, slice and tensor of each entry. TensorFlow has no public way to ask for them."""
+    """Key, slice and tensor of each entry, from a private method of TensorFlow: there is no public one."""
     try:
         gathered, _, registered, _ = tracked._saver._gather_serialized_tensors()
     except (AttributeError, TypeError) as error:
-        raise SnapshotImpossible(f"TensorFlow {tf.__version__} has no saver that stepkeeper knows: {error}") from error
+        raise SnapshotImpossible(f"TensorFlow {tf.__version__} has a saver unknown to stepkeeper: {error}") from error
     if registered:
         raise SnapshotImpossible(f"it tracks objects with a saver of their own ({', '.join(map(str, registered))})")
     for entries in gathered.values():
         for key, entry in entries.items():
             for part, one in entry.items() if isinstance(entry, dict) else [("", entry)]:
                 name, place, tensor = _resolved(key, part, one)
-                if tensor is not None:  # None: in the description of the objects, without a value
+                if tensor is not None:  # None: part of the object graph, without a value
                     yield name, place, tensor
 
 
 def _resolved(key: str, part: str, entry: Any) -> tuple[str, str, tf.Tensor | None]:
-    """An entry is a tensor, or a specification that reads one when asked."""
+    """The tensor of an entry, which is a tensor or a specification that reads one."""
     if not hasattr(entry, "slice_spec"):
         return key, part, entry
     with tf.device(entry.device):
@@ -127,7 +126,7 @@ def _resolved(key: str, part: str, entry: Any) -> tuple[str, str, tf.Tensor | No
 
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_WIDE: Mapping[str, type[np.generic]] = {
+_SUM_TYPES: Mapping[str, type[np.generic]] = {
     **dict.fromkeys(("bfloat16", "float16", "float32"), np.float32),
     "float64": np.float64,
     **dict.fromkeys(
@@ -136,7 +135,7 @@ _WIDE: Mapping[str, type[np.generic]] = {
     "complex64": np.complex64,
     "complex128": np.complex128,
 }
-"""The types whose elements may be no numbers, by TensorFlow's names: what their sums are made in."""
+"""By TensorFlow's names, the types whose elements may be a NaN or an infinity, and the types to sum them in."""
 
 
 def find_not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
@@ -145,12 +144,14 @@ def find_not_finite(bundles: Mapping[str, Snapshot]) -> frozenset[str]:
 
 
 def _of(bundle: Snapshot) -> Iterable[str]:
-    return (name for name, elements in bundle.elements() if elements.dtype.name in _WIDE and not _are_finite(elements))
+    return (
+        name for name, elements in bundle.elements() if elements.dtype.name in _SUM_TYPES and not _are_finite(elements)
+    )
 
 
 def _are_finite(values: np.ndarray) -> bool:
-    """A sum is not finite if a term is not, and costs no memory; only one that is not is looked at closely."""
-    wide = _WIDE[values.dtype.name]
+    """Whether all values are finite. A finite sum proves it and costs no memory; else each value is checked."""
+    wide = _SUM_TYPES[values.dtype.name]
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(np.sum(values, dtype=wide)):
             return True
@@ -158,7 +159,7 @@ def _are_finite(values: np.ndarray) -> bool:
 
 
 def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
-    """The same of the variables that are there now, read one by one: serializing would call what others track."""
+    """The keys of tracked variables with a NaN or an infinity, read one by one without serializing other objects."""
     view, paths, found = tf.train.TrackableView(tracked), {id(tracked): ""}, set()
     waiting = [tracked]
     for parent in waiting:
@@ -169,17 +170,17 @@ def find_variables_not_finite(tracked: tf.train.Checkpoint) -> frozenset[str]:
             waiting.append(child)
             if (
                 isinstance(child, (tf.Variable, tf.keras.Variable))
-                and _may_be_no_number(child)
+                and _may_be_not_finite(child)
                 and not _are_finite(bundle_writer.host_elements(child))
             ):
                 found.add(f"{path}{_VALUE}")
     return frozenset(found)
 
 
-def _may_be_no_number(variable: Any) -> bool:
-    return getattr(variable.dtype, "name", variable.dtype) in _WIDE
+def _may_be_not_finite(variable: Any) -> bool:
+    return getattr(variable.dtype, "name", variable.dtype) in _SUM_TYPES
 
 
 def tensor_name(key: str) -> str:
-    """A tensor's key as people know it: without TensorFlow's ending."""
+    """A tensor's key without TensorFlow's suffix, as people know it."""
     return key.removesuffix(_VALUE)

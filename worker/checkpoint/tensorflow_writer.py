@@ -1,9 +1,9 @@
-"""One checkpoint onto the disk, in three parts.
+"""Writes the checkpoints of a TensorFlow run, in three parts.
 
-`take` reads, between two steps, what the next step changes; `write` turns that into files in a `.partial` folder and
-commits them; `tidy` deletes what retention gives up. The last two may run on another thread while training goes on.
-Host memory: a background save takes one copy of the state (of its tensors, not of the process), which is kept for the
-next one; at most one save is in flight.
+`capture` reads, between two steps, what the next step changes; `commit` writes it into files in a `.partial` folder
+and commits that; `tidy_up` applies retention. The last two may run on another thread while training goes on. A
+background save needs host memory for one copy of the state (of its tensors, not of the process), which is reused for
+the next one; at most one save is in flight.
 """
 
 import re
@@ -45,7 +45,7 @@ from worker.state.state_file import Position, TrainingState
 
 _GRAPH_LOCATION = re.compile(r"\{\{[^}]*\}+ ?| ?\[Op:\w+\]")  # "{{function_node …}}" and "[Op:SaveV2]"
 
-COPIES = "replicas"  # prefix of the second bundle: what replicas other than the first hold
+COPIES = "replicas"  # prefix of the second bundle: the values of the replicas other than the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +60,21 @@ class StepBoundary:
 
 @dataclass(frozen=True, slots=True)
 class CapturedTensors:
-    """The state of one step boundary. `bundles`: by prefix; None where only TensorFlow can write them, from variables.
-    `is_apart`: whether the next step leaves it as it is."""
+    """The state of one step boundary.
+
+    `bundles`: by prefix; None if only TensorFlow can write them, from the variables themselves. `extra_files`: contents
+    by name. `is_copy`: whether the next step leaves it unchanged.
+    """
 
     name: CheckpointName
     state: TrainingState
     bundles: Mapping[str, Snapshot] | None
-    parts: Mapping[str, bytes]
+    extra_files: Mapping[str, bytes]
     is_copy: bool
 
 
 class TensorFlowWriter:
-    """Writes the checkpoints of one attempt into one directory, and deletes those that retention gives up.
-
-    Not for two threads at once.
-    """
+    """Writes the checkpoints of one attempt into one directory. Not for two threads at once."""
 
     def __init__(
         self,
@@ -87,32 +87,32 @@ class TensorFlowWriter:
         make_room: bool = False,
         check: Callable[[], None] = lambda: None,
         must_be_finite: bool = False,
-        parts: Callable[[], Mapping[str, bytes]] = dict,
+        extra_files: Callable[[], Mapping[str, bytes]] = dict,
     ) -> None:
         """`own`: generators of the script's own, saved with the global ones. `make_room`: whether a full disk may cost
         checkpoints that retention would keep. `check` is called before each commit; what it raises passes through
-        `write`. `must_be_finite`: what holds a NaN or an infinity is not saved, but for variables that do so now.
-        `parts`: called between steps, for more files of each checkpoint: their names and contents."""
+        `commit`. `must_be_finite`: refuse a state with a NaN or an infinity, except in variables that hold one now.
+        `extra_files`: called between steps, for more files of each checkpoint: contents by name."""
         self._retention = Retention(directory, policy, make_room)
         self._committer = CheckpointCommitter(directory, origin, self._retention, check, _describe_cause, _is_full)
         self._directory = directory
         self._attempt = origin.attempt
         self._replicas = replicas
         self._own = own
-        self._parts = parts
+        self._extra_files = extra_files
         self._hidden = extra_state.extra_variables(tracked)
         self._bundles = {layout.PREFIX: tracked}
         if self._hidden.copies:
             self._bundles[COPIES] = tf.train.Checkpoint(copies=list(self._hidden.copies))
-        self._reserves = {prefix: BufferPool() for prefix in self._bundles}
-        self._can_snapshot, self._stands_still = True, BlockingSaveNotice()
+        self._buffer_pools = {prefix: BufferPool() for prefix in self._bundles}
+        self._can_capture, self._blocking_notice = True, BlockingSaveNotice()
         self._exempt = find_variables_not_finite(tracked) if must_be_finite else None
 
     def capture(self, figures: StepBoundary, copied: bool) -> CapturedTensors:
         """The present state. Call it between steps, on the thread that trains.
 
-        `copied`: training goes on while it is written, which `is_apart` of the result says; not where no copy can be
-        made, or there is no memory for one. Raises SaveError if there is too little for anything.
+        `copied`: as a copy, so that training can go on meanwhile. The result's `is_copy` says whether it is one: some
+        states can't be copied, and memory may be short. Raises SaveError if memory is too short for anything.
         """
         name = CheckpointName(figures.step, self._attempt)
         host = TrainingState(
@@ -125,44 +125,41 @@ class TensorFlowWriter:
             replicas=self._replicas,
             copies=len(self._hidden.copies),
         )
-        parts = self._parts()
+        parts = self._extra_files()
         try:
-            bundles, is_apart = self._snapshots(copied) if self._can_snapshot else (None, False)
+            bundles, is_apart = self._snapshots(copied) if self._can_capture else (None, False)
             return CapturedTensors(name, host, bundles, parts, is_apart)
         except SnapshotImpossible as error:
-            self._can_snapshot = False
-            self._stands_still.explain_once(str(error))
+            self._can_capture = False
+            self._blocking_notice.explain_once(str(error))
             return CapturedTensors(name, host, None, parts, is_copy=False)
         except (tf.errors.OpError, MemoryError) as error:
             raise SaveError(save_error_text(name, _describe_cause(error) or describe_error(error))) from error
 
     def _snapshots(self, copied: bool) -> tuple[dict[str, Snapshot], bool]:
-        """One of each bundle, and whether they are copies, for which there may be no memory."""
+        """A snapshot of each bundle, and whether these are copies: if memory is short they are not."""
         taken = {}
         try:
             for prefix, each in self._bundles.items():
-                taken[prefix] = snapshot.capture_tensors(each, copied, self._reserves[prefix])
+                taken[prefix] = snapshot.capture_tensors(each, copied, self._buffer_pools[prefix])
         except MemoryError as error:
             if not copied:
                 raise
-            self._stands_still.explain_memory(error)
+            self._blocking_notice.explain_memory(error)
             return self._snapshots(copied=False)
         return taken, copied
 
     def commit(self, taken: CapturedTensors) -> Manifest:
-        """Commits it. Raises SaveError for a full disk, a folder that can't be written, an I/O error or no memory.
-
-        With `make_room` older checkpoints give way one after the other, where the disk is full. Raises NotFinite;
-        AttemptSuperseded.
-        """
+        """Writes and commits it. Raises SaveError for a full disk, a folder that can't be written, an I/O error or a
+        lack of memory; NotFinite; AttemptSuperseded."""
         try:
-            self._prove_finite(taken)
+            self._require_finite(taken)
             return self._committer.commit(taken.name, taken.state.metrics, lambda folder: self._fill(folder, taken))
         finally:
             for bundle in (taken.bundles or {}).values():
                 bundle.release()
 
-    def _prove_finite(self, taken: CapturedTensors) -> None:
+    def _require_finite(self, taken: CapturedTensors) -> None:
         if self._exempt is None or taken.bundles is None:
             return
         bad = sorted(find_not_finite(taken.bundles) - self._exempt)
@@ -177,14 +174,14 @@ class TensorFlowWriter:
                 snapshot.adopt_bundle_files(folder, prefix)
             else:
                 taken.bundles[prefix].write(folder, prefix)
-        for name, content in taken.parts.items():
+        for name, content in taken.extra_files.items():
             folder.add(name, content)
         folder.add(layout.STATE, taken.state.to_bytes())
 
     def tidy_up(self, newest: CheckpointName) -> None:
-        """Retention, and the pointer for other people's tools. The checkpoint exists: nothing here may undo that.
+        """Applies retention, then writes the pointer that TensorFlow's own tools read. Reports errors, raises none.
 
-        Each by itself, and retention first: on a full disk the pointer can't be written before something is deleted.
+        Retention comes first: on a full disk the pointer can't be written before something is deleted.
         """
         for what, act in (
             ("delete old checkpoints", self._retention.apply_policy),
@@ -202,14 +199,14 @@ class TensorFlowWriter:
 
 
 def _is_full(error: BaseException | None) -> bool:
-    """Whether an error of a save says that there is no space, or no quota, left."""
-    if isinstance(error, tf.errors.ResourceExhaustedError):  # of memory too: no checkpoint's end would help there
+    """Whether an error of a save says that no space, or no quota, is left."""
+    if isinstance(error, tf.errors.ResourceExhaustedError):  # it means a lack of memory too
         return mentions_full_disk(str(error.message))
     return is_disk_full(error)
 
 
 def _describe_cause(error: BaseException) -> str | None:
-    """An error of a save in a few words, None if it is no such: TensorFlow's carry a whole graph location."""
+    """An error of a save in a few words, without TensorFlow's graph location; None for a defect of the program."""
     if isinstance(error, tf.errors.OpError):
         return _GRAPH_LOCATION.sub("", " ".join(str(error.message).split()))[:300]
     if isinstance(error, MemoryError):

@@ -1,7 +1,8 @@
-"""A run whose state the program itself writes into files: PyTorch, TF1 sessions, NumPy arrays. Without TensorFlow.
+"""`worker.files.FilesRun`: a run whose program writes its own state files (PyTorch, TF1 sessions, NumPy arrays).
 
-The same guarantees as `worker.Run`: restores a proven checkpoint before the loop, commits durably, saves when due or
-asked, answers the daemon, keeps the data position and the generators of Python and NumPy.
+Needs no TensorFlow, and gives the guarantees of `worker.Run`: restores a verified checkpoint before the loop, commits
+durably, saves when it is due or requested, answers the daemon, saves the data position and the random generators of
+Python and NumPy.
 """
 
 import json
@@ -35,8 +36,8 @@ __all__ = ["Copying", "Files", "FilesRun", "NotFinite", "Unfit"]
 class FilesRun(RunBase):
     """One training run around a loop of the script's own, as a context manager.
 
-    A stop leaves `step_done` as SystemExit with status 143, after the save. Training stands still for a save, unless
-    the files can be copied (`Copying`).
+    A stop leaves `step_done` as SystemExit with status 143, after the save. Training waits for each save, unless the
+    files can be copied (`Copying`).
     """
 
     def __init__(
@@ -49,23 +50,23 @@ class FilesRun(RunBase):
         summaries: str | Path | None = None,
         summary_every: int = SUMMARY_EVERY,
     ) -> None:
-        """`directory` and `interval` (as "500 steps", or "auto") hold where the job's configuration says nothing.
+        """`directory` and `interval` (as "500 steps", or "auto") apply where the job's configuration says nothing.
 
-        `summaries`: a folder for TensorBoard, which gets the figures of each step that is a multiple of
+        `summaries`: a folder for TensorBoard, which gets the metrics of each step that is a multiple of
         `summary_every`.
         """
         super().__init__(total_steps, summaries, summary_every)
         self.epoch = 0
         self.batch = 0
-        """The data go on with this batch of that epoch, both from 0."""
+        """The next batch of the epoch, both from 0."""
         self.examples: int | None = 0
-        """How many examples of the epoch are consumed, which counts where batches have another size than before; None:
-        the script doesn't say."""
+        """How many examples of the epoch are consumed, which matters if the batch size changes; None: the script
+        doesn't say."""
         self._files = files
         told = self._attempt.launch
         given = told.checkpoint_dir or (Path(directory).absolute() if directory is not None else None)
         if given is None:
-            raise ValueError("cannot keep checkpoints: give the run a directory=, or the job a checkpoint_dir")
+            raise ValueError("cannot save checkpoints: no directory; give the run a directory=, or set checkpoint_dir")
         self._directory = given
         wanted = told.checkpoint_interval or (parse_interval(interval) if interval not in (None, "auto") else None)
         self._scheduler = FilesSaveScheduler(
@@ -111,20 +112,20 @@ class FilesRun(RunBase):
         self._scheduler.close()
 
     def _conditions(self) -> tuple[dict[str, str], dict[str, str | int | bool]]:
-        """What the bits depend on, as the program says and as every program has it."""
+        """The conditions on which the results depend: those of every program, and those that this program names."""
         versions = {"numpy": np.__version__, **conditions.base_versions(), **self._files.versions}
         topology = {"processor": conditions.processor(), "cores": conditions.cores(), **self._files.topology}
         if self._attempt.launch.deterministic and topology.get("deterministic") is False:
             self._attempt.reporter.show_message(
-                f"the job is to be deterministic, but the script does not make it so; call prepare() of "
+                f"the job sets deterministic, but the script does not ensure it; call prepare() of "
                 f"{type(self).__module__} before it builds anything"
             )
         return versions, topology
 
     def step_done(self, *, epoch: int, batch: int, examples: int | None = None, **metrics: Any) -> None:
-        """One step is complete, and the data go on with `batch` of `epoch`, of which `examples` are consumed. Saves if
-        it is time; may leave. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the first
-        hundred, are left out of messages and manifests."""
+        """One step is complete; the next batch is `batch` of `epoch`, of which `examples` are consumed. Saves if it is
+        due or requested, and may exit. `metrics`: numbers, NumPy's too; those that are not finite, and those beyond the
+        first hundred, are left out of messages and manifests."""
         values = {name: float(value) for name, value in metrics.items()}
         self.step, self.epoch, self.batch = self.step + 1, int(epoch), int(batch)  # NumPy's are not JSON's
         self.examples = None if examples is None else int(examples)
@@ -150,20 +151,20 @@ class FilesRun(RunBase):
         return FilesBoundary(self.step, self.epoch, self.batch, self.examples, self._metrics)
 
     def _check_divergence(self, metrics: Mapping[str, float]) -> None:
-        """Leaves if training diverged. Which batches the loop takes is its own affair: `skip` only goes back."""
+        """Exits if training diverged. The loop chooses its own batches, so `on_nan = skip` only goes back."""
         on_nan = self._attempt.launch.on_nan
         if on_nan != "off":
             self._watch.record_step(self.step, metrics)
-            trouble = self._watch.find_divergence()
-            if trouble is not None:
-                self._attempt.exit_diverged(trouble.text, trouble.step, on_nan in ("rollback", "skip"))
+            divergence = self._watch.find_divergence()
+            if divergence is not None:
+                self._attempt.exit_diverged(divergence.text, divergence.step, on_nan in ("rollback", "skip"))
 
     def _finish(self) -> None:
         self._scheduler.save_final(self._boundary())
         self._attempt.reporter.send_message(Done(self._attempt.number, self.step, self._metrics))
 
     def _restore(self, path: Path) -> LastCheckpoint | None:
-        """From the folder of one of ours, or the prefix of another program's; the former as the last that was saved."""
+        """Restores from a stepkeeper checkpoint's folder, which it returns, or from the prefix of another program's."""
         if not path.is_dir():
             self.step = self._files.read_foreign(path)
             return None
@@ -187,12 +188,12 @@ class FilesRun(RunBase):
 
 
 class FilesSaveScheduler(SaveScheduler[FilesBoundary, CapturedFiles]):
-    """Those of one run."""
+    """The saves of one FilesRun."""
 
     _is_over = False
 
     def close(self) -> None:
-        self._is_over = True  # one way or another
+        self._is_over = True  # the run has ended: a save that fails now must not end it a second time
         super().close()
 
     def _on_save_failed(self, step: int, error: SaveError) -> None:

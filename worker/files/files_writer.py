@@ -1,4 +1,4 @@
-"""One checkpoint of files that the program itself writes, onto the disk."""
+"""Writes checkpoints of files that the program itself makes."""
 
 import errno
 import json
@@ -27,11 +27,11 @@ from worker.saving.save import BlockingSaveNotice
 from worker.state import random_generators
 
 FORMAT = 1
-PROBE_BYTES = 1 << 20  # what a disk that just refused a write has room for, if that was for another reason
+PROBE_BYTES = 1 << 20  # what a disk has room for if it refused a write for another reason
 
 
 class Files(Protocol):
-    """How a program's state becomes files and comes back."""
+    """How a program writes its state into files and reads it back."""
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -39,21 +39,23 @@ class Files(Protocol):
 
     @property
     def topology(self) -> Mapping[str, str | int | bool]:
-        """What else the bits depend on. `deterministic`, if it is there: whether the program's sums repeat."""
+        """What else the results depend on. `deterministic`, if present: whether the program's sums repeat."""
 
     def write(self, folder: Path) -> None:
         """Writes the present state into files of an empty folder. Called between two steps.
 
-        Raises OSError; NotFinite, naming what is not, if it looks for that: then training diverged (docs/failures.md).
+        Raises OSError; or NotFinite, naming the values, if it checks for that: then training diverged
+        (docs/failures.md).
         """
 
     def read(self, folder: Path) -> None:
-        """Takes the state back. Raises Unfit if it is another program's; OSError, and what a device or a lack of memory
-        raises, may pass, and the next attempt tries again.
+        """Reads the state back. Raises Unfit if another program wrote it.
+
+        OSError, and the errors of a device or of a lack of memory, may pass through; the next attempt tries again.
         """
 
     def read_foreign(self, prefix: Path) -> int:
-        """Takes another program's TensorFlow checkpoint as a start, gives its step. Raises Unfit if it can't."""
+        """Starts from another program's TensorFlow checkpoint; returns its step. Raises Unfit if it can't."""
 
 
 @runtime_checkable
@@ -82,7 +84,7 @@ class FilesBoundary:
 
 @dataclass(frozen=True, slots=True)
 class CapturedFiles:
-    """The state of one step boundary. `host`: the content of `state.json`; `write`: makes the program's files."""
+    """The state of one step boundary. `state`: the content of `state.json`; `write`: writes the program's files."""
 
     name: CheckpointName
     state: bytes
@@ -102,18 +104,18 @@ class FilesWriter:
         retention: Retention,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """`check` is called before each commit; what it raises passes through `write`."""
+        """`check` is called before each commit; what it raises passes through `commit`."""
         self._files = files
         self._directory = directory
         self._attempt = origin.attempt
         self._retention = retention
         self._committer = CheckpointCommitter(directory, origin, retention, check, _describe_cause)
-        self._stands_still = BlockingSaveNotice()
+        self._blocking_notice = BlockingSaveNotice()
 
     def capture(self, figures: FilesBoundary, copied: bool) -> CapturedFiles:
-        """The present state. `copied`: training is to go on while it is written, which not every program can.
+        """The present state. `copied`: as a copy, if the program can make one, so that training can go on meanwhile.
 
-        Where there is no memory for a copy, training waits. Raises SaveError; NotFinite.
+        If there is no memory for a copy, training waits. Raises SaveError; NotFinite.
         """
         name = CheckpointName(figures.step, self._attempt)
         state = {
@@ -136,7 +138,7 @@ class FilesWriter:
         try:
             return self._files.copied()
         except MemoryError as error:
-            self._stands_still.explain_memory(error)
+            self._blocking_notice.explain_memory(error)
             return None
 
     def commit(self, taken: CapturedFiles) -> Manifest:
@@ -144,7 +146,7 @@ class FilesWriter:
         return self._committer.commit(taken.name, taken.metrics, lambda folder: self._fill(folder, taken))
 
     def _fill(self, folder: NewFolder, taken: CapturedFiles) -> None:
-        """The program's own files, and ours. Raises OSError, with a number where the disk is full: NumPy's has none."""
+        """Writes the program's files, and `state.json`. Raises OSError; with an errno if the disk is full."""
         try:
             taken.write(folder.path)
         except OSError as error:
@@ -156,7 +158,7 @@ class FilesWriter:
         folder.add(layout.STATE, taken.state)
 
     def tidy_up(self, newest: CheckpointName) -> None:
-        """Retention. The checkpoint exists: nothing here may undo that."""
+        """Applies retention. Reports errors, raises none: the checkpoint is committed."""
         try:
             self._retention.apply_policy(newest)
         except OSError as error:
@@ -164,14 +166,14 @@ class FilesWriter:
 
 
 def _describe_cause(error: BaseException) -> str | None:
-    """An error of a save in a few words; None if it is no such, but a defect of the program's."""
+    """An error of a save in a few words; None for a defect of the program."""
     if isinstance(error, OSError):
         return describe_os_error(error)
     return describe_error(error) if isinstance(error, MemoryError) else None
 
 
 def _has_room(folder: Path) -> bool:
-    """Whether a little more could be written there."""
+    """Whether PROBE_BYTES more could be written there."""
     try:
         descriptor = os.open(folder / ".probe", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -132,7 +132,7 @@ class RunCheckpoints(SaveScheduler[StepBoundary, CapturedTensors]):
             self._attempt.launch.checkpoint_make_room,
             opened.lock.check_not_superseded,
             must_be_finite=self._diverged is not None,
-            parts=self._extra_files,
+            extra_files=self._extra_files,
         )
         return found
 

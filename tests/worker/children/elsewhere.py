@@ -45,7 +45,7 @@ def run(directory: str, value: float, copied: bool) -> list[float]:
     of_run = tracked(value)
     with worker.Run(of_run, directory=directory) as run:
         begun = of_run.value.numpy().tolist()
-        run._checkpoints._writer._can_snapshot = copied
+        run._checkpoints._writer._can_capture = copied
         of_run.value.assign_add(tf.ones([3]))
         run.step_done()
     return begun
@@ -54,8 +54,7 @@ def run(directory: str, value: float, copied: bool) -> list[float]:
 found = {
     "owner": tracked(1.0).value.device,
     "copies": [
-        each.tolist()
-        for _, each in snapshot.capture_tensors(tracked(1.0), copied=True, reserve=BufferPool()).elements()
+        each.tolist() for _, each in snapshot.capture_tensors(tracked(1.0), copied=True, pool=BufferPool()).elements()
     ],
     "begun": {name: [run(name, value, name == "copied") for value in (1.0, 7.0)] for name in ("copied", "written")},
     "foreign": None,

@@ -390,7 +390,7 @@ def test_script_that_does_not_do_what_deterministic_promises_is_told(
     with FilesRun(files):
         pass
 
-    assert ("is to be deterministic, but the script does not make it so" in capsys.readouterr().err) is not does
+    assert ("the job sets deterministic, but the script does not ensure it" in capsys.readouterr().err) is not does
 
 
 # --- saves beside training, and full disks -------------------------------------------------------------------------
