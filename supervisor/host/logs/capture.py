@@ -170,8 +170,8 @@ class LogCapture:
         """Closes everything here; the logger goes on for the next daemon while a pipe is open."""
         self._leave(None)
 
-    def _leave(self, last_message: EndCapture | None) -> None:
-        self._submit(lambda: self._handover.leave(last_message), last=True)
+    def _leave(self, final_request: EndCapture | None) -> None:
+        self._submit(lambda: self._handover.leave(final_request), last=True)
         self._thread.join(CLOSE_TIMEOUT_S + 1)
         if self._thread.is_alive():
             log.error("logger.stuck", effect="the last output of programs may be missing in their log files")

@@ -84,13 +84,13 @@ class Handover:
         self._logger: LoggerHello | None = None
         self._is_ready = self._is_replacing = False
         self._started_at: float | None = None  # None if the logger was there before this daemon
-        self._connect_at = self._last_message_at = self._missing_since = time.monotonic()
+        self._connect_at = self._last_received_at = self._missing_since = time.monotonic()
         self._unsent: deque[tuple[LoggerMessage, int | None]] = deque()
         self._requests = itertools.count(1)
         self._clears: dict[int, tuple[str, Future[bool]]] = {}
-        self._last_message: EndCapture | None = None
+        self._final_request: EndCapture | None = None
         self._leave_by: float | None = None
-        self._last_message_queued = False
+        self._final_request_queued = False
 
     @property
     def logger_pid(self) -> int | None:
@@ -130,9 +130,9 @@ class Handover:
         self._clears[request] = (path, done)
         self.queue_message(ClearFile(request, path))
 
-    def leave(self, last_message: EndCapture | None) -> None:
-        """Begins to leave: hands over what is left, sends the last message, and waits until the logger has exited."""
-        self._last_message, self._leave_by = last_message, time.monotonic() + CLOSE_TIMEOUT_S
+    def leave(self, final_request: EndCapture | None) -> None:
+        """Begins to leave: hands over what is left, sends the final request, and waits until the logger has exited."""
+        self._final_request, self._leave_by = final_request, time.monotonic() + CLOSE_TIMEOUT_S
 
     @property
     def is_finished(self) -> bool:
@@ -142,8 +142,8 @@ class Handover:
         if time.monotonic() >= self._leave_by:
             return True
         if self._link is None:
-            return self._last_message_queued or not self._pipes
-        return self._last_message_queued and self._last_message is None and not self._unsent
+            return self._final_request_queued or not self._pipes
+        return self._final_request_queued and self._final_request is None and not self._unsent
 
     def close(self) -> None:
         """Closes everything."""
@@ -158,7 +158,7 @@ class Handover:
         now = time.monotonic()
         until = now + POLL_S
         if self._link is not None:
-            until = self._last_message_at + self._silence_limit_s if self._logger_failure is None else until
+            until = self._last_received_at + self._silence_limit_s if self._logger_failure is None else until
         elif self._pipes:
             until = self._connect_at
         if self._leave_by is not None:
@@ -173,7 +173,7 @@ class Handover:
         try:
             if self._link is not None:
                 self._receive_messages(self._link)
-                self._queue_last_message()
+                self._queue_final_request()
                 self._send_queued(self._link)
         except LinkLost:
             self._on_link_lost()
@@ -191,7 +191,7 @@ class Handover:
             self._set_logger_failure(f"cannot capture output: {error}")
             return
         if link is not None:
-            self._link, self._started_at, self._last_message_at = link, started_at, time.monotonic()
+            self._link, self._started_at, self._last_received_at = link, started_at, time.monotonic()
         elif self._pipes and time.monotonic() - self._missing_since > LOCK_HELD_LIMIT_S:
             lock = self._state_dir / LOCK
             self._set_logger_failure(
@@ -203,11 +203,11 @@ class Handover:
     def _receive_messages(self, link: Link) -> None:
         try:
             while (received := link.receive()) is not None:
-                self._last_message_at = time.monotonic()
+                self._last_received_at = time.monotonic()
                 self._on_message(*received)
         except LogProtocolError as error:
             log.error("logger.message_refused", error=str(error))
-        if time.monotonic() - self._last_message_at >= self._silence_limit_s:
+        if time.monotonic() - self._last_received_at >= self._silence_limit_s:
             silence = f"the logger has sent nothing for {self._silence_limit_s:g} s"
             self._set_logger_failure(
                 f"{silence}, so programs that print may wait; its pid is in {self._state_dir / LOCK}"
@@ -312,12 +312,12 @@ class Handover:
                 return
             self._unsent.popleft()
 
-    def _queue_last_message(self) -> None:
+    def _queue_final_request(self) -> None:
         """Queues it once, when all pipes are handed over."""
-        if self._leave_by is not None and self._is_ready and not self._last_message_queued:
-            self._last_message_queued = True
-            if self._last_message is not None:
-                self.queue_message(self._last_message)
+        if self._leave_by is not None and self._is_ready and not self._final_request_queued:
+            self._final_request_queued = True
+            if self._final_request is not None:
+                self.queue_message(self._final_request)
 
     def _on_link_lost(self) -> None:
         """The logger is gone. What it had not read is still in the pipes; the next logger gets them all."""
