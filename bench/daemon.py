@@ -1,4 +1,4 @@
-"""What the daemon costs and how fast it reacts, beside PyPI's Supervisor in an environment of its own.
+"""Measures what the daemon costs and how fast it reacts, compared with PyPI's Supervisor.
 
 Run with `python -m bench.daemon`. Prints a table and writes bench/results/daemon.json. Figures: from SIGKILL of a
 program to the existence of the next process (seen from outside, in /proc, for both alike); CPU, wake-ups and memory of
@@ -60,7 +60,7 @@ class Figures:
 
 
 def systems() -> list[System]:
-    """Ours and the peer; the peer is installed on first use."""
+    """stepkeeper and the peer; the peer is installed on first use."""
     ours = (sys.executable, "-m", "supervisor.daemon")
     theirs = (str(peer.binaries() / "supervisord"), "-n")
     return [
@@ -88,7 +88,7 @@ def running(system: System) -> Iterator[int]:
 
 
 def children(pid: int) -> list[int]:
-    """Pids of the direct children, whichever thread started them."""
+    """The pids of the direct children of all threads."""
     found: list[int] = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Whether a killed job ends bit for bit as an undisturbed one: every example, SIGKILL at random seeded moments.
+"""Tests whether a killed job has the same result as an undisturbed one, bit for bit: SIGKILL at random seeded moments.
 
 Run with `python -m bench.exactness` (100 kills of each example; on two idle cores about 15 s a kill with TensorFlow, 5
 s with PyTorch, 2 s without either). Prints a table and writes bench/results/exactness.json; exits with 1 if anything
@@ -27,7 +27,7 @@ from tests.system.killing import End, Moment
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one example. `error`: why it could not be carried out."""
+    """The result of one example. `error`: why it could not be measured."""
 
     example: str
     undisturbed: End | None = None
@@ -53,7 +53,7 @@ def measured(name: str, folder: Path, kills: int, seed: int, each: int) -> Outco
 
 
 def row(outcome: Outcome) -> tuple[str, ...]:
-    """What the table shows of an example."""
+    """One example's row of the table."""
     if outcome.error is not None:
         return outcome.example, *("-",) * 7, f"[red]failed: {outcome.error[:200]}[/]"
     hits = [hit for end in outcome.disturbed for hit in end.hits]
@@ -67,7 +67,7 @@ def row(outcome: Outcome) -> tuple[str, ...]:
 
 
 def recorded(outcome: Outcome) -> dict[str, Any]:
-    """What the file keeps."""
+    """One example's entry in the file."""
     return {
         "example": outcome.example,
         "exact": outcome.is_exact,

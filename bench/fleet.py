@@ -1,4 +1,4 @@
-"""One daemon with many programs, beside PyPI's Supervisor and Circus, each in an environment of its own.
+"""Measures one daemon with many programs, compared with PyPI's Supervisor and Circus.
 
 Run with `python -m bench.fleet [--programs 1 100 400 1000]`. Prints a table for each number and writes
 bench/results/fleet.json. Every program is `sleep`, so that what is measured is the supervisor. Figures:
@@ -72,7 +72,7 @@ numprocesses = {count}
 
 @dataclass(frozen=True)
 class System:
-    """A daemon: its configuration, how it is started, how its command line asks for the status."""
+    """A daemon: its configuration, how it is started, and its status command."""
 
     name: str
     configuration: str
@@ -83,7 +83,7 @@ class System:
 
 @dataclass
 class Figures:
-    """What was measured, one value a round."""
+    """The measured values, one for each round."""
 
     start_s: list[float] = field(default_factory=list)
     stop_s: list[float] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Figures:
 
 
 def systems() -> list[System]:
-    """Ours and the peers; they are installed on first use."""
+    """stepkeeper and the peers, which are installed on first use."""
     theirs, circus = peer.binaries(), peer.binaries(peer.CIRCUS)
     return [
         System(
@@ -173,13 +173,13 @@ def programs(daemon: psutil.Process) -> set[int]:
 
 
 def _children(daemon: psutil.Process) -> set[int]:
-    """All of them; cheap, as who looks takes a core from the daemon."""
+    """The pids of all supervised processes, found cheaply: the search takes processor time from the daemon."""
     threads = Path(f"/proc/{daemon.pid}/task").iterdir()
     return {int(pid) for thread in threads for pid in (thread / "children").read_text().split()}
 
 
 def _respawn(daemon: psutil.Process, count: int) -> float:
-    """Seconds; the next process is the one that was not there before."""
+    """Seconds until there is a process that was not there before."""
     before = programs(daemon)
     victim = min(before)
     began = time.perf_counter()
@@ -257,7 +257,7 @@ LABELS = {
 
 
 def show(count: int, results: dict[str, Figures]) -> None:
-    """A table of medians with their ranges, and ours as a ratio of each peer's."""
+    """A table of medians with their ranges, and stepkeeper's median as a ratio of each peer's."""
     ours, *others = results
     table = Table(f"{count} programs", *results, *(f"ratio to {name}" for name in others))
     for key, label in LABELS.items():

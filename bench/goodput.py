@@ -1,4 +1,4 @@
-"""How much of the time a job trains if it is broken again and again: stepkeeper beside what people use today.
+"""Measures for how much of the time a job trains under repeated failures: stepkeeper and the usual alternatives.
 
 Run with `python -m bench.goodput` (one mean time between failures, 60 s; 9 minutes; `--long`: 30, 60 and 300 s and five
 traces each, about 5 hours). Prints a table and writes bench/results/goodput.json.
@@ -52,7 +52,7 @@ FIRST_S = 180.0  # until the first step; a busy machine imports TensorFlow in ha
 
 @dataclass(frozen=True)
 class Failure:
-    """One of a trace: so many seconds after the beginning. `cut`: damage by cutting, not by a bit."""
+    """One failure of a trace: its seconds after the beginning. `cut`: damage by truncation instead of a flipped bit."""
 
     at_s: float
     kind: str
@@ -60,7 +60,7 @@ class Failure:
 
 
 def trace(mean_s: float, until_s: float, seed: int) -> list[Failure]:
-    """The same for every system."""
+    """The settings that all systems share."""
     chance = random.Random(f"{seed} {mean_s}")
     found, at_s = [], 0.0
     while (at_s := at_s + chance.expovariate(1 / mean_s)) < until_s:
@@ -70,18 +70,18 @@ def trace(mean_s: float, until_s: float, seed: int) -> list[Failure]:
 
 
 class Runs(Protocol):
-    """A job that somebody keeps alive."""
+    """A job under a supervisor."""
 
     def look(self) -> tuple[int | None, int]:
-        """The worker's process, and its last step; 0 before its first."""
+        """The worker's process and its last step, 0 before the first."""
 
     def is_over(self) -> bool: ...
     def damage(self, cut: bool) -> None: ...
     def costs(self) -> tuple[float | None, float | None]:
-        """Seconds that a save stalls training, and between two saves; None: not known."""
+        """Seconds for which a save stops training, and between two saves; None: unknown."""
 
     def spent_s(self) -> dict[str, float]:
-        """Where the time went, by category; empty: it keeps no books."""
+        """Where the time went, by category; empty for systems that do not record it."""
 
 
 class Ours:
@@ -113,7 +113,7 @@ class Ours:
 
 
 class Theirs:
-    """A peer: what it does is in its story."""
+    """A peer, whose actions are in the events that its job records."""
 
     def __init__(self, folder: Path, every_s: float) -> None:
         self._folder, self._every_s = folder, every_s
@@ -158,7 +158,7 @@ class Theirs:
 
 @dataclass(frozen=True)
 class System:
-    """A way to survive. `kind`: cold, warm or hot of ours; manager or fit of theirs."""
+    """A system. `kind`: cold, warm or hot for stepkeeper; manager or fit for the peers."""
 
     name: str
     kind: str
@@ -178,12 +178,12 @@ SYSTEMS = (
 
 
 class Refuses(Exception):
-    """The system can't be run here; the text says why."""
+    """The system can't run here; the text says why."""
 
 
 @contextlib.contextmanager
 def begun(system: System, folder: Path, steps: int, every_s: float, step_s: float) -> Iterator[Runs]:
-    """The job, from its start on; nothing of it is left."""
+    """Runs the job; afterwards none of its processes is left."""
     environment = {"PYTHONPATH": str(ROOT), "STEPS": str(steps), "STEP_S": str(step_s)}
     if system.is_ours:
         keys = "" if system.kind == "cold" and not _knows_standby() else f"standby={_value(system)}\n"
@@ -252,7 +252,7 @@ class Outcome:
         return min(1.0, self.steps * self.step_s / self.wall_s) if self.step_s and self.wall_s else 0.0
 
     def bound(self) -> float | None:
-        """As the module says; None where nothing was measured to compute it from."""
+        """The estimate that the module's docstring describes; None if its inputs were not measured."""
         if not self.relaunch_s or not self.stall_s or not self.interval_s:
             return None
         r_s, m_s, t_s = statistics.median(self.relaunch_s), self.mean_s, min(self.interval_s, 2 * self.mean_s)
@@ -260,7 +260,7 @@ class Outcome:
 
 
 def carry_out(runs: Runs, failure: Failure, pid: int) -> bool:
-    """Whether there was anything to break."""
+    """Injects the failure. Returns whether there was a worker to break."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGSTOP)
         if failure.kind == "damage":
@@ -274,7 +274,7 @@ def carry_out(runs: Runs, failure: Failure, pid: int) -> bool:
 def measured(
     system: System, mean_s: float, seed: int, steps: int, limit_s: float, step_s: float, every_s: float
 ) -> Outcome:
-    """One run under one trace, from the first step on: starting a job is no failure of any system."""
+    """One run under one trace, measured from the first step on: the first start of a job is no failure."""
     outcome = Outcome(system.name, mean_s, seed)
     with tempfile.TemporaryDirectory(prefix="goodput-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
@@ -328,7 +328,7 @@ def _last_words(folder: Path) -> str:
 
 
 def failed(runs: Runs) -> bool:
-    """Whether ours gave up before its last step."""
+    """Whether stepkeeper gave up before the last step."""
     return isinstance(runs, Ours) and runs._daemon.status("t")["state"] != "SUCCEEDED"
 
 
@@ -371,7 +371,7 @@ def main() -> None:
 
 
 def show(outcomes: list[Outcome]) -> None:
-    """The table: a line for each system and mean, over its traces."""
+    """The table: a row for each system and mean, over its traces."""
     table = Table("mean", "system", "goodput", "bound", "relaunch s", "interval s", "step ms", "failures", "remark")
     for mean_s in dict.fromkeys(each.mean_s for each in outcomes):
         for name in dict.fromkeys(each.system for each in outcomes):

@@ -1,4 +1,4 @@
-"""The training that bench.goodput breaks: one model, one data set, three ways to survive.
+"""The training that bench.goodput interrupts: one model, one data set, three ways to resume.
 
 `training` is for `entrypoint`; `python -m bench.goodput_job manager|fit FOLDER STORY STEPS EVERY_S` are the peers. They
 write what happens into STORY, a line each: "SECONDS WHAT NUMBER", of the monotonic clock.
@@ -40,7 +40,7 @@ def model() -> Any:
 
 
 def training() -> Any:
-    """For stepkeeper's ready-made loop."""
+    """The entry point for stepkeeper's ready-made loop."""
     import tensorflow as tf
 
     import worker
@@ -55,7 +55,7 @@ def training() -> Any:
 
 
 class Story:
-    """What happened when, for whoever watches from outside."""
+    """Records events with their times, for the measuring process."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -71,7 +71,7 @@ def _dataset() -> Any:
 
 
 def with_manager(folder: Path, story: Story, steps: int, every_s: float) -> None:
-    """A loop of one's own with tf.train.CheckpointManager, as TensorFlow's guide has it."""
+    """A custom loop with tf.train.CheckpointManager, as in TensorFlow's guide."""
     import tensorflow as tf
 
     net, optimizer = model(), tf.keras.optimizers.Adam(1e-4)

@@ -1,4 +1,4 @@
-"""What several measurements share: the machine they ran on, our modules as pip leaves them, the file with figures."""
+"""Shared by the measurements: facts about the machine, compiled modules, the file of results."""
 
 import compileall
 import json
@@ -12,7 +12,7 @@ RESULTS = ROOT / "bench" / "results"
 
 
 def machine() -> dict[str, Any]:
-    """What figures depend on; the load is that of the last five minutes."""
+    """The facts about the machine that results depend on; the load is that of the last five minutes."""
     return {
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[1], 2),

@@ -1,4 +1,4 @@
-"""Other people's packages, each in an environment of its own beside ours, made on first use: to compare and talk with.
+"""Other packages to compare with, each in a virtual environment of its own that is created on first use.
 
 Run with `python -m bench.peer` to make Supervisor's now.
 """
@@ -16,19 +16,19 @@ _PKG_RESOURCES = "setuptools<81"  # later ones no longer have it, and Supervisor
 
 @dataclass(frozen=True)
 class Peer:
-    """What PyPI gives for these requirements, the first of which names it. In the folder `.venv-ENVIRONMENT`."""
+    """Packages from PyPI, named by the first requirement, in the folder `.venv-ENVIRONMENT`."""
 
     environment: str
     requirements: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The name and version, for messages."""
         return self.requirements[0].replace("==", " ")
 
     @property
     def folder(self) -> Path:
-        """Where it is installed."""
+        """The folder of its virtual environment."""
         return ROOT / f".venv-{self.environment}"
 
 
@@ -52,15 +52,15 @@ CLIENTS = Peer(
         "aiosmtpd==1.4.6",  # somebody else's mail server, to mail to
     ),
 )
-"""Listeners and clients that others wrote for Supervisor."""
+"""Event listeners and clients that others wrote for Supervisor."""
 
 
 class NotInstalled(Exception):
-    """It is not here and can't be installed; the text says why."""
+    """The package is not installed and can't be; the text says why."""
 
 
 def binaries(peer: Peer = SUPERVISOR) -> Path:
-    """The folder with its commands, its Python among them. Raises NotInstalled."""
+    """The folder with its commands and its Python. Raises NotInstalled."""
     done, wanted = peer.folder / ".installed", "\n".join(peer.requirements)
     peer.folder.mkdir(exist_ok=True)
     with (peer.folder / ".lock").open("w") as lock:

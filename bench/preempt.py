@@ -1,4 +1,4 @@
-"""What a preemption notice saves and costs: stepkeeper beside TensorFlow's PreemptionCheckpointHandler.
+"""Measures what a preemption notice saves and costs: stepkeeper and TensorFlow's PreemptionCheckpointHandler.
 
 Run with `python -m bench.preempt` (6 minutes; `--long`: every notice in every phase, 1 and 8 jobs, about an hour).
 Prints a table and writes bench/results/preempt.json.
@@ -87,7 +87,7 @@ redirect_stderr = true
 
 @dataclass(frozen=True)
 class System:
-    """A way to survive. `kind`: of job. `is_told`: the handler knows how long the notice is."""
+    """A system. `kind`: of job. `is_told`: the handler knows how long the notice is."""
 
     name: str
     kind: str
@@ -137,7 +137,7 @@ class Happening:
 
 
 def told(story: Path) -> list[Happening]:
-    """What a job wrote down so far."""
+    """The events that a job has recorded so far."""
     if not story.exists():
         return []
     lines = (line.split() for line in story.read_text().splitlines() if line.count(" ") == 2)
@@ -145,7 +145,7 @@ def told(story: Path) -> list[Happening]:
 
 
 def durable_step(folder: Path, is_ours: bool) -> int:
-    """The step of the newest checkpoint that is whole; 0: there is none."""
+    """The step of the newest whole checkpoint; 0 if there is none."""
     if is_ours:
         found = [int(each.parent.name[5:15]) for each in folder.glob("step-*.a*/MANIFEST.json")
                  if not each.parent.name.endswith(".partial")]  # fmt: skip
@@ -158,7 +158,7 @@ def durable_step(folder: Path, is_ours: bool) -> int:
 
 @contextlib.contextmanager
 def host(case: Case) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
-    """A folder with the jobs of a case, supervised; in the end everything is killed."""
+    """A folder with the supervised jobs of a case; at the end everything is killed."""
     with tempfile.TemporaryDirectory(prefix="stepkeeper-bench-") as name:
         folder = Path(name)
         head, body = (OURS, OUR_JOB) if case.system.is_ours else (THEIRS, THEIR_JOB)
@@ -188,7 +188,7 @@ def peer_command() -> str:
 
 
 def lose(daemon: subprocess.Popen[bytes]) -> None:
-    """The host is gone: everything ends at once."""
+    """Ends everything at once, as if the host were gone."""
     with contextlib.suppress(psutil.NoSuchProcess):
         mine = psutil.Process(daemon.pid)
         mine.suspend()  # first, so that nothing is started again
@@ -220,7 +220,7 @@ def reach(case: Case, stories: Sequence[Path]) -> None:
 
 
 def give(case: Case, folder: Path, daemon: subprocess.Popen[bytes]) -> None:
-    """The notice."""
+    """Sends the notice."""
     if case.system.is_ours:
         text = json.dumps({"version": 1, "kind": "preemption", "in_s": case.notice_s, "reason": "bench"})
         (folder / "notices" / ".new").write_text(text)
@@ -290,7 +290,7 @@ def floor_s(jobs: int) -> float:
 
 
 def cases(options: argparse.Namespace) -> list[Case]:
-    """What is run, in an order of chance, the same for every system."""
+    """The cases, in random order, the same for every system."""
     chance = random.Random(options.seed)
     if options.long:
         plan = [(system, 1, (2, 5, 30, 120), PHASES) for system in (TENSORFLOW, HANDLER, TOLD)]
@@ -333,7 +333,7 @@ def main() -> None:
 
 
 def corrected(found: list[tuple[Case, list[Outcome]]]) -> list[tuple[Case, list[Outcome]]]:
-    """With the median start of each system taken into account."""
+    """The result, corrected by the median start of each system."""
     starts: dict[tuple[str, int], list[float]] = {}
     for case, outcomes in found:
         key = case.system.name, case.jobs

@@ -21,7 +21,7 @@ WIDTH, LAYERS = 768, 4  # with Adam 28 MB of state
 
 
 class Story:
-    """What happened when, one line each, at once in the file."""
+    """Records events with their times, one line each, written at once."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -31,7 +31,7 @@ class Story:
 
 
 def between_steps(story: Story, step: int) -> None:
-    """What training does besides steps, after `step` of them."""
+    """Does what training does besides steps, after step `step`."""
     if step % EVALUATE_EVERY == 0:
         story.tell("evaluation", step)
         time.sleep(EVALUATION_S)
@@ -43,7 +43,7 @@ def between_steps(story: Story, step: int) -> None:
 
 
 def built() -> tuple[Any, Any]:
-    """What a checkpoint tracks, and a step."""
+    """The objects that a checkpoint tracks, and the step function."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)

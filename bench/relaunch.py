@@ -1,4 +1,4 @@
-"""From `kill -9` of a worker to its first new step: stepkeeper cold, warm and hot, beside Supervisor.
+"""Measures the time from `kill -9` of a worker to its first new step: stepkeeper cold, warm and hot, and Supervisor.
 
 Run with `python -m bench.relaunch` (`--kills 1 --rounds 1` for a look). Prints a table and writes
 bench/results/relaunch.json.
@@ -114,7 +114,7 @@ class Happening:
 
 @dataclass
 class Figures:
-    """Seconds of each part, one entry a kill."""
+    """The seconds of each part, one entry for each kill."""
 
     parts: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in (*PARTS, "total")})
 
@@ -125,7 +125,7 @@ class Figures:
 
 
 def told(folder: Path) -> list[Happening]:
-    """What all processes of the job wrote down so far."""
+    """The events that all processes of the job have recorded so far."""
     try:
         lines = (folder / "story").read_text().splitlines()
     except FileNotFoundError:
@@ -176,7 +176,7 @@ def until(look: Callable[[], object], what: str, folder: Path) -> None:
 
 
 def standby_pid(folder: Path) -> int | None:
-    """The pid of a standby that waits; by the daemon's log, so that nothing is asked of it."""
+    """The pid of a waiting standby, read from the daemon's log so that the daemon is not disturbed."""
     pid = None
     for line in (folder / "daemon.log").read_text().splitlines():
         said = json.loads(line)
@@ -188,7 +188,7 @@ def standby_pid(folder: Path) -> int | None:
 
 
 def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> dict[str, float]:
-    """One kill, at a random moment of training, and what followed."""
+    """One kill at a random moment of training, and its measurements."""
     steps = [each for each in told(folder) if each.what == "step"]
     done = steps[-1].number if steps else 0
     until(lambda: [e for e in told(folder) if e.what == "step" and e.number >= done + STEPS_BETWEEN], "steps", folder)
@@ -213,7 +213,7 @@ def relaunch(system: System, folder: Path, daemon: int, chance: Random) -> dict[
 
 
 def children(pid: int) -> set[int]:
-    """Pids of the direct children, whichever thread started them."""
+    """The pids of the direct children of all threads."""
     found: set[int] = set()
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with contextlib.suppress(FileNotFoundError):
@@ -243,7 +243,7 @@ def _split(folder: Path, seen: tuple[float, float, float], spare: int | None) ->
 
 
 def reaction_ms(folder: Path) -> list[float]:
-    """Milliseconds between the daemon's noticing a death and the next worker's being on its way, by its own log."""
+    """Milliseconds from the daemon's log entry of a death to that of the next start."""
     died_at: float | None = None
     found = []
     for line in (folder / "daemon.log").read_text().splitlines():

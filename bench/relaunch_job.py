@@ -1,4 +1,4 @@
-"""The job of bench.relaunch: a small convolution network that writes down what it does when.
+"""The job of bench.relaunch: a small convolutional network that records its events with their times.
 
 As an entry point (`bench.relaunch_job:described`) it is trained by stepkeeper's ready-made loop. As a script
 
@@ -18,7 +18,7 @@ _story = os.open(os.environ["STORY"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 def tell(what: str, number: int = 0) -> None:
-    """One line, at once in the file."""
+    """Writes one line to the file at once."""
     os.write(_story, f"{time.monotonic():.6f} {os.getpid()} {what} {number}\n".encode())
 
 
@@ -53,7 +53,7 @@ def examples() -> tuple[Any, Any]:
 
 
 def described() -> Any:
-    """For stepkeeper's loop, which is watched from here."""
+    """The entry point for stepkeeper's loop, which records its events."""
     import worker
 
     model, optimizer, loss = network()
@@ -62,7 +62,7 @@ def described() -> Any:
 
 
 def _watch_the_loop() -> None:
-    """Notes when a standby hears that it is the worker, when the state is restored and when steps are done."""
+    """Records when a standby is promoted, when the state is restored and when steps are done."""
     from worker.process import standby
     from worker.run.run import Run
 

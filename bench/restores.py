@@ -1,4 +1,4 @@
-"""What reading a checkpoint ahead is worth at a start: the restore of a large state, its bytes in memory or not.
+"""Measures what reading a checkpoint ahead gains at a start: restores a large state from memory or from the disk.
 
 Run with `python -m bench.restores` (under two minutes); prints a table and writes bench/results/restores.json. Each
 start is a new process that imports TensorFlow, builds the model, restores and makes a first step; the ways take turns.
@@ -39,7 +39,7 @@ def read(files: list[Path]) -> None:
 
 
 def forget(files: list[Path]) -> None:
-    """Takes them out of the page cache; what is not yet on the disk would stay."""
+    """Removes the files from the page cache; bytes that are not yet on the disk would stay."""
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -47,7 +47,7 @@ def forget(files: list[Path]) -> None:
 
 
 def start(way: str, size_mb: float, folder: Path) -> dict[str, float]:
-    """Seconds that each part of a start took."""
+    """The seconds of each part of a start."""
     marks = [time.perf_counter()]
     if way == "ahead":
         threading.Thread(target=read, args=(list(folder.iterdir()),), daemon=True).start()
@@ -87,7 +87,7 @@ def _built(size_mb: float, marks: list[float]) -> Any:
 
 
 def make(size_mb: float, directory: Path) -> None:
-    """Commits a checkpoint there."""
+    """Commits a checkpoint to the folder."""
     import worker
 
     _, tracked, strategy, _ = _built(size_mb, [])
@@ -96,7 +96,7 @@ def make(size_mb: float, directory: Path) -> None:
 
 
 def child(*arguments: object) -> str:
-    """What `python -m bench.restores --child ...` printed last."""
+    """The last line that `python -m bench.restores --child ...` printed."""
     command = [sys.executable, "-m", "bench.restores", "--child", *map(str, arguments)]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     ran = subprocess.run(command, cwd=harness.ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What a save costs and what it is worth, beside what people use today, on one machine in one run.
+"""Measures what a save costs and what it protects from, compared with the usual alternatives on one machine.
 
 Run with `python -m bench.saves`; prints tables and writes bench/results/saves.json and saves.svg. One Keras model with
 Adam for each state size, on CPU; every variable changes in every step; all systems take turns, each on a disk with
@@ -60,7 +60,7 @@ def asked(server: "subprocess.Popen[str]", command: str) -> dict[str, float]:
 
 
 def measured(size_mb: float, repeats: int, parent: Path, with_orbax: bool) -> Results:
-    """All systems in turn; the first save of each is not counted, it sets up what later ones use."""
+    """Measures all systems in turn. The first save of each is not counted: it sets up what later ones use."""
     from bench.saves_tensorflow import Bench, keras_objects_async
 
     folder = Path(tempfile.mkdtemp(prefix="saves-", dir=parent))
@@ -102,7 +102,7 @@ def _take_turns(bench, ways, results: Results, repeats: int, server) -> None:  #
 
 
 def harmed(kills: int, size_mb: float, parent: Path, with_orbax: bool) -> Harm:
-    """By system: what `saves_harm` found, or why it found nothing."""
+    """The result of `saves_harm` for each system, or why there is none."""
     found: Harm = {}
     for system in RECIPES:
         if system == ORBAX and not with_orbax:

@@ -1,4 +1,4 @@
-"""What kills in the middle of saves leave behind, and what each system does with a damaged newest checkpoint.
+"""Tests what kills during saves leave behind, and what each system does with a damaged newest checkpoint.
 
 Run by bench/saves.py as `python -m bench.saves_harm SYSTEM FOLDER`, with the Python that has the system. Each start is
 a fork of this process, which has imported everything and used nothing. The number of the step is in every element of
@@ -72,7 +72,7 @@ CLASSES: dict[str, tuple[str, Act, int]] = {
 
 
 class Started:
-    """A fork in which `act` runs; what it says comes through a pipe, a line each."""
+    """A fork that runs `act`; its messages arrive through a pipe, one line each."""
 
     def __init__(self, act: Callable[[Callable[[str], None]], None]) -> None:
         reading, writing = os.pipe()
@@ -97,7 +97,7 @@ class Started:
         os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> list[str]:
-        """What it still said, once it is over."""
+        """The remaining messages, once it has ended."""
         rest = self.said.read().splitlines()
         self.said.close()
         os.waitpid(self.pid, 0)
@@ -105,7 +105,7 @@ class Started:
 
 
 def void(_: object) -> None:
-    """A callback's nothing."""
+    """Does nothing."""
 
 
 def saving(recipe: type[Recipe], folder: Path, size_mb: float, count: int) -> Callable[[Callable[[str], None]], None]:

@@ -1,4 +1,4 @@
-"""What one save costs a training loop: the measure that all systems share. Standard library only: it runs anywhere."""
+"""Measures what one save costs a training loop, in the same way for all systems. Uses only the standard library."""
 
 import os
 import statistics
@@ -36,7 +36,7 @@ class Figures:
 
 
 def written_bytes() -> int:
-    """Bytes that this process gave to the disk so far."""
+    """The bytes that this process has written to the disk so far."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["write_bytes"])
 

@@ -1,4 +1,4 @@
-"""Orbax, in an environment of its own with JAX: the same layers with Adam as a JAX program, saved asynchronously.
+"""Orbax with JAX in an environment of its own: the same layers with Adam as a JAX program, saved asynchronously.
 
 Run by bench/saves.py with that environment's Python, as a server: each line of stdin is a command, each answer a line
 of JSON on stdout. Nothing of this project's but the shared measure is imported.

@@ -1,4 +1,4 @@
-"""How a script restores and saves with each system, as its documentation says; for bench/saves_harm.py.
+"""Restores and saves with each system as its documentation says; for bench/saves_harm.py.
 
 Each is given its best: as many checkpoints kept as it can keep, a backup of the backup. Imports happen in `prepare`,
 so that this file can be read where only one of the systems is installed.
@@ -21,25 +21,25 @@ class Recipe(ABC):
     @staticmethod
     @abstractmethod
     def prepare() -> None:
-        """Imports what it needs, and uses nothing of it: starts are forks of this process."""
+        """Imports what the recipe needs without using it: starts are forks of this process."""
 
     @abstractmethod
     def __init__(self, folder: Path, size_mb: float) -> None: ...
 
     @abstractmethod
     def restored(self) -> int:
-        """Restores as a start does; gives the step, 0 at the beginning."""
+        """Restores as a start does. Returns the step, 0 if there is no checkpoint."""
 
     @abstractmethod
     def values(self) -> set[float]:
-        """What the array holds beyond the pattern: one number, if all of it is of one step."""
+        """The values of the array minus the pattern: one number if all of it is of the same step."""
 
     @abstractmethod
     def save(self, step: int) -> None:
         """Sets the array and saves it."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to do here
-        """Waits for what was not written yet."""
+        """Waits until everything is written."""
 
     @staticmethod
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Ways to save one Keras model with Adam: ours, and what TensorFlow and Keras bring; all of one process, in turns."""
+"""Ways to save one Keras model with Adam: stepkeeper's, TensorFlow's and Keras', in turn in one process."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ class Heard:
             self.committed = message
 
     def send_progress(self, message: Progress) -> None:
-        """Not measured."""
+        """Does nothing: not measured."""
 
     def show_message(self, text: str) -> None:
         print(text)
@@ -95,7 +95,7 @@ class Bench:
         return step
 
     def stepped(self) -> float:
-        """Seconds that a step and its boundary took."""
+        """Makes a step. Returns the seconds that it and its boundary took."""
         began = time.perf_counter()
         self.step().numpy()
         self.run.step_done()

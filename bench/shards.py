@@ -1,4 +1,4 @@
-"""Whether several writers bring a checkpoint to the disk sooner than one: the same bytes in 1, 2 and 4 files.
+"""Measures whether several writers are faster than one: the same bytes in 1, 2 and 4 files.
 
 Run with `python -m bench.shards` (under two minutes); prints a table and writes bench/results/shards.json. Each writer
 is a thread with a file of its own and does what a save does: checksum, hash, write, begin with the disk, sync. Turns
@@ -41,7 +41,7 @@ class Figures:
 
 
 class Work:
-    """Processes that compute, one a core."""
+    """Processes that compute, one for each core."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -70,7 +70,7 @@ def _compute(done) -> None:  # type: ignore[no-untyped-def]
 
 
 def saved(content: np.ndarray, writers: int, folder: Path) -> float:
-    """Seconds until it is on the disk under its name."""
+    """Writes the checkpoint. Returns the seconds until it is on the disk under its name."""
     size = -(-len(content) // writers)
     began = time.perf_counter()
     with NewFolder(folder / "step.partial") as new, ThreadPoolExecutor(writers) as threads:

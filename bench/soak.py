@@ -1,4 +1,4 @@
-"""One daemon and several jobs under every fault at random seeded moments, for as long as asked.
+"""Runs one daemon and several jobs under every kind of fault, at random seeded moments, for a chosen time.
 
 Run with `python -m bench.soak --minutes 10`. Jobs run in rounds: each is trained once in peace, then again and again
 under faults, and each round's last checkpoint must have the same hashes. Watched all along: no job ever has two
@@ -39,7 +39,7 @@ ENDED = ("SUCCEEDED", "FAILED", "STOPPED", "EXITED")
 
 @dataclass
 class Report:
-    """What was done and what came of it."""
+    """The faults that were injected and their results."""
 
     faults: Counter[str] = field(default_factory=Counter)
     rounds: Counter[str] = field(default_factory=Counter)
@@ -49,7 +49,7 @@ class Report:
     looks: int = 0
 
     def recorded(self) -> dict[str, Any]:
-        """As the file keeps it."""
+        """The entry for the file."""
         return {
             "wrong": self.wrong, "faults": dict(self.faults), "rounds": dict(self.rounds), "looks": self.looks,
             "daemon": self.sizes, "programs": [asdict(each) for each in self.books],
@@ -61,7 +61,7 @@ class Report:
 
 
 class Soak:
-    """The jobs' rounds under faults."""
+    """Runs rounds of the jobs under faults."""
 
     def __init__(self, site: Site, chance: random.Random, report: Report) -> None:
         self.site = site
@@ -71,7 +71,7 @@ class Soak:
         self.current: dict[str, str] = {}
 
     def in_peace(self) -> None:
-        """What each kind of job ends with if nobody disturbs it."""
+        """The result of each kind of job without faults."""
         programs = {kind.name: self.site.add(kind) for kind in self.site.kinds}
         for kind, program in programs.items():
             ended = self.until_ended(program, FIRST_S)
@@ -88,7 +88,7 @@ class Soak:
             time.sleep(0.1)
 
     def disturb(self, until: float) -> None:
-        """Faults, until that moment; what is done begins anew."""
+        """Injects faults until that moment. Jobs that end are started again."""
         for kind in self.site.kinds:
             self.current[kind.name] = self.site.add(kind)
         faults = list(soak_faults.FAULTS)
@@ -121,7 +121,7 @@ class Soak:
             self.current[kind.name] = self.site.add(kind)
 
     def judge(self, kind: Kind, program: str) -> None:
-        """A round that is over: its end, and its books."""
+        """Checks a finished round: its result and its goodput account."""
         self.report.rounds[kind.name] += 1
         try:
             found = self.site.final(program)
@@ -140,7 +140,7 @@ class Soak:
             self.report.fail(f"{program}: {each}")
 
     def finish(self) -> None:
-        """Lets all rounds come to their ends."""
+        """Lets all rounds finish."""
         for kind in self.site.kinds:
             program = self.current[kind.name]
             self.site.try_call("start", name=program, wait=False)
@@ -172,7 +172,7 @@ class Soak:
 
 
 def at_the_end(site: Site, report: Report) -> None:
-    """No leak, no orphan: this daemon beside a new one."""
+    """Checks for leaks and orphans: compares this daemon with a new one."""
     time.sleep(2.0)
     old = soak_checks.size_of(site)
     site.daemon.stop()

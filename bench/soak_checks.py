@@ -1,4 +1,4 @@
-"""What must hold while the soak goes on, and after it."""
+"""Checks what must hold during and after the soak."""
 
 import itertools
 import threading
@@ -18,7 +18,7 @@ GROWTH_BYTES = 64 << 20
 
 
 class Watch:
-    """Looks all the time whether any job has two workers; `broken`: what it saw."""
+    """Checks continuously whether any job has two workers; `broken`: the violations."""
 
     def __init__(self, site: Site) -> None:
         self.broken: list[str] = []
@@ -63,7 +63,7 @@ def _lives(worker: Running, pids: set[int]) -> bool:
 
 @dataclass
 class Size:
-    """Of the daemon's process."""
+    """The resources of the daemon's process."""
 
     pid: int
     descriptors: int
@@ -94,7 +94,7 @@ def leaks(before: Size, after: Size, at_rest: bool) -> list[str]:
 
 @dataclass
 class Books:
-    """What the ledger says of one program, and what is wrong with it."""
+    """The ledger's records of one program, and what is wrong with them."""
 
     program: str
     attempts: int

@@ -1,4 +1,4 @@
-"""What the soak does to the daemon and its jobs. A fault is over, or left to the daemon, when its function returns."""
+"""The faults of the soak. When a function returns, its fault is over or the daemon has to handle it."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def segfault(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def terminate(site: Site, worker: Running, chance: random.Random) -> None:
-    """As an operator's `kill` does, who does not know whose process it is."""
+    """Sends SIGTERM, like the `kill` of an operator who does not know what the process is."""
     _signal(worker, signal.SIGTERM)
 
 
@@ -58,7 +58,7 @@ def pause(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def hang(site: Site, worker: Running, chance: random.Random) -> None:
-    """Stopped for good: the daemon has to see it."""
+    """Stops the worker for good, which the daemon has to notice."""
     if site.kind(worker.program).hangs:
         _signal(worker, signal.SIGSTOP)
     else:
@@ -66,7 +66,7 @@ def hang(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def from_inside(site: Site, worker: Running, chance: random.Random) -> None:
-    """What only the worker's own code can do: it does so at its next step."""
+    """A fault in the worker's own code, at its next step."""
     marks = site.folder / "marks" / worker.program
     words = dict.fromkeys(("raise", "exit-0", "exit-in-save", "hang-in-save", "family", "close-pipes", "eat"), 1)
     if not (marks / "diverged").exists():  # again and again without a better checkpoint it would be given up, rightly
@@ -79,7 +79,7 @@ def from_inside(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def standby_killed(site: Site, worker: Running, chance: random.Random) -> None:
-    """The process that waits to be the next attempt; sometimes it is needed at once."""
+    """Kills the standby; sometimes it is needed at the same moment."""
     for each in site.standbys(worker.program):
         with contextlib.suppress(psutil.Error):
             each.kill()
@@ -88,7 +88,7 @@ def standby_killed(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def folder_gone(site: Site, worker: Running, chance: random.Random) -> None:
-    """Somebody deletes the job's checkpoints while it trains, and it dies after that: all is trained again."""
+    """Deletes the job's checkpoints while it trains, then kills it: everything is trained again."""
     directory = site.directory(worker.program)
     with contextlib.suppress(OSError):
         directory.rename(directory.with_name(f"{directory.name}.gone{time.monotonic_ns()}"))
@@ -112,7 +112,7 @@ def damage(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def garbage(site: Site, worker: Running, chance: random.Random) -> None:
-    """Lines that nobody of ours wrote, into the pipe on which the worker speaks."""
+    """Writes invalid lines into the pipe from the worker."""
     pipe = site.folder / "run" / worker.program / f"a{worker.attempt}" / layout.FROM_WORKER
     with contextlib.suppress(OSError):
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
@@ -152,7 +152,7 @@ def daemon_reloaded(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def keeper_killed(site: Site, worker: Running, chance: random.Random) -> None:
-    """The process that reads what programs print."""
+    """Kills the process that reads program output."""
     for process in psutil.process_iter(["cmdline"]):
         line = process.info["cmdline"] or []
         if str(site.folder / "state") in line and any("supervisor.host.logs.logger" in each for each in line):
@@ -161,14 +161,14 @@ def keeper_killed(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def flood(site: Site, worker: Running, chance: random.Random) -> None:
-    """A program that prints as fast as it can."""
+    """Starts a program that prints as fast as it can."""
     site.try_call("start", name="flood", wait=False)
     time.sleep(chance.uniform(0, PAUSE_S))
     site.call("stop", name="flood", wait=False)
 
 
 def notice(site: Site, worker: Running, chance: random.Random) -> None:
-    """One that is withdrawn: far away, or so near that jobs save and stop."""
+    """Posts a notice and withdraws it. Its deadline is far away, or so near that jobs save and stop."""
     deadline_s = chance.choice((3.0, 20.0, 300.0))
     path = site.folder / "notices" / "soak.json"
     path.write_text(json.dumps({"version": 1, "kind": "preemption", "in_s": deadline_s, "reason": "soak"}))
@@ -177,7 +177,7 @@ def notice(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def clients(site: Site, worker: Running, chance: random.Random) -> None:
-    """Connections that say nothing, or half of something, and go away."""
+    """Opens connections that send nothing, or an incomplete request, and closes them."""
     opened = []
     for _ in range(20):
         with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ def clients(site: Site, worker: Running, chance: random.Random) -> None:
 
 
 def _fill(folder: Path, chance: random.Random) -> None:
-    """Takes what is free, for a moment."""
+    """Fills the disk for a moment."""
     path = folder / "filler"
     try:
         with path.open("wb", buffering=0) as file:

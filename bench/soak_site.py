@@ -1,4 +1,4 @@
-"""Where the soak runs: small disks, the jobs' sections, the daemon, and the processes of each job."""
+"""The site of the soak: small disks, the jobs' configuration, the daemon, and the processes of each job."""
 
 import contextlib
 import ctypes
@@ -119,7 +119,7 @@ class Site:
         self._reaping = threading.Event()
 
     def directory(self, program: str) -> Path:
-        """The program's checkpoints."""
+        """The folder of the program's checkpoints."""
         small = self.kind(program).on_small_disk
         return self.folder / ("small" if small else "jobs") / program
 
@@ -127,7 +127,7 @@ class Site:
         return next(each for each in self.kinds if program.rpartition("-")[0] == each.name)
 
     def add(self, kind: Kind) -> str:
-        """One more round of a kind of job: its program, which is started by the update."""
+        """Adds a program for one more round of a kind of job. The update starts it."""
         number = self.rounds[kind.name] = self.rounds.get(kind.name, 0) + 1
         program = f"{kind.name}-{number}"
         (self.folder / "marks" / program).mkdir(parents=True)
@@ -142,7 +142,7 @@ class Site:
         return program
 
     def call(self, command: str, patience_s: float = 90.0, **arguments: Any) -> dict[str, Any]:
-        """Asks the daemon, again while there is none: another fault may have taken it away."""
+        """Calls the daemon. Repeats the call while there is no daemon, because another fault may have killed it."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -166,7 +166,7 @@ class Site:
         return [each for each in self._processes() if each.attempt or self._trains(each)]
 
     def standbys(self, program: str) -> list[psutil.Process]:
-        """What waits to be its next attempt."""
+        """The standby of the job, if there is one."""
         found = [each for each in self._processes() if each.program == program]
         waiting = [each for each in found if not each.attempt and not self._trains(each)]
         return [psutil.Process(each.pid) for each in waiting if psutil.pid_exists(each.pid)]
@@ -203,13 +203,13 @@ class Site:
         return newest.step, {each.name: each.hash for each in files}
 
     def strays(self) -> list[str]:
-        """What still carries a mark of this site."""
+        """The processes that still carry a mark of this site."""
         found = marks.processes_of_daemon(self.folder / "state")
         return [f"{mark.rpartition('/')[2]} pid {each.pid}" for mark, processes in found.items() for each in processes]
 
     @contextlib.contextmanager
     def read_only(self, name: str) -> Iterator[None]:
-        """One of the small disks, for as long as this lasts."""
+        """Makes one of the small disks read-only for the duration of the context."""
         remount = ["mount", "-o", "remount,{},size=" + str(DISK_BYTES), str(self.folder / name)]
         done = subprocess.run([each.format("ro") for each in remount], capture_output=True, check=False)
         try:
