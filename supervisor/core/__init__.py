@@ -1,1 +1,1 @@
-"""Decides. Pure functions and one state machine: no clock, no process, no file."""
+"""What is to be done? Events in, effects out: no clock, no process, no file, no randomness. Imports only `protocol`."""

@@ -1,4 +1,4 @@
-"""What follows an error of our own in the table: the facts are as before the event, and this is done instead."""
+"""Recovers from an exception in an action: the facts are as before the event, and the simplest safe thing is done."""
 
 from supervisor.core.actions.base import Effects
 from supervisor.core.actions.transitions import enter
@@ -15,13 +15,13 @@ from supervisor.core.program.events import (
 )
 from supervisor.core.program.facts import ALIVE, ProgramFacts, State
 
-AGAIN_S = 10.0  # a deadline that could not be met is tried again; often enough for a hang, seldom enough for the log
+AGAIN_S = 10.0  # a deadline whose action failed is handled again; soon enough for a hang, seldom enough for the log
 
 
 def recover(facts: ProgramFacts, event: Event, error: str, now: float) -> Effects:
-    """The simplest that is safe: what ended is started again after a minute, who asked to stop gets the signal sent.
+    """Restarts after a minute what has ended, and sends the stop signal where a stop was requested.
 
-    All else is as if the event had not been; a worker trains on.
+    Any other event is treated as if it had not happened; a worker trains on.
     """
     match event:
         case WorkerExited() | SpawnFailed() | AttemptLost():

@@ -1,7 +1,7 @@
 """Where a job's time went: every second of it is in exactly one of a few categories.
 
-Time is a number that comes in (seconds of any clock that runs on). What is booked stays booked, so every sum only
-grows; what has passed since is the open span, which is settled once it is known what it was.
+Time is a number that comes in (seconds of any monotonic clock). What is booked stays booked, so every sum only grows.
+The time since the last booking is the open span; it is booked once it is known what it was.
 """
 
 from collections.abc import Mapping
@@ -16,27 +16,27 @@ class TimeSpent(StrEnum):
     """What a second of a job went into."""
 
     TRAINING = "training"  # steps that were never done before
-    SAVING = "saving"  # training stood still for a checkpoint
+    SAVING = "saving"  # training waited for a checkpoint
     RESTORING = "restoring"  # the worker put its state back in place
     STARTING = "starting"  # spawn, import, the checkpoint's proof
     TRACING = "tracing"  # from the restored state to the end of the first step
     REPLAYING = "replaying"  # steps that an earlier attempt had done already
-    DATA = "data"  # the training loop waited for its input, if the worker says so
+    DATA = "data"  # the training loop waited for its input, as far as the worker reports it
     HUNG = "hung"  # silence that turned out to be a hang, until the process was gone
     DOWN = "down"  # no process, though it is wanted: back-off, failed, host or daemon away
     STOPPED = "stopped"  # not wanted, or done: counts for nothing
 
 
 STEPPING = frozenset({TimeSpent.TRAINING, TimeSpent.REPLAYING})
-"""A span of these is settled step by step, and so only when a step is heard of."""
+"""A span of these is booked step by step, so only when a step is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccountStatus:
-    """Where the books of an attempt stand: what a later daemon needs to go on with them.
+    """The state of an account, which a later daemon needs to continue it.
 
-    `spent_s`: what is booked; `open_as`: what goes on since; `step`: the last one known, `furthest` that of all
-    attempts; `owed_s`: time that training stood still for checkpoints and that is not booked yet.
+    `spent_s`: what is booked; `open_as`: the category of the open span; `step`: the last one known, `furthest` that of
+    all attempts; `owed_s`: time that training waited for checkpoints and that is not booked yet.
     """
 
     attempt: int
@@ -48,7 +48,7 @@ class AccountStatus:
 
 
 class GoodputAccount:
-    """The books of one job since `now`, going on with those of an attempt that an earlier daemon kept, if there are.
+    """The account of one job since `now`; it continues that of an earlier daemon, if there is one.
 
     `since`: where the open span begins.
     """
@@ -71,14 +71,14 @@ class GoodputAccount:
 
     @property
     def status(self) -> AccountStatus:
-        """For whoever goes on with it, from `since`."""
+        """What continues this account, from `since`."""
         spent_s = dict(self._spent_s)
         return AccountStatus(self.attempt, spent_s, self.open_as, self.step, self.furthest, self._owed_s)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def close_attempt(self, now: float) -> None:
-        """Another attempt is about to begin: what was until now belongs to this one."""
+        """Another attempt is about to begin: the time until now belongs to this one."""
         self._settle(self.open_as, now)
 
     def begin_attempt(self, attempt: int, now: float) -> None:
@@ -88,7 +88,7 @@ class GoodputAccount:
         self.open_as = TimeSpent.STARTING
 
     def state_restored(self, step: int, restore_s: float, now: float, again: bool = False) -> None:
-        """Its state is in place, which took the last `restore_s`; `again`: a new daemon hears of it, nobody knows when.
+        """The worker restored its state, which took the last `restore_s`; `again`: at an unknown time before.
 
         Does nothing for an attempt that has done steps.
         """
@@ -101,9 +101,9 @@ class GoodputAccount:
         self.step = step
 
     def steps_done(self, step: int, now: float, step_s: float | None = None, data_s: float | None = None) -> None:
-        """`step` is done. Since the step told before: `step_s` a step on average, and `data_s` of waiting for data."""
+        """`step` is done. Since the last report: `step_s` a step on average, and `data_s` of waiting for data."""
         if self.open_as in (TimeSpent.STARTING, TimeSpent.TRACING):
-            further = max(0, step - self.step - 1) if self.step is not None else 0  # more than one: nobody listened
+            further = max(0, step - self.step - 1) if self.step is not None else 0  # more than one: no daemon ran
             self._settle(self.open_as, max(self.since, now - further * (step_s or 0.0)))
             if self.step is not None and further:
                 self.step += 1
@@ -114,11 +114,11 @@ class GoodputAccount:
         self.furthest = max(self.furthest, self.step)
 
     def checkpoint_committed(self, stall_s: float) -> None:
-        """A checkpoint is on the disk, for which training stood still so long."""
+        """A checkpoint is on the disk, for which training waited `stall_s`."""
         self._owed_s += max(0.0, stall_s)
 
     def state_changed(self, facts: ProgramFacts, now: float) -> None:
-        """Where the program stands, after anything that may have changed it."""
+        """Follows the program's state, after anything that may have changed it."""
         entered = _in_state(facts)
         if entered is None:
             if self.open_as in (
@@ -133,7 +133,7 @@ class GoodputAccount:
             self.open_as = entered
 
     def found_no_worker(self, wanted: bool, step: int | None, lived_until: float | None) -> None:
-        """A daemon comes and finds no worker; the last one reached `step` and was alive at `lived_until`, if known."""
+        """A new daemon finds no worker; the last one reached `step` and was alive at `lived_until`, if known."""
         if self.open_as in (TimeSpent.DOWN, TimeSpent.STOPPED):
             return
         if lived_until is not None and lived_until > self.since:
@@ -144,7 +144,7 @@ class GoodputAccount:
         self.open_as = TimeSpent.DOWN if wanted else TimeSpent.STOPPED
 
     def settle_known_time(self, now: float) -> None:
-        """Books the open span as far as nothing that comes later can change what it was."""
+        """Books the open span if nothing that comes later can change its category."""
         if self.open_as in (TimeSpent.DOWN, TimeSpent.STOPPED, TimeSpent.HUNG):
             self._settle(self.open_as, now)
 
@@ -161,7 +161,7 @@ class GoodputAccount:
         self._book(spent, span_s)
 
     def _settle_steps(self, step: int, data_s: float, now: float) -> None:
-        """Splits the open span: what was saved, what was waited for, and the steps by whether they are new."""
+        """Splits the open span into saving, waiting for data, and steps, which are new or replayed."""
         before = self.step or 0
         done = step - before
         replayed = min(done, max(0, self.furthest - before))
@@ -184,7 +184,7 @@ class GoodputAccount:
 
 
 def _in_state(facts: ProgramFacts) -> TimeSpent | None:
-    """What a state says by itself; None where it is the worker's words that decide."""
+    """The category that follows from the state alone; None if the worker's reports decide."""
     match facts.state:
         case State.STOPPED | State.BACKOFF | State.FAILED:
             return TimeSpent.DOWN if facts.wanted else TimeSpent.STOPPED

@@ -257,7 +257,7 @@ TABLE: Mapping[tuple[State, type[Event]], Action] = {
 
 
 class Job:
-    """One program's machine. Time is a number that comes in; nothing here waits, sleeps or touches anything."""
+    """The state machine of one program."""
 
     __slots__ = ("facts",)
 
@@ -265,21 +265,21 @@ class Job:
         self.facts = ProgramFacts(policy)
 
     def skip_attempts(self, highest: int) -> None:
-        """Attempts up to `highest` are known to have been: the next one gets a higher number, a live one keeps its."""
+        """Reserves attempt numbers up to `highest`: the next attempt gets a higher one, a live one keeps its own."""
         if self.facts.state not in ALIVE:
             self.facts.attempt = max(self.facts.attempt, highest)
 
     def recall_persisted(self, memory: PersistedFacts, now: float, ago_s: float) -> None:
-        """What an earlier daemon knew `ago_s` ago; before any event, and after `skip_attempts`."""
+        """Restores what an earlier daemon stored `ago_s` ago; call it after `skip_attempts` and before any event."""
         restore_facts(self.facts, memory, now, ago_s)
 
     def hold_back(self, is_held: bool) -> None:
-        """Whether what it depends on is not ready: meanwhile nothing is launched, whatever ends or passes."""
+        """Records whether a dependency is not ready; meanwhile nothing is launched."""
         self.facts.held_back = is_held
 
     @property
     def state(self) -> State:
-        """Where it stands now."""
+        """The current state."""
         return self.facts.state
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -297,20 +297,20 @@ class Job:
             raise
 
     def recover(self, event: Event, error: str, now: float) -> list[Effect]:
-        """What to do instead of `handle(event)`, which failed by an error of our own; the facts are as before it."""
+        """What to do instead of `handle(event)`, which raised; the facts are as before it."""
         return error_recovery.recover(self.facts, event, error, now)
 
     def deadline(self) -> float | None:
-        """When `expire` is to be called (monotonic seconds), or None: nothing is waited for."""
+        """When `expire` is to be called (monotonic seconds); None if nothing is waited for."""
         return self.facts.deadline_at
 
     def expire(self, now: float, due_at: float | None = None) -> list[Effect]:
         """What to do if the deadline has passed at `now`; nothing if it has not.
 
-        `due_at`: when this was to be called; much earlier than `now`, and nothing ran here in between.
+        `due_at`: when this was to be called. If that is much earlier than `now`, nothing ran here in between.
         """
-        still_s = None if due_at is None else suspended_for_s(due_at, now)
-        effects = [] if still_s is None else self.handle(events.HostSuspended(still_s), now)
+        suspended_s = None if due_at is None else suspended_for_s(due_at, now)
+        effects = [] if suspended_s is None else self.handle(events.HostSuspended(suspended_s), now)
         if self.facts.deadline_at is None or now < self.facts.deadline_at:
             return effects
         return effects + self.handle(events.DeadlinePassed(), now)

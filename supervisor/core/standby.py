@@ -1,8 +1,8 @@
-"""When a job has a standby: a process that has loaded everything and becomes its next attempt. A machine of its own.
+"""When a job has a hot or warm standby: a process that has loaded everything and becomes its next attempt.
 
-`handle(event, now)` gives effects, `deadline()` says when it wants to look at the host again (`Looked`). It knows of
-the job only what `need_of` makes of the job's facts, and decides nothing about the job: whether the next attempt is the
-standby or a new process, the job's own table can't tell.
+This is a state machine of its own beside the job's. `handle(event, now)` gives effects; `deadline()` says when it needs
+the host's memory measured again (`MemoryMeasured`). All it knows of the job is `need_of(facts)`, and it decides nothing
+about the job: the job's table cannot tell whether the next attempt is the standby or a new process.
 """
 
 from dataclasses import dataclass, replace
@@ -15,11 +15,11 @@ from supervisor.core.program.facts import (
     State,
 )
 
-SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps keeps the machine
-LOOK_S = 10.0  # how often memory is looked at while there is one: it gives way before the kernel has to choose
+SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps needs the machine
+LOOK_S = 10.0  # how often memory is measured while there is one: it gives way before the kernel has to choose
 TURN_S = 1.0  # another job's standby is loading; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
-BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # it dies while it loads: training matters more than trying
+BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # after it died while loading; training matters more
 MIB = 1 << 20
 WARM_BYTES = 640 * MIB  # TensorFlow 2.21, Keras and a small job's module imported: 614 MiB resident, seen on Linux 6
 HOT_BYTES = 1200 * MIB  # where the worker's own size is not known
@@ -34,7 +34,7 @@ class StandbyKind(StrEnum):
 
 
 class StandbyStage(StrEnum):
-    """What there is of it."""
+    """How far the standby's process is."""
 
     NONE = "none"
     LOADING = "loading"
@@ -43,11 +43,11 @@ class StandbyStage(StrEnum):
 
 
 class StandbyNeed(StrEnum):
-    """What the job's standing means for its standby."""
+    """What the job's state means for its standby."""
 
-    NONE = "none"  # no attempt will follow, or the host goes: it ends
+    NONE = "none"  # no attempt will follow, or the host goes: the standby is dropped
     KEPT = "kept"  # the next attempt may take it; no time to prepare one
-    BUSY = "busy"  # a checkpoint is being asked for: nobody else is to use disk and processors
+    BUSY = "busy"  # a flush is under way: nothing else may use disk and processors
     CALM = "calm"  # the job trains
 
 
@@ -70,7 +70,7 @@ def need_of(facts: ProgramFacts) -> StandbyNeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryHeadroom:
-    """The host's, or that of the container, in bytes."""
+    """Memory of the host, or of the container, in bytes."""
 
     available: int
     total: int
@@ -90,14 +90,14 @@ class MemoryHeadroom:
 
 @dataclass(frozen=True, slots=True)
 class JobChanged:
-    """Where the job stands, after anything that may have changed it."""
+    """The job's need, after anything that may have changed it."""
 
     need: StandbyNeed
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryMeasured:
-    """At the host. `expected`: bytes a standby will take; `turn`: no other one loads."""
+    """The host's memory. `expected`: bytes that a standby will take; `may_load`: no other one is loading."""
 
     memory: MemoryHeadroom
     expected: int
@@ -106,21 +106,21 @@ class MemoryMeasured:
 
 @dataclass(frozen=True, slots=True)
 class StandbyLoaded:
-    """It waits. `kind`: what it came to."""
+    """The standby is ready. `kind`: how much it has loaded."""
 
     kind: StandbyKind
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyExited:
-    """Its process is gone, or could not be started. `text`: how."""
+    """The standby's process is gone, or could not be started. `text`: how."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptStarting:
-    """The job's next attempt. `unfit`: why the standby's process can't be it; None: it can.
+    """The job's next attempt starts. `unusable_because`: why the standby cannot become it; None if it can.
 
     `microbatches`: into how many parts batches are divided from now on.
     """
@@ -137,7 +137,7 @@ StandbyEvent = JobChanged | MemoryMeasured | StandbyLoaded | StandbyExited | Att
 
 @dataclass(frozen=True, slots=True)
 class PrepareStandby:
-    """Start a standby; answer with Loaded, and in the end with Ended."""
+    """Start a standby; answer with StandbyLoaded, and in the end with StandbyExited."""
 
     kind: StandbyKind
     microbatches: int
@@ -145,14 +145,14 @@ class PrepareStandby:
 
 @dataclass(frozen=True, slots=True)
 class DropStandby:
-    """SIGKILL it, it holds nothing; answer with Ended."""
+    """Send it SIGKILL, as it holds nothing; answer with StandbyExited."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class PromoteStandby:
-    """It is the next attempt's process from now on, and no standby any more."""
+    """Make it the next attempt's process; it is no standby any more."""
 
 
 StandbyEffect = PrepareStandby | DropStandby | PromoteStandby
@@ -160,7 +160,7 @@ StandbyEffect = PrepareStandby | DropStandby | PromoteStandby
 
 @dataclass(frozen=True, slots=True)
 class StandbyStatus:
-    """All that the machine knows; a new one for every change. `_at` are monotonic seconds."""
+    """Everything that the machine knows, replaced at every change. Points in time are monotonic seconds."""
 
     stage: StandbyStage = StandbyStage.NONE
     kind: StandbyKind | None = None  # of the one there is, once that is known
@@ -183,7 +183,7 @@ class Standby:
         self._load_limit_s = load_limit_s
 
     def deadline(self) -> float | None:
-        """When to look at the host (`Looked`), in monotonic seconds; None: nothing depends on it."""
+        """When to measure memory (`MemoryMeasured`), in monotonic seconds; None if nothing depends on it."""
         return self.status.look_at
 
     def handle(self, event: StandbyEvent, now: float) -> list[StandbyEffect]:
@@ -252,7 +252,7 @@ class Standby:
         return []
 
     def _ended(self, event: StandbyExited, now: float) -> list[StandbyEffect]:
-        """Its own death is no failure of the job's: the next one comes later each time."""
+        """Records its death, which is no failure of the job; the next one is prepared later each time."""
         was = self.status
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
             self._died(event.text, now)
@@ -289,7 +289,7 @@ class Standby:
         return max(self.status.calm_since + SETTLE_S, self.status.not_before)
 
     def _plan(self, now: float) -> None:
-        """Sets when to look next."""
+        """Sets when memory is measured next."""
         was = self.status
         look_at: float | None = None
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):

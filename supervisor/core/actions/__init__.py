@@ -1,1 +1,1 @@
-"""What each cell of the transition table does; one file for each part of a program's life."""
+"""What does each cell of the transition table do? One module for each part of a program's life; imports `program`."""

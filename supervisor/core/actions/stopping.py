@@ -1,4 +1,4 @@
-"""PendingFlush, and stop."""
+"""Flushes, stops, and restarts that a limit or a health check requires."""
 
 from supervisor.core.actions.base import Effects, leads_to
 from supervisor.core.actions.intents import close, record_stop

@@ -1,1 +1,1 @@
-"""What failures mean: budgets, back-off, hangs, crash loops."""
+"""What do failures mean? Budgets and back-off, hangs, suspect checkpoints. Imports only `protocol`."""

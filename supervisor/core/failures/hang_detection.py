@@ -1,7 +1,6 @@
-"""How long a job may be silent before that is a hang: learned from the silences it came back from.
+"""How long a job may be silent before that is a hang, learned from the silences that it survived.
 
-A silence is measured between two words of the training loop, and counts for what the loop said it was at. Pure: time
-is a number that comes in.
+A silence is the time between two reports of the training loop. It counts for the section that the loop was in.
 """
 
 from collections.abc import Mapping
@@ -13,26 +12,26 @@ SAFETY = 4.0
 """Times the longest silence that was survived; steps and saves on shared hosts and disks vary by two or three."""
 
 CEILING = 16.0
-"""Times what a section is given at least: no silence is survived that makes the limit longer. It is SAFETY times the
-longest silence that doubling lets pass where nothing was learned, so that what got through once gets through again."""
+"""Times the least limit of a section: no limit ever gets longer. It is SAFETY times the longest silence that doubling
+lets pass where nothing was learned, so that what passed once passes again."""
 
 DOUBLINGS = 2
-"""Of a limit, by hangs at one place: a place that only takes long gets four times as long, and one that hangs for ever
-spends its budget within hours."""
+"""Of a limit, by hangs at one place: a slow place gets four times as long, and one that hangs for ever spends its
+budget within hours."""
 
 HALVED_AFTER = 100.0
-"""Times its own length in its section until a silence that never came again counts half: one of 40 minutes is
-forgotten within some days of steps, and what comes back every few hours is not."""
+"""A silence that does not recur counts half after so many times its own length in its section: one of 40 minutes is
+forgotten within some days of steps, and one that recurs every few hours is not."""
 HALVED_AFTER_TIMES = 32.0
-"""Or after so many shorter ones, in sections that are short and rare beside the steps."""
+"""It also counts half after so many shorter ones, in sections that are short and rare beside the steps."""
 
 
 class LoopSection(StrEnum):
-    """What a worker's training loop is at."""
+    """What a worker's training loop does."""
 
     STARTUP = "start-up"  # from the spawn until its state is in place: import, verify, build, restore
     TRACING = "tracing"  # from there to the first step, which compiles
-    STEP = "step"  # and whatever else lies between two steps that nobody told of
+    STEP = "step"  # and whatever else lies between two steps
     SAVE = "save"  # a checkpoint is written, with training waiting or beside it
     EVALUATION = "evaluation"
     DATA = "data"  # the next batch is waited for
@@ -46,14 +45,14 @@ FLOORS: Mapping[LoopSection, float] = {
     LoopSection.EVALUATION: 3.0,  # the first one is still to come when much is known of steps
     LoopSection.DATA: 1.0,
 }
-"""Of hang_timeout_min: what a section is given at least, however short its silences were."""
+"""The least limit of each section, as a multiple of hang_timeout_min, however short its silences were."""
 
 _RARE = frozenset({LoopSection.STARTUP, LoopSection.TRACING, LoopSection.SAVE, LoopSection.EVALUATION})
 _NONE: Mapping[LoopSection, float] = MappingProxyType({})
 
 
 def parse_section(text: str | None) -> LoopSection:
-    """The section that a worker named; one that names none, or one of a later version, is at its steps."""
+    """The section that a worker named; STEP if it named none, or one that is not known."""
     try:
         return LoopSection(text or LoopSection.STEP)
     except ValueError:
@@ -64,10 +63,10 @@ def parse_section(text: str | None) -> LoopSection:
 class HangDetector:
     """What is known of one job's silences. Points in time are monotonic, lengths seconds.
 
-    `longest`: by section, of this and earlier attempts; of one that did not come again for long, less. `remembered`:
-    what of it the ledger has. `hung_step`: the last step before a hang that was not passed since; each further hang
-    there in the same section (`hangs`, `hung_in`) doubles that section's limit, within bounds, so that a place that
-    only takes long is passed in the end.
+    `longest`: the longest silence by section, of this and earlier attempts, less as time passes without another one.
+    `persisted`: what the ledger has of it. `hung_step`: the last step before a hang, until a later step is done. Each
+    further hang there in the same section (`hangs`, `hung_in`) doubles that section's limit, within bounds, so that a
+    place that is only slow is passed in the end.
     """
 
     longest: Mapping[LoopSection, float] = field(default_factory=lambda: _NONE)
@@ -80,48 +79,48 @@ class HangDetector:
     hangs: int = 0
 
     def recall_longest(self, longest: Mapping[LoopSection, float]) -> None:
-        """What the ledger knows of earlier attempts."""
+        """Restores what the ledger has of earlier attempts."""
         self.persisted = dict(longest)
         self.longest = {each: max(s, self.longest.get(each, 0.0)) for each, s in longest.items()} | {
             each: s for each, s in self.longest.items() if each not in longest
         }
 
     def start_attempt(self, now: float) -> None:
-        """A new attempt."""
+        """Begins with a new attempt, in start-up."""
         self.section, self.since, self.saving_since = LoopSection.STARTUP, now, None
 
     def restart_silence(self, now: float) -> None:
-        """What was silent until now was so for reasons that are none of the job's."""
+        """Measures silence from now on; the silence until now was not the job's doing."""
         self.since = now
         self.saving_since = None if self.saving_since is None else now
 
     def progress_reported(self, section: LoopSection, now: float) -> None:
-        """The loop lives, and is at `section` from now on: the silence before belongs to the section before."""
+        """The loop reports, and enters `section`: the silence until now belongs to the last section."""
         self._learn(self.section, now - self.since)
         self.section, self.since = section, now
 
     def save_reported(self, saving_s: float | None, now: float) -> None:
-        """Whether a save is written beside training, and for how long already."""
+        """Records whether a save is being written beside training, and for how long already."""
         self.saving_since = None if saving_s is None else now - max(0.0, saving_s)
 
     def save_ended(self, now: float) -> None:
-        """It is on the disk, or failed."""
+        """The save is on the disk, or failed."""
         if self.saving_since is not None:
             self._learn(LoopSection.SAVE, now - self.saving_since)
             self.saving_since = None
 
     def step_passed(self, step: int) -> None:
-        """`step` was done: a hang before it is no riddle any more."""
+        """`step` is done; hangs before it are forgotten."""
         if self.hung_step is not None and step > self.hung_step:
             self.forget_hangs()
 
     def forget_hangs(self) -> None:
-        """No hang counts any more: an operator starts it, or it is past the place."""
+        """Forgets all hangs: an operator starts the job, or it is past the place."""
         self.hung_step = self.hung_in = None
         self.hangs = 0
 
     def record_hang(self, step: int | None, section: LoopSection) -> None:
-        """Silence became a hang in `section`, after `step`."""
+        """Counts a hang in `section`, after `step`."""
         self.hung_step = max(step or 0, self.hung_step or 0)
         self.hangs = self.hangs + 1 if section is self.hung_in else 1
         self.hung_in = section
@@ -133,11 +132,11 @@ class HangDetector:
         return min(max(least, SAFETY * self.longest.get(section, 0.0)) * doubled, CEILING * least)
 
     def deadline(self, progressed_at: float, floor: float) -> tuple[float, LoopSection]:
-        """When silence since `progressed_at` becomes a hang, or a save that never ends does; and in which section."""
+        """When silence since `progressed_at`, or a save that does not end, becomes a hang; and in which section."""
         return self._earlier(progressed_at + self.limit(self.section, floor), self.limit(LoopSection.SAVE, floor))
 
     def fixed_deadline(self, progressed_at: float, limit: float, save_limit: float) -> tuple[float, LoopSection]:
-        """The same where limits are fixed. `save_limit`: of a save that is written beside training."""
+        """Like `deadline`, with fixed limits. `save_limit`: for a save that is written beside training."""
         return self._earlier(progressed_at + limit, save_limit)
 
     def _earlier(self, silent_by: float, save_limit: float) -> tuple[float, LoopSection]:
@@ -146,7 +145,7 @@ class HangDetector:
         return min((silent_by, self.section), (self.saving_since + save_limit, LoopSection.SAVE))
 
     def changes_to_persist(self) -> dict[LoopSection, float]:
-        """What the ledger should know: silences that are another, by a tenth, than those it has; it then counts so."""
+        """Silences that differ by a tenth from those in the ledger; the caller has to store them."""
         known = self.persisted
         news = {each: s for each, s in self.longest.items() if not s / 1.1 <= known.get(each, 0.0) <= s * 1.1}
         self.persisted = {**self.persisted, **news}

@@ -6,26 +6,26 @@ from typing import Self
 from supervisor.core.failures.restart import Cause
 
 PRIOR_S = 3600.0
-"""What is assumed while nothing is known: one failure in an hour."""
+"""Assumed while nothing is known: one failure in an hour."""
 
 PRIOR_WEIGHT = 0.25
-"""That counts as a quarter of an hour seen with a quarter of a failure in it: the mean of a gamma distribution of the
-rate, of this shape, after what was seen. One early crash makes a job save 2.2 times as often at most; where failures
-come every minute, it knows after a few of them."""
+"""The assumption counts as a quarter of an hour with a quarter of a failure: the mean of a gamma distribution of the
+rate, of this shape. One early crash makes a job save at most 2.2 times as often; a job that fails every minute is
+known after a few failures."""
 
 LOSING = frozenset({Cause.CRASH, Cause.HANG, Cause.LOST})
-"""Ends that come without warning. What is told to stop saves first, and so loses nothing."""
+"""Causes of ends without warning. A worker that is told to stop saves first, and so loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """What was seen of one job: how long it ran in all, and how often that ended without warning."""
+    """How long one job ran in all, and how often it ended without warning."""
 
     ran_s: float = 0.0
     failures: int = 0
 
     def with_attempt(self, ran_s: float, cause: str) -> Self:
-        """The same, with one more attempt."""
+        """A copy with one more attempt."""
         return replace(self, ran_s=self.ran_s + max(0.0, ran_s), failures=self.failures + (cause in LOSING))
 
     @property

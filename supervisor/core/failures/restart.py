@@ -1,7 +1,7 @@
 """Whether, and after how long, a worker that died is started again.
 
 What is limited is failures without progress, not restarts: a job that gets a new best checkpoint between two deaths
-may die for ever. Each cause has its own budget, so that a flaky network does not eat what a hang is allowed.
+may be restarted for ever. Each cause has its own budget, so that a flaky network does not spend that of hangs.
 """
 
 import signal as signals
@@ -42,14 +42,14 @@ class Cause(StrEnum):
 
 
 LIMITS = {Cause.DIVERGENCE: 3, Cause.BAD_CHECKPOINT: 3}
-"""Most retries of a cause, where startretries is for what mends itself and this does not: each goes further back."""
+"""The most retries of causes that do not mend themselves: each retry goes back to an older checkpoint."""
 MAX_MICROBATCHES = 1024  # parts of a batch; a batch that does not fit in so many is not what the memory is for
 
 _NONE: Mapping[Cause, int] = MappingProxyType({})
 
 
 def allowed_retries(cause: Cause, startretries: int) -> int:
-    """How many failures of a cause, without progress between them, are followed by another attempt."""
+    """How many failures of a cause without progress between them are followed by another attempt."""
     return min(startretries, LIMITS.get(cause, startretries))
 
 
@@ -60,29 +60,29 @@ class FailureCounts:
     by_cause: Mapping[Cause, int] = field(default_factory=lambda: _NONE)
     deaths_without_progress: int = 0
     short_lives: int = 0
-    """Of a plain program: crashes in a row after its start-up, each within CALM_S of its start."""
+    """Of a plain program: crashes in a row after startsecs, each within CALM_S of its start."""
 
     def count_failure(self, cause: Cause, moved: bool) -> None:
-        """Books a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
+        """Counts a failure. `moved`: the attempt did at least one step (a plain program: outlived startsecs)."""
         self.by_cause = {**self.by_cause, cause: self.by_cause.get(cause, 0) + 1}
         self.deaths_without_progress = 0 if moved else self.deaths_without_progress + 1
 
     def count_short_life(self, lived_s: float) -> None:
-        """Books that a plain program, which had started, ended as it should not after `lived_s`."""
+        """Counts a crash of a plain program that had outlived startsecs, after `lived_s`."""
         self.short_lives = self.short_lives + 1 if lived_s < CALM_S else 0
 
     def reset_all(self) -> None:
-        """An operator starts it: all begins anew."""
+        """Forgets all failures: an operator starts the program."""
         self.refill_budgets()
         self.short_lives = 0
 
     def refill_budgets(self) -> None:
-        """There is a new best checkpoint (of a plain program: it is up): all budgets are full again."""
+        """Refills all budgets: there is a new best checkpoint, or a plain program is RUNNING."""
         self.by_cause = _NONE
         self.deaths_without_progress = 0
 
     def is_exhausted(self, cause: Cause, limit: int) -> bool:
-        """Whether the budget of `cause` is spent: `limit` retries were granted and used."""
+        """Whether the budget of `cause` is spent: `limit` retries were used."""
         return self.by_cause.get(cause, 0) > limit
 
 
@@ -98,7 +98,7 @@ def backoff_s(idle_deaths: int, key: str) -> float:
 
 
 def is_permanent(code: int | None) -> bool:
-    """Whether a worker's exit status says that the same start would fail the same way."""
+    """Whether a worker's exit status means that another attempt would fail the same way."""
     return code in PERMANENT_EXITS
 
 

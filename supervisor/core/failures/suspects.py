@@ -2,19 +2,19 @@
 
 from dataclasses import dataclass
 
-NEAR_STEPS = 10  # death within so many steps of a restore is "right after it"; progress is told every 0.1 s at best
+NEAR_STEPS = 10  # death within so many steps of a restore is "right after it"; progress is reported every 0.1 s at best
 DEATHS = 3  # from one checkpoint, right after it, until it is suspected; two are a coincidence on a busy host
 SECOND_DEATHS = 2  # from older ones, until the suspicion is dropped: every further one is a loss of trained steps
 MAX_DEATHS = 50  # deaths; budgets end a loop long before
 KILLS = 2  # deaths at one step, from different checkpoints, until the step is blamed
 
-_NONE: frozenset[str] = frozenset()  # one for all: each call makes another, of 200 bytes
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
     """An attempt that failed. `name`: the checkpoint of `from_step` that it restored, or its own last one; `step`: the
-    last it did. `place`: where the data stood in that checkpoint, in words, if it is known.
+    last one it did. `place`: the position of that checkpoint in the data, in words, if known.
     """
 
     name: str
@@ -25,16 +25,17 @@ class Death:
 
     @property
     def is_near(self) -> bool:
-        """Whether it died right after it had restored."""
+        """Whether it died right after restoring."""
         return self.restored and self.step - self.from_step < NEAR_STEPS
 
 
 @dataclass(slots=True)
 class Suspects:
-    """What the deaths since the last new checkpoint say. `avoid`: names to pass over while an older one is whole.
+    """Checkpoints that are suspect after the deaths since the last new one.
 
-    `unfit`: names that the program could not go on from, and why; until an older one is restored, or an operator's
-    start.
+    `avoid`: names to pass over while an older one is whole.
+    `unfit`: names of checkpoints that did not fit the program, with the reason; until an older one is restored, or an
+    operator starts the job.
     """
 
     avoid: frozenset[str] = _NONE
@@ -43,17 +44,17 @@ class Suspects:
     unfit: tuple[tuple[str, str], ...] = ()
 
     def checkpoint_committed(self) -> None:
-        """There is a new best checkpoint."""
+        """Ends all suspicion: there is a new best checkpoint."""
         self.avoid = self.cleared = _NONE
         self.deaths = ()
 
     def reset_all(self) -> None:
-        """An operator starts it: the program may be another one."""
+        """Forgets everything: an operator starts the job, perhaps with another program."""
         self.checkpoint_committed()
         self.unfit = ()
 
     def record_death(self, death: Death) -> str | None:
-        """Books a death; in words what follows from it, None if nothing new does."""
+        """Records a death; returns what follows from it in words, None if nothing new does."""
         self.deaths = (*self.deaths, death)[-MAX_DEATHS:]
         if (killer := self._killer()) is not None:
             self._clear()
@@ -78,7 +79,7 @@ class Suspects:
         self.avoid = _NONE
 
     def _killer(self) -> str | None:
-        """The step that the last death shares with others from different checkpoints."""
+        """Describes the step that the last death shares with those from other checkpoints; None if there is none."""
         same = [each for each in self.deaths if each.step == self.deaths[-1].step]
         origins = {each.name: each for each in same}
         if len(origins) < KILLS:

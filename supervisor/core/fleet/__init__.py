@@ -1,1 +1,1 @@
-"""Decisions that concern several programs: dependencies, GPUs, when the daemon has nothing left to do."""
+"""What concerns several programs? Dependencies, GPUs, when the daemon has nothing left to do. Imports `program`."""

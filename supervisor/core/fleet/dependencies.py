@@ -1,4 +1,4 @@
-"""Which programs need which others (`depends_on`), and when what they need is there."""
+"""Which programs depend on which others (`depends_on`), and when those are ready."""
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 from supervisor.core.program.facts import State
 
 Graph = Mapping[str, frozenset[str]]
-"""By program: the programs that it needs."""
+"""By program: the programs that it depends on."""
 
 _READY = frozenset({State.RUNNING, State.FLUSHING, State.SUCCEEDED})
 _OVER = frozenset({State.STOPPED, State.EXITED, State.FAILED})
@@ -21,7 +21,7 @@ def resolve_name(name: str, groups: Mapping[str, str]) -> frozenset[str]:
 
 
 def find_cycle(graph: Graph) -> tuple[str, ...] | None:
-    """Programs that wait for each other in a ring, the first one repeated at its end; None if there is no ring."""
+    """Programs that depend on each other in a cycle, the first one repeated at the end; None if there is no cycle."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -30,7 +30,7 @@ def find_cycle(graph: Graph) -> tuple[str, ...] | None:
 
 
 def dependents(graph: Graph) -> dict[str, frozenset[str]]:
-    """The other way round: by program, those that need it."""
+    """By program: those that depend on it."""
     found: dict[str, set[str]] = {name: set() for name in graph}
     for name, needed in graph.items():
         for each in needed:
@@ -39,7 +39,7 @@ def dependents(graph: Graph) -> dict[str, frozenset[str]]:
 
 
 def all_needed(graph: Graph, name: str) -> frozenset[str]:
-    """What a program needs, and what that needs, and so on."""
+    """Everything that a program depends on, directly or not."""
     found: set[str] = set()
     ahead = list(graph.get(name, ()))
     while ahead:
@@ -51,19 +51,19 @@ def all_needed(graph: Graph, name: str) -> frozenset[str]:
 
 
 def is_ready(state: State, was_done: bool) -> bool:
-    """Whether others may start: a plain program runs longer than startsecs, a job trains, or either has done its work.
+    """Whether dependents may start: a plain program outlived startsecs, a job trains, or either has succeeded.
 
-    `was_done`: it had ended as it should before this daemon came.
+    `was_done`: it had succeeded before this daemon started.
     """
     return state in _READY or (state is State.STOPPED and was_done)
 
 
 def is_hopeless(state: State, will_start: bool) -> bool:
-    """Whether nothing makes it ready but a person. `will_start`: it is wanted, and not given up."""
+    """Whether only a person can make it ready. `will_start`: it is wanted, and not given up."""
     return state in _OVER and not (will_start and state is State.STOPPED)
 
 
 def describe_unready(unready: Iterable[tuple[str, State | None]]) -> str:
-    """What is waited for, with the state each is in; None: it is not in use."""
+    """What is waited for, each with its state; None if it is not in use."""
     said = (f"{name} ({'not in use' if state is None else state})" for name, state in sorted(unready))
     return f"waits for {', '.join(said)}"

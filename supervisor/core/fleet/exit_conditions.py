@@ -1,4 +1,4 @@
-"""Whether the daemon has nothing left to do, by what `exit_on` says it lives for."""
+"""Whether the daemon has nothing left to do and exits, as `exit_on` configures."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from supervisor.core.program.facts import State
 
 
 class ExitOn(StrEnum):
-    """What ends the daemon besides being told to leave."""
+    """What makes the daemon exit without being told to."""
 
     FATAL = "fatal"  # one program is given up
     DONE = "done"  # every program has ended by itself
@@ -23,7 +23,7 @@ class DaemonExit(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
-    """One program: its state; `ran`: it did under this daemon; `was_done`: it had ended as it should before."""
+    """One program's state; `ran`: under this daemon; `was_done`: it had succeeded before this daemon started."""
 
     state: State
     ran: bool = True
@@ -35,7 +35,7 @@ _AMISS = frozenset({State.EXITED, State.FAILED})
 
 
 def daemon_exit(exit_on: Collection[ExitOn], programs: Collection[ProgramOutcome]) -> DaemonExit | None:
-    """How the daemon is to end now; None: it goes on.
+    """How the daemon is to exit now; None if it goes on.
 
     A program that an operator stopped may be started again, so it keeps the daemon; one that was never started doesn't.
     """

@@ -8,9 +8,9 @@ RECHECK_S = 60.0  # until it is looked at again; a GPU comes back by a reset or 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as its driver tells. `pids`: who holds memory there; `trouble`: what is wrong with it, None if nothing.
+    """One GPU as its driver reports it. `pids`: processes that hold its memory; `trouble`: what is wrong, or None.
 
-    `uuid` is "" for one that can't even be asked for its name.
+    `uuid` is "" if the driver cannot even name it.
     """
 
     index: int
@@ -21,14 +21,14 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuVerdict:
-    """`sick`: why no start makes sense; `waits`: what a start has to wait for. Both None: go."""
+    """Whether an attempt may start. `unusable_because`: a GPU is broken; `waits_because`: one is not free."""
 
     unusable_because: str | None = None
     waits_because: str | None = None
 
 
 def judge_gpus(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, mine: Iterable[int]) -> GpuVerdict:
-    """What the GPUs of a job allow. `known`: the ids of all that were ever seen here; `visible`: the job's
+    """Whether the GPUs of a job allow a start. `known`: the ids of all that were ever seen here; `visible`: the job's
     CUDA_VISIBLE_DEVICES; `mine`: processes of its earlier attempts, dead or dying.
     """
     found = list(gpus)
@@ -50,7 +50,7 @@ def judge_gpus(gpus: Iterable[Gpu], known: Iterable[str], visible: str | None, m
 
 
 def _chosen(visible: str | None) -> list[str] | None:
-    """The words of CUDA_VISIBLE_DEVICES up to the first that means nothing, as CUDA reads it; None: all."""
+    """The entries of CUDA_VISIBLE_DEVICES up to the first invalid one, as CUDA reads it; None for all GPUs."""
     if visible is None:
         return None
     chosen = []
@@ -66,5 +66,5 @@ def _is_in(gpu: Gpu, chosen: list[str]) -> bool:
 
 
 def _names(word: str, uuid: str) -> bool:
-    """CUDA takes the beginning of an id for it."""
+    """Whether `word` is a prefix of the id, which CUDA accepts."""
     return word.startswith("GPU-") and uuid.startswith(word)

@@ -1,1 +1,1 @@
-"""Supervisor's event listeners: their protocol's states and the event types."""
+"""What do Supervisor's event listeners get? Event types, states in Supervisor's words, pools of listeners."""

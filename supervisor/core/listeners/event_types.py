@@ -1,4 +1,4 @@
-"""What listeners and watchers are told of: Supervisor's event types with their payloads, and a few of our own."""
+"""The events that listeners and watchers get: Supervisor's types with their payloads, and a few of our own."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -28,14 +28,14 @@ PARENTS: Mapping[str, str] = {
 
 TYPES = frozenset({*PARENTS, ALL})
 OURS: Mapping[str, str] = {"CHECKPOINT_COMMITTED": "CHECKPOINT", "NOTICE_RECEIVED": "NOTICE"}
-"""Types that Supervisor does not know, and what each is a kind of; for watchers, not for listeners."""
+"""Our own types, and what each is a kind of; for watchers, not for listeners."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedEvent:
-    """Something that happened. `payload`: what listeners get, None if it is not for them. `facts`: for watchers.
+    """One event. `payload`: what listeners get, None if it is not for them. `fields`: what watchers get.
 
-    `is_for_all`: for watchers too; what comes all the time would push out what matters.
+    `is_for_all`: for watchers too; frequent ones would push rare ones out of their buffer.
     """
 
     name: str
@@ -57,7 +57,7 @@ def is_kind_of(name: str, chosen: Iterable[str]) -> bool:
 
 
 def wants_ticks(chosen: Iterable[str]) -> bool:
-    """Whether somebody who asked for these event types gets ticks."""
+    """Whether a subscriber to these event types gets ticks."""
     chosen = frozenset(chosen)
     return any(is_kind_of(f"{_TICK}_{period}", chosen) for period in TICK_PERIODS_S)
 
@@ -77,7 +77,7 @@ def next_tick(wall_s: float) -> int:
 
 
 def remote_communication(type_: str, data: str) -> PublishedEvent:
-    """A client sent word to the listeners (sendRemoteCommEvent)."""
+    """A client sent a message to the listeners (sendRemoteCommEvent)."""
     return PublishedEvent(REMOTE, f"type:{type_}\n{data}", {"type": type_, "data": data})
 
 
@@ -87,12 +87,12 @@ def group_added(group: str) -> PublishedEvent:
 
 
 def group_removed(group: str) -> PublishedEvent:
-    """Nothing of a group is in use any more."""
+    """No program of a group is in use any more."""
     return PublishedEvent(f"{_GROUP}_REMOVED", f"groupname:{group}\n", group=group)
 
 
 def daemon_running() -> PublishedEvent:
-    """The daemon has begun."""
+    """The daemon is running."""
     return PublishedEvent(f"{_DAEMON}_RUNNING", "")
 
 
@@ -102,12 +102,12 @@ def daemon_stopping() -> PublishedEvent:
 
 
 def program_event(name: str, program: str, group: str, **facts: EventValue) -> PublishedEvent:
-    """Something of our own, for watchers."""
+    """An event of our own, for watchers."""
     return PublishedEvent(name, None, facts, program, group)
 
 
 def output_event(name: str, process: str, program: str, group: str, pid: int, data: bytes) -> PublishedEvent:
-    """A program printed something for listeners: all that it prints (PROCESS_LOG), or what stood between marks."""
+    """A program's output for listeners: all of it (PROCESS_LOG), or what was between capture marks."""
     told: dict[str, EventValue] = {"process": process, "pid": pid, "data": data.decode(errors="replace")}
     words = f"processname:{process} groupname:{group} pid:{pid}"
     is_log = is_kind_of(name, [_LOG])

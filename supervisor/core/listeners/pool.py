@@ -1,4 +1,4 @@
-"""A pool of event listeners: who gets which event, what an answer means, what becomes of an event nobody took.
+"""A pool of event listeners: who gets which event, what an answer means, and when an event is sent again.
 
 The protocol is Supervisor's (version 3.0 of it): a listener writes `READY`, gets one event, writes `RESULT`, and so on.
 """
@@ -16,22 +16,22 @@ RESULT = b"RESULT "
 MAX_BYTES = 16 << 20  # of payloads that wait in one pool; `buffer_size` events of a megabyte would be too many
 MAX_ANSWER_BYTES = 1 << 20  # Supervisor's own handler knows no answer longer than 4
 MAX_LENGTH_DIGITS = 7
-REFUSED_AGAIN_S = 1.0  # an event that was refused twice is not sent again at once: nobody is to do nothing else
-SHOWN = 40  # characters of what a listener said that it should not have
+REFUSED_AGAIN_S = 1.0  # before an event that was rejected twice is sent again, for other work
+SHOWN = 40  # characters of unexpected output that are quoted
 
 
 class ListenerState(StrEnum):
-    """Where a listener stands in the protocol: Supervisor's words."""
+    """The state of a listener in the protocol, in Supervisor's words."""
 
     ACKNOWLEDGED = "ACKNOWLEDGED"  # it started, or answered, and has not said READY
     READY = "READY"  # it waits for an event
     BUSY = "BUSY"  # it has one
-    UNKNOWN = "UNKNOWN"  # it said something else: nothing is sent to it until it is started again
+    UNKNOWN = "UNKNOWN"  # it wrote something else: nothing is sent to it until it is restarted
 
 
 @dataclass(slots=True)
 class PoolEvent:
-    """An event that waits, or that a listener has. `refusals`: how often it was refused; `not_before`: monotonic."""
+    """An event that waits, or that a listener has. `refusals`: how often it was rejected; `not_before`: monotonic."""
 
     serial: int
     pool_serial: int
@@ -51,7 +51,7 @@ class SendEvent:
 
 @dataclass(frozen=True, slots=True)
 class ListenerDistrusted:
-    """A listener is UNKNOWN from now on; `why` in words."""
+    """A listener broke the protocol and is UNKNOWN from now on; `why` in words."""
 
     listener: str
     why: str
@@ -59,7 +59,7 @@ class ListenerDistrusted:
 
 @dataclass(frozen=True, slots=True)
 class EventRejected:
-    """A listener answered that it can't handle an event, which is sent again."""
+    """A listener rejected an event, which is sent again."""
 
     listener: str
     event: str
@@ -68,7 +68,7 @@ class EventRejected:
 
 @dataclass(frozen=True, slots=True)
 class EventDropped:
-    """The buffer is full: the oldest event is gone. `total`: how many are, since the daemon's start."""
+    """The buffer is full, so the oldest event was dropped. `total`: how many since the daemon's start."""
 
     event: str
     total: int
@@ -90,7 +90,7 @@ class Listener:
 
 
 class ListenerPool:
-    """Events in the order they happened, and the listeners that take them. Times are monotonic seconds.
+    """Events in the order in which they happened, and the listeners that get them. Times are monotonic seconds.
 
     `server`: the daemon's identifier. `capacity`: how many events may wait.
     """
@@ -127,7 +127,7 @@ class ListenerPool:
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def add_event(self, serial: int, name: str, payload: bytes, now: float) -> list[PoolEffect]:
-        """An event happened. Where there is no room for it the oldest one goes."""
+        """Queues an event; if there is no room, the oldest one is dropped."""
         self._waiting.append(PoolEvent(serial, self._serials, name, payload))
         self._serials += 1
         self._bytes += len(payload)
@@ -143,28 +143,28 @@ class ListenerPool:
         self._listeners[name] = Listener(name)
 
     def set_listener_up(self, name: str, is_up: bool, now: float) -> list[PoolEffect]:
-        """A listener is RUNNING now, or is not."""
+        """Records whether a listener is RUNNING."""
         listener = self._listeners.get(name)
         if listener is not None:
             listener.is_up = is_up
         return self._dispatch(now)
 
     def listener_exited(self, name: str, now: float) -> list[PoolEffect]:
-        """A listener's process is gone; what it had not answered goes to another, or to its successor."""
+        """A listener's process is gone; an event that it has not answered goes to another one, or to its successor."""
         listener = self._listeners.pop(name, None)
         if listener is not None:
             self._requeue_event_of(listener)
         return self._dispatch(now)
 
     def listener_stdin_closed(self, name: str, now: float) -> list[PoolEffect]:
-        """A listener has closed its standard input, or can't be written to."""
+        """A listener has closed its standard input, or cannot be written to."""
         listener = self._listeners.get(name)
         if listener is None or listener.state is ListenerState.UNKNOWN:
             return []
         return [self._distrust(listener, "has closed its standard input"), *self._dispatch(now)]
 
     def listener_wrote(self, name: str, data: bytes, now: float) -> list[PoolEffect]:
-        """A listener wrote something."""
+        """A listener wrote to its standard output."""
         listener = self._listeners.get(name)
         if listener is None or listener.state is ListenerState.UNKNOWN:
             return []
@@ -187,7 +187,7 @@ class ListenerPool:
     # --- what is made of it -------------------------------------------------------------------------------------------
 
     def _parse_reply(self, listener: Listener, now: float) -> list[PoolEffect] | None:
-        """One word of a listener's; None if there is no whole one."""
+        """Handles one reply of a listener; None if there is no complete one."""
         said = bytes(listener.received[: len(READY)])
         if not said:
             return None
@@ -236,7 +236,7 @@ class ListenerPool:
         return ListenerDistrusted(listener.name, why)
 
     def _requeue_event_of(self, listener: Listener) -> None:
-        """Its event waits again, before all that came later; there is always room for that."""
+        """Puts its event back into the queue, before all later ones; there is always room for it."""
         event, listener.event = listener.event, None
         if event is None:
             return
@@ -271,7 +271,7 @@ class ListenerPool:
 
 
 def _length(line: bytes) -> int | None:
-    """How long the answer is that this line announces; None if it does not."""
+    """The length of the answer that this line announces; None if the line is not valid."""
     digits = line.removeprefix(RESULT)
     if not line.startswith(RESULT) or not digits.isdigit() or len(digits) > MAX_LENGTH_DIGITS:
         return None
@@ -279,7 +279,7 @@ def _length(line: bytes) -> int | None:
 
 
 def _may_become_result(start: bytes) -> bool:
-    """Whether what follows can still make it `RESULT LENGTH`."""
+    """Whether more bytes can still make it `RESULT LENGTH`."""
     return RESULT.startswith(start) or _length(start) is not None
 
 

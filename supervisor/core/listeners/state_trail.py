@@ -1,4 +1,4 @@
-"""A program's changes of state as Supervisor's listeners know them: through states that Supervisor would pass, too."""
+"""A program's state changes as Supervisor's listeners expect them, with every state that Supervisor would pass."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ _BETWEEN: Mapping[tuple[WireState, WireState], WireState] = {
     (_STARTING, _EXITED): _RUNNING,
     (_STOPPED, _RUNNING): _STARTING,
 }
-"""Where we go in one step and Supervisor in two: the state between. A process that ended is always said to have."""
+"""The state between, where we go in one step and Supervisor in two. The exit of a process is always reported."""
 
 _NAMES: Mapping[WireState, str] = {each: f"PROCESS_STATE_{each.name}" for each in WireState}
 
 
 @dataclass(slots=True)
 class SupervisorStateTrail:
-    """One program as its listeners know it. `state`: what they were told last."""
+    """One program as its listeners know it. `state`: the last one that they were told."""
 
     program: str
     process: str
@@ -37,16 +37,16 @@ class SupervisorStateTrail:
 
     @property
     def pid(self) -> int:
-        """Of its process; 0 if there is none."""
+        """The pid of its process; 0 if there is none."""
         return self._pid
 
     def state_changed(
         self, to: WireState, attempt: int, pid: int | None, *, expected: bool, state: str, reason: str | None
     ) -> list[PublishedEvent]:
-        """What is to be told, now that it stands there; nothing if listeners would see no difference.
+        """The events of a change to state `to`; none if listeners would see no difference.
 
-        `pid`: of its process, None if there is none. `expected`: it ended, and as it should. `state`: in our own
-        words, for watchers, as is `reason`.
+        `pid`: of its process, None if there is none. `expected`: it ended as expected. `state` and `reason` are for
+        watchers, in stepkeeper's own words.
         """
         again = to is self.state is WireState.STARTING and self._pid != 0 and self._attempt != attempt
         was, self._attempt = self._attempt or attempt, attempt

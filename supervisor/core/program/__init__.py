@@ -1,1 +1,1 @@
-"""One program's facts, its events and effects, and the machines beside the main table."""
+"""What is known of one program, what happens to it, and what is to be done? Imports `failures` and `notices`."""

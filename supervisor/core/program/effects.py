@@ -1,4 +1,4 @@
-"""What to do: the only way anything gets out of the core. Orders, for the runner to carry out in this order."""
+"""What is to be done: the only output of the core. The runner executes effects in the order they are given."""
 
 from dataclasses import dataclass
 
@@ -20,9 +20,9 @@ class Spawn:
 class SelectCheckpoint:
     """Find the newest whole checkpoint while the worker loads; answer with CheckpointSelected or SelectionFailed.
 
-    `avoid`: names of checkpoints to pass over while an older one is whole. `before`: of a step below this, if there is
-    one; those that are not are set aside. `unfit`: names that the program could not go on from, with why: if there is
-    nothing else, there is nothing to begin from.
+    `avoid`: names of checkpoints to pass over while an older one is whole. `below_step`: choose one of a lower step if
+    there is one, and quarantine the others. `unfit`: names of checkpoints that did not fit the program, with the
+    reason; they are never chosen.
     """
 
     attempt: int
@@ -33,7 +33,7 @@ class SelectCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineCheckpoints:
-    """Put these checkpoints, with why, where nothing will choose them: an older one was restored."""
+    """Move these checkpoints to quarantine, each with its reason: an older one was restored."""
 
     attempt: int
     unfit: tuple[tuple[str, str], ...]
@@ -49,14 +49,14 @@ class SendGo:
 
 @dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """Ask a worker of an earlier daemon where it stands; answer with WorkerIdentified."""
+    """Ask a worker of an earlier daemon for its status; answer with WorkerIdentified."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFlush:
-    """Ask the worker for a checkpoint, and what to do then. `deadline_s`: seconds it has."""
+    """Ask the worker for a checkpoint, and tell it what to do then. `deadline_s`: seconds it has."""
 
     attempt: int
     id: int
@@ -74,7 +74,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Keep the stacks of all threads, within half of `patience_s`, then send SIGABRT; answer with StacksKept."""
+    """Dump the stacks of all threads within half of `timeout_s`, then send SIGABRT; answer with StacksCollected."""
 
     attempt: int
     timeout_s: float = 10.0
@@ -89,14 +89,14 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class RecordWanted:
-    """Write down, durably, whether the program is wanted after a restart of daemon or host."""
+    """Store durably whether the program is wanted after a restart of daemon or host."""
 
     wanted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RecordEnd:
-    """Write down how the attempt ended: the cause in one word, and in words for people."""
+    """Store how the attempt ended: its cause, and a text for people."""
 
     attempt: int
     cause: str
@@ -105,7 +105,7 @@ class RecordEnd:
 
 @dataclass(frozen=True, slots=True)
 class PersistHangHistory:
-    """Write down the longest silences (s) that the job came back from, by section; only those that changed."""
+    """Store the longest silences (s) that the job survived, by section; only those that changed."""
 
     longest: tuple[tuple[str, float], ...]
 

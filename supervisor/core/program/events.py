@@ -1,7 +1,7 @@
-"""What happened: the only way anything gets into the core. Facts, in the past tense.
+"""What happened: the only input of the core. Names are in the past tense.
 
-Points in time are monotonic seconds. An event that comes from a worker carries its attempt; the words of any other
-attempt than the present one are dropped at the door (`job.Job.handle`).
+Points in time are monotonic seconds. An event of a worker carries its attempt; those of any other attempt than
+the current one are dropped (`job.Job.handle`).
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from supervisor.protocol.messages import Phase, Then
 
 @dataclass(frozen=True, slots=True)
 class StartRequested:
-    """An operator, autostart, or the ledger's memory wants the program to run.
+    """An operator, autostart or the ledger wants the program to run.
 
-    `goes_on`: a new daemon goes on where the one before it stopped; otherwise earlier failures count no more.
+    `resumes`: a new daemon continues where the last one was; otherwise earlier failures no longer count.
     """
 
     resumes: bool = False
@@ -29,10 +29,10 @@ class StopRequested:
 
 @dataclass(frozen=True, slots=True)
 class ProgramClosed:
-    """Nobody here will run the program any more: the daemon leaves, or the program's configuration is another one.
+    """This daemon will not run the program any more: it exits, or the program's configuration has changed.
 
-    It flushes and stops, and what is wanted stays wanted, for whoever runs it next. `reason` in a word or two.
-    `host_leaves`: the daemon leaves because the host shuts down; told a second time if that is known only later.
+    The program flushes and stops, and stays wanted, for whoever runs it next. `reason` is a word or two.
+    `host_leaves`: the daemon exits because the host shuts down; sent a second time if that is known only later.
     """
 
     reason: str
@@ -41,19 +41,19 @@ class ProgramClosed:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownHurried:
-    """Somebody asked a second time: give up the gentle way that is being tried and take the next harder one."""
+    """A second request to stop: skip the step that is being waited for and take the next harder one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushRequested:
-    """Somebody wants a checkpoint now and training to go on."""
+    """Somebody wants a checkpoint now; training goes on."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnDelayed:
-    """There is no process yet, as the host can't take it; SpawnSucceeded or SpawnFailed follows within `limit_s`."""
+    """The host cannot take the process yet; SpawnSucceeded or SpawnFailed follows within `limit_s`."""
 
     attempt: int
     limit_s: float
@@ -68,9 +68,9 @@ class SpawnSucceeded:
 
 @dataclass(frozen=True, slots=True)
 class SpawnFailed:
-    """There is no process. `permanent`: trying the same again would fail the same way.
+    """There is no process. `permanent`: another attempt would fail the same way.
 
-    `waits_s`: nothing was tried, as the host can't take it now; it is looked at again after so many seconds.
+    `retry_in_s`: nothing was tried, since the host cannot take it now; it is tried again after so many seconds.
     """
 
     attempt: int
@@ -81,9 +81,9 @@ class SpawnFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSelected:
-    """`path` is proven whole (None: there never was a checkpoint); its `step`.
+    """The checkpoint `path` of `step` was verified; None if there never was one.
 
-    `place`: where its data stand, in words, if that is known.
+    `place`: its position in the data, in words, if that is known.
     """
 
     attempt: int
@@ -94,7 +94,7 @@ class CheckpointSelected:
 
 @dataclass(frozen=True, slots=True)
 class SelectionFailed:
-    """Nothing may be restored, and beginning at step 0 would lose what was trained. `permanent`: a person must act."""
+    """No checkpoint may be restored, and step 0 would lose what was trained. `permanent`: a person must act."""
 
     attempt: int
     error: str
@@ -103,7 +103,7 @@ class SelectionFailed:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRestored:
-    """The worker has its state and stands at `step`."""
+    """The worker has restored its state and is at `step`."""
 
     attempt: int
     step: int
@@ -111,9 +111,9 @@ class TrainingRestored:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """The training loop reached `step`. `step_s`: mean seconds a step since the last time, if it was told.
+    """The training loop reached `step`. `step_s`: mean seconds a step since the last report, if known.
 
-    `section`: what the loop is at from now on. `saving_s`: for how long a save has been written beside it, if one is.
+    `section`: what the loop does from now on. `saving_s`: for how long a save has been written beside it, if one is.
     """
 
     attempt: int
@@ -134,7 +134,7 @@ class CheckpointCommitted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaveFailed:
-    """A checkpoint did not reach the disk; these flush requests got no checkpoint."""
+    """A checkpoint did not reach the disk, so these flush requests got none."""
 
     attempt: int
     error: str
@@ -143,16 +143,16 @@ class CheckpointSaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class DoneReported:
-    """The worker says that training is complete; only its exit status 0 makes it so."""
+    """The worker reports that training is complete; only its exit status 0 confirms it."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class FailureReported:
-    """The worker's last words. `step`: where it failed, if it knows; `out_of_memory`: for lack of memory.
+    """The worker reports why it fails. `step`: where, if it knows; `out_of_memory`: for lack of memory.
 
-    `go_back`: training diverged at `step`, and the next attempt is to begin from before that.
+    `rolls_back`: training diverged at `step`, and the next attempt is to begin before that.
     """
 
     attempt: int
@@ -164,14 +164,14 @@ class FailureReported:
 
 @dataclass(frozen=True, slots=True)
 class ReadyReported:
-    """A plain program says that it does its work now."""
+    """A plain program sent READY=1."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class StacksCollected:
-    """What the worker's threads were at is in the file `path`."""
+    """The stacks of the worker's threads are in the file `path`."""
 
     attempt: int
     path: str
@@ -179,10 +179,10 @@ class StacksCollected:
 
 @dataclass(frozen=True, slots=True)
 class WorkerExited:
-    """The process is gone: exit status, or the signal that killed it; neither, where the kernel does not say.
+    """The process is gone: its exit status, or the signal that killed it; neither if the kernel does not tell.
 
-    `oom`: what shows that the kernel killed it as memory ran out, in words. `error_line`: the last line that it wrote
-    to standard error.
+    `oom`: the evidence that the kernel killed it for lack of memory, in words. `error_line`: the last line that it
+    wrote to standard error.
     """
 
     attempt: int
@@ -192,14 +192,14 @@ class WorkerExited:
     error_line: str | None = None
 
 
-# --- an attempt that an earlier daemon began ---
+# --- an attempt that an earlier daemon started ---
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFound:
     """Its process lives and can be supervised. `age_s`: seconds since it was started.
 
-    `outdated`: it was started from another configuration than the present one. `ready`: it has said that it is.
+    `outdated`: its configuration has changed since. `ready`: it has sent READY=1.
     """
 
     attempt: int
@@ -210,9 +210,9 @@ class AttemptFound:
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentified:
-    """It said where it stands. `phase` and `then` as in `messages.Standing`; `restored`: it began from a checkpoint.
+    """It reported its status. `phase` and `then` as in the message; `restored`: it began from a checkpoint.
 
-    `flush`: id of the latest flush that is not answered yet; `last_flush`: the highest that was ever asked of it.
+    `flush`: id of the latest flush that is not answered yet; `last_flush`: the highest id of all requested flushes.
     """
 
     attempt: int
@@ -226,11 +226,11 @@ class WorkerIdentified:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLost:
-    """It ended while no daemon was there. `done`: it had said so; `error`: its last words if it failed.
+    """It ended while no daemon was running. `done`, `error`: it reported completion, or a failure.
 
-    `committed_step`: the highest step of its checkpoints. `host_left`: the host was started anew since it began.
-    `step`, `out_of_memory`, `go_back`: as in `FailureSaid`; `code`: the exit status that it was about to leave with.
-    `oom`: as in `WorkerExited`. `held_back`: what it depends on is not ready, so that what follows waits for a start.
+    `committed_step`: the highest step of its checkpoints. `host_rebooted`: the host was rebooted since it started.
+    `step`, `out_of_memory`, `rolls_back`: as in `FailureReported`; `code`: the exit status it was about to exit with.
+    `oom`: as in `WorkerExited`. `held_back`: a dependency is not ready, so what follows waits for a start request.
     """
 
     attempt: int
@@ -248,9 +248,9 @@ class AttemptLost:
 
 @dataclass(frozen=True, slots=True)
 class NoticeReceived:
-    """The host is going to go away, or sooner or more surely than was known: `notice` is now the gravest that holds.
+    """The host goes away, or sooner or more surely than was known: `notice` is now the most severe that holds.
 
-    `again`: an earlier daemon had told it, and everybody has saved for it.
+    `recalled`: an earlier daemon received it, and the jobs have saved for it.
     """
 
     notice: Notice
@@ -259,7 +259,7 @@ class NoticeReceived:
 
 @dataclass(frozen=True, slots=True)
 class NoticeChanged:
-    """The gravest notice says another time now, or a graver one was withdrawn and this one remains."""
+    """The most severe notice has another deadline now, or a more severe one was withdrawn and this one remains."""
 
     notice: Notice
 
@@ -271,14 +271,14 @@ class NoticeEnded:
 
 @dataclass(frozen=True, slots=True)
 class SavesMeasured:
-    """`save_s`: what a save of this job is going to take while all others that must save do so too."""
+    """A save of this job is expected to take `save_s` while all other jobs that must save do so too."""
 
     save_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RestartRequired:
-    """It runs and must not go on as it is: over a limit, or not healthy. `text`: which and how."""
+    """The worker has to be replaced by another attempt: it is over its memory limit, or unhealthy. `text` says how."""
 
     attempt: int
     cause: Cause
@@ -287,7 +287,7 @@ class RestartRequired:
 
 @dataclass(frozen=True, slots=True)
 class HostSuspended:
-    """Nothing ran here for `suspended_for_s` seconds, until now: the host was frozen, or the daemon was."""
+    """Nothing ran here for `suspended_for_s` seconds until now: the host or the daemon was suspended."""
 
     suspended_for_s: float
 

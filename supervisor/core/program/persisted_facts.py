@@ -1,4 +1,4 @@
-"""What a later daemon has to know of a job to decide as this one would: budgets, suspicions, where it is to begin."""
+"""The facts of a job that a later daemon needs to decide as this one would: budgets, suspects, where to begin."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,11 +12,12 @@ from supervisor.core.program.facts import OnOom, ProgramFacts, State
 
 @dataclass(frozen=True, slots=True)
 class PersistedFacts:
-    """Of one job, as it stands; two that are equal lead to the same next start. Names are those of `ProgramFacts`.
+    """The stored facts of one job; two that are equal lead to the same next start. Names are keys in the ledger.
 
-    `waits_s`: how many seconds of a back-off are left, None outside of one. `origin`, `saved`, `began_at` and
-    `restoring` are of `attempt`, and so are `moved` and `start_limit_s`, the age at which it is to have trained,
-    None if that is startup_timeout.
+    `waits_s`: seconds of a back-off that are left, None outside of one. These are of `attempt`: `origin` (path, step
+    and place of its checkpoint), `restoring` (it has one), `began_at` (the step it restored), `saved` (the step of its
+    last checkpoint), `moved` (it made progress) and `start_limit_s` (the age at which it has to train; None if that is
+    startup_timeout).
     """
 
     attempt: int = 0
@@ -47,7 +48,7 @@ class PersistedFacts:
 
 
 def facts_to_persist(facts: ProgramFacts, now: float) -> PersistedFacts:
-    """What is to be remembered of a job at `now` (monotonic seconds)."""
+    """The facts of a job to store at `now` (monotonic seconds)."""
     waits = facts.state is State.BACKOFF and not facts.waits_for_host and facts.deadline_at is not None
     origin = facts.current.checkpoint
     known = origin is not None and origin.path is not None and origin.step is not None
@@ -86,9 +87,9 @@ def _start_limit(facts: ProgramFacts) -> float | None:
 
 
 def restore_facts(facts: ProgramFacts, memory: PersistedFacts, now: float, ago_s: float) -> None:
-    """Puts it in place before anything happened here. `ago_s`: how old it is.
+    """Restores stored facts before the first event. `ago_s`: how old they are.
 
-    What is known of an attempt counts only if no later one was begun since.
+    Facts of an attempt count only if no later attempt was started since.
     """
     failures, suspects, detector = facts.failures, facts.suspects, facts.hang_detector
     failures.by_cause, failures.deaths_without_progress = memory.by_cause, memory.idle_deaths
