@@ -1,4 +1,10 @@
-"""The daemon's end of the two control pipes of one attempt."""
+"""The daemon's ends of the two control pipes of one attempt, through which it and the worker send messages.
+
+They are named pipes in the attempt's folder, and each side opens both of them for reading and writing. So the death of
+one side does not close them: a worker can write while no daemon runs, and the next daemon opens the pipes again and
+reads what is in them. A worker that writes without end must not delay other programs, so each turn of the event loop
+handles a bounded number of lines.
+"""
 
 import asyncio
 import contextlib
@@ -16,19 +22,18 @@ from supervisor.protocol.codec import Decoder, ProtocolError, encode_message
 from supervisor.protocol.messages import STANDBY, FromWorker, Message, ToWorker
 
 READ_BYTES = 64 * 1024  # a pipe's whole default capacity
-ITEMS_A_TURN = 128  # lines handled before every other program gets its turn: about a millisecond
-ITEMS_AT_THE_END = 4096  # lines of a dead worker that are still heard; an honest one has left a handful
-QUEUED_MESSAGES = 64  # a worker that never reads is not sent more than a few flushes
-REPORTED_EVERY_S = 10.0  # a worker that talks nonsense is reported, not its every line
+ITEMS_A_TURN = 128  # lines handled in one turn of the event loop: about a millisecond
+ITEMS_AT_CLOSE = 4096  # lines of a dead worker that are still handled; a sane one leaves a handful
+QUEUED_MESSAGES = 64  # more than a worker that reads ever leaves unread
+REPORT_EVERY_S = 10.0  # a worker that writes garbage is reported, but not for every line
 
 
 class ControlPipes:
-    """Two named pipes in `folder`, opened at both ends by each side so that neither side's death closes them.
+    """The two pipes in `folder`.
 
-    Creating it removes whatever an earlier daemon left at `folder`; `found`: its pipes are opened instead, with what is
-    still in them. `owner`: uid and gid the pipes are given to.
-    `on_message` gets every whole message of this attempt, `on_error` a text about what was not one, rate-limited;
-    both are called from the running loop. Raises OSError, with nothing left behind.
+    They are created in place of what an earlier daemon left there, or, with `found`, opened with what is still in them.
+    `owner`: uid and gid of the pipes. `on_message` gets every valid message of this attempt, `on_error` a text about
+    invalid ones, rate-limited; both are called from the running loop. Raises OSError, with nothing left behind.
     """
 
     def __init__(
@@ -43,7 +48,7 @@ class ControlPipes:
         self._folder = folder
         self._attempt = attempt
         self._on_message = on_message
-        self._complaints = _ErrorReports(on_error)
+        self._errors = _ErrorReports(on_error)
         self._decoder = Decoder()
         self._items: Iterator[Message | ProtocolError] = iter(())
         self._unsent: deque[bytes] = deque()
@@ -57,18 +62,18 @@ class ControlPipes:
             self._reading = _open(folder / layout.FROM_WORKER)
             undo.callback(os.close, self._reading)
             if owner is not None and not found:
-                os.chown(folder, *owner)  # last: from here on its owner can change what is in it
+                os.chown(folder, *owner)  # last: from now on its owner can change the files
             undo.pop_all()
         self.has_received = False
-        """Whether the worker has said anything, which it can't before it has its ends of the pipes."""
+        """Whether a message came; if so, the worker has opened its ends of the pipes."""
         self._is_open = True
         self._loop.add_reader(self._reading, self._read)
         if found:
-            self._unsent.append(b"\n")  # ends the line that an earlier daemon may have died in
+            self._unsent.append(b"\n")  # ends a line that an earlier daemon may have left unfinished
             self._loop.add_writer(self._writing, self._write)
 
     def send(self, message: ToWorker) -> bool:
-        """Sends without waiting; False if the worker has not read for so long that no more is kept for it."""
+        """Queues a message without waiting; False if the queue is full, as the worker does not read."""
         if not self._is_open or len(self._unsent) >= QUEUED_MESSAGES:
             return False
         if not self._unsent:
@@ -78,10 +83,10 @@ class ControlPipes:
         return True
 
     def move_to_attempt(self, folder: Path, attempt: int) -> None:
-        """A standby's pipes are an attempt's from now on, in `folder`. Raises OSError if they can't be moved there.
+        """Makes a standby's pipes those of an attempt, in `folder`. Raises OSError if they can't be moved there.
 
         Not before it `was_heard`: it would not find them where it looks.
-        What it said as a standby is of no interest any more.
+        Messages that it sent as a standby are dropped.
         """
         if folder.is_dir() and not folder.is_symlink():
             shutil.rmtree(folder)
@@ -89,29 +94,29 @@ class ControlPipes:
         self._folder, self._attempt = folder, attempt
 
     def set_receiver(self, on_message: Callable[[FromWorker], None], on_error: Callable[[str], None]) -> None:
-        """Somebody else hears what comes from now on."""
-        self._on_message, self._complaints = on_message, _ErrorReports(on_error)
+        """Changes who gets messages and errors from now on."""
+        self._on_message, self._errors = on_message, _ErrorReports(on_error)
 
     def close(self) -> None:
-        """Delivers what is still in the pipe, then removes both pipes and the folder. A second call does nothing."""
+        """Delivers what is still in the pipe, then removes the pipes and the folder. A second call does nothing."""
         if not self._is_open:
             return
         self._is_open = False
         self._loop.remove_reader(self._reading)
         self._loop.remove_writer(self._writing)
-        for item in islice(self._rest(), ITEMS_AT_THE_END):
+        for item in islice(self._rest(), ITEMS_AT_CLOSE):
             self._deliver(item)
-        self._complaints.close()
+        self._errors.close()
         os.close(self._reading)
         os.close(self._writing)
-        shutil.rmtree(self._folder, ignore_errors=True)  # only empty pipes; the next daemon removes what remains
+        shutil.rmtree(self._folder, ignore_errors=True)  # the next daemon removes what remains
 
     def read_last_words(self) -> list[FromWorker]:
-        """What the worker wrote beside the pipes for a daemon that missed its end."""
+        """What the worker wrote to the file beside the pipes, for a daemon that was not there when it ended."""
         return read_last_words(self._folder, self._attempt)
 
     def detach(self) -> None:
-        """Closes this end; the pipes stay, with what is in them, for the next daemon."""
+        """Closes our ends; the pipes and what is in them stay for the next daemon."""
         if not self._is_open:
             return
         self._is_open = False
@@ -133,26 +138,26 @@ class ControlPipes:
         self._loop.remove_writer(self._writing)
 
     def _read(self) -> None:
-        """Reads and hears a bounded number of lines; the rest of them in later turns, before more is read."""
+        """Reads once and handles a bounded number of lines; the others follow in later turns, before the next read."""
         if not self._is_open:
             return
         self._items = self._decoder.feed(_read_some(self._reading))
-        self._hear()
+        self._deliver_some()
 
-    def _hear(self) -> None:
+    def _deliver_some(self) -> None:
         if not self._is_open:
             return
-        heard = 0
+        count = 0
         for item in islice(self._items, ITEMS_A_TURN):
-            heard += 1
+            count += 1
             self._deliver(item)
-        if not self._is_open:  # what was heard made somebody close it
+        if not self._is_open:  # a message caused the close
             return
-        if heard < ITEMS_A_TURN:
+        if count < ITEMS_A_TURN:
             self._loop.add_reader(self._reading, self._read)
         else:
             self._loop.remove_reader(self._reading)
-            self._loop.call_soon(self._hear)
+            self._loop.call_soon(self._deliver_some)
 
     def _rest(self) -> Iterator[Message | ProtocolError]:
         yield from self._items
@@ -161,20 +166,20 @@ class ControlPipes:
 
     def _deliver(self, item: Message | ProtocolError) -> None:
         if isinstance(item, ProtocolError):
-            self._complaints.add("garbage", str(item))
+            self._errors.add("garbage", str(item))
         elif not isinstance(item, FromWorker):
-            self._complaints.add("direction", f"{type(item).__name__} is a message for workers, not from them")
+            self._errors.add("direction", f"{type(item).__name__} is sent to workers, not by them; ignored")
         elif item.attempt == STANDBY != self._attempt:
-            pass  # said before it heard that it is an attempt
+            pass  # sent before it was promoted
         elif item.attempt != self._attempt:
-            self._complaints.add("attempt", _foreign(item, self._attempt))
+            self._errors.add("attempt", _foreign(item, self._attempt))
         else:
             self.has_received = True
             self._on_message(item)
 
 
 class _ErrorReports:
-    """Passes on what went wrong: the first of each kind at once, then at most one in REPORTED_EVERY_S, with a count."""
+    """Reports errors: the first of each kind at once, then at most one in REPORT_EVERY_S, with a count."""
 
     def __init__(self, on_error: Callable[[str], None]) -> None:
         self._on_error = on_error
@@ -188,28 +193,28 @@ class _ErrorReports:
             self._held_back[kind] = self._held_back.get(kind, 0) + 1
             return
         more = self._held_back.pop(kind, 0)
-        self._quiet_until[kind] = now + REPORTED_EVERY_S
+        self._quiet_until[kind] = now + REPORT_EVERY_S
         self._on_error(f"{text} ({more} more since the last report)" if more else text)
 
     def close(self) -> None:
         for kind, more in self._held_back.items():
-            self._on_error(f"{more} more of the kind {kind!r} since the last report")
+            self._on_error(f"{more} more errors of the kind {kind!r} since the last report")
         self._held_back.clear()
 
 
 def _foreign(message: Message, attempt: int) -> str:
-    return f"{type(message).__name__} of attempt {message.attempt} came through the pipe of attempt {attempt}; dropped"
+    return f"{type(message).__name__} of attempt {message.attempt} came through the pipe of attempt {attempt}; ignored"
 
 
 def create_empty_folder(folder: Path, mode: int) -> None:
-    """Makes an attempt's folder, empty, in place of whatever an earlier daemon left there. Raises OSError."""
+    """Creates an attempt's folder, in place of what an earlier daemon left there. Raises OSError."""
     try:
         folder.mkdir(mode=mode)
     except FileNotFoundError:
         for parent in (folder.parent.parent, folder.parent):
             if not parent.exists():
                 parent.mkdir(parents=True, exist_ok=True)
-                parent.chmod(0o711)  # whatever the umask: the job's user must get through to its pipes
+                parent.chmod(0o711)  # despite the umask: the job's user has to reach its pipes
         folder.mkdir(mode=mode)
     except FileExistsError:
         if not folder.is_dir() or folder.is_symlink():
@@ -227,7 +232,7 @@ def _create(folder: Path, owner: tuple[int, int] | None) -> None:
 
 
 def send_once(folder: Path, message: ToWorker) -> bool:
-    """Says one thing to a worker whose pipes nobody else speaks through; False if it has none, or they are full."""
+    """Sends one message to a worker whose pipes are not open here; False if it has none, or they are full."""
     try:
         writing = _open(folder / layout.TO_WORKER)
     except OSError:
@@ -241,13 +246,13 @@ def send_once(folder: Path, message: ToWorker) -> bool:
 
 
 def read_last_words(folder: Path, attempt: int) -> list[FromWorker]:
-    """What a worker that is gone wrote beside its pipes for a daemon that missed its end."""
+    """Reads the last messages of a dead worker from the file beside its pipes."""
     items = islice(Decoder().feed(_read_file(folder / layout.LAST_WORDS)), ITEMS_A_TURN)
     return [item for item in items if isinstance(item, FromWorker) and item.attempt == attempt]
 
 
 def _read_file(path: Path) -> bytes:
-    """At most READ_BYTES of a file that the job's user wrote; nothing if it isn't one."""
+    """At most READ_BYTES of a file that the job's user wrote; empty if it is not a regular file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

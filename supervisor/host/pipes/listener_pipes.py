@@ -6,18 +6,21 @@ import os
 from collections.abc import Callable
 
 READ_BYTES = 64 * 1024  # a pipe's default capacity
-DEAF_AFTER_S = 0.5  # a process that dies closes its pipes a moment before its end is seen
+CLOSED_GRACE_S = 0.5  # a process that dies closes its pipes a moment before its end is seen
 
 
 class ListenerPipes:
-    """The daemon's ends, in the running loop; `stdin` and `stdout` are the listener's, until `handed_over`.
+    """The daemon's ends, in the running loop; `stdin` and `stdout` are the listener's, until `close_listener_ends`.
 
-    `heard` gets what it writes; `deaf` is called when it lives and reads no more. `copy`: a descriptor that gets all it
-    writes too, as far as there is room; it is closed with the pipes. They end with the daemon: only it has its ends.
+    `on_output` gets what the listener writes; `on_input_closed` is called when it has closed its input but lives on.
+    `copy`: a descriptor that also gets the output, as far as it has room; it is closed with the pipes. Only the daemon
+    has its ends, so the pipes end with it.
     """
 
-    def __init__(self, heard: Callable[[bytes], None], deaf: Callable[[], None], copy: int | None = None) -> None:
-        self._heard, self._deaf, self._copy = heard, deaf, copy
+    def __init__(
+        self, on_output: Callable[[bytes], None], on_input_closed: Callable[[], None], copy: int | None = None
+    ) -> None:
+        self._on_output, self._on_input_closed, self._copy = on_output, on_input_closed, copy
         self._loop = asyncio.get_running_loop()
         self._unsent = b""
         self._is_closed = False
@@ -33,23 +36,23 @@ class ListenerPipes:
         self._loop.add_reader(self._reading, self._readable)
 
     def close_listener_ends(self) -> None:
-        """The listener has its ends: they are closed here."""
+        """Closes the listener's ends here, once it has them."""
         for descriptor in (self.stdin, self.stdout):
             if descriptor >= 0:
                 os.close(descriptor)
         self.stdin = self.stdout = -1
 
     def write(self, data: bytes) -> None:
-        """Gives it this on its standard input; never waits. One event at a time, so there is no queue to bound."""
+        """Writes to its standard input; never waits. It gets one event at a time, so the buffer needs no bound."""
         if self._writing >= 0:
             self._unsent += data
             self._writable()
 
     def close(self) -> None:
-        """Reads what it wrote last, then closes everything."""
+        """Reads what is left of its output, then closes everything."""
         self._is_closed = True
         if self._reading >= 0:
-            for _ in range(16):  # 1 MiB; a child that it left behind may print for ever
+            for _ in range(16):  # 1 MiB; a child that it left behind may print forever
                 if self._reading < 0 or not self._readable():
                     break
         self.close_listener_ends()
@@ -60,7 +63,7 @@ class ListenerPipes:
             self._copy = None
 
     def _readable(self) -> bool:
-        """Hears one piece; False if there was none."""
+        """Reads once; False if there was nothing."""
         try:
             data = os.read(self._reading, READ_BYTES)
         except BlockingIOError:
@@ -69,9 +72,9 @@ class ListenerPipes:
             self._stop_reading()
             return False
         if self._copy is not None:
-            with contextlib.suppress(OSError):  # a disk that is slow must not hold events up
+            with contextlib.suppress(OSError):  # a slow disk must not delay events
                 os.write(self._copy, data)
-        self._heard(data)
+        self._on_output(data)
         return True
 
     def _writable(self) -> None:
@@ -79,18 +82,18 @@ class ListenerPipes:
             self._unsent = self._unsent[os.write(self._writing, self._unsent) :]
         except BlockingIOError:
             pass
-        except OSError:  # it has closed its standard input, or is gone
+        except OSError:  # the listener has closed its standard input, or has ended
             self._stop_writing()
-            self._loop.call_later(DEAF_AFTER_S, self._tell_deaf)
+            self._loop.call_later(CLOSED_GRACE_S, self._report_input_closed)
             return
         if self._unsent:
             self._loop.add_writer(self._writing, self._writable)
         else:
             self._loop.remove_writer(self._writing)
 
-    def _tell_deaf(self) -> None:
+    def _report_input_closed(self) -> None:
         if not self._is_closed:
-            self._deaf()
+            self._on_input_closed()
 
     def _stop_reading(self) -> None:
         if self._reading >= 0:

@@ -1,8 +1,8 @@
-"""Hears what programs say by the notification protocol of sd_notify(3): that they are ready, and what they are at.
+"""Receives what programs send by the protocol of sd_notify(3): that they are ready, and a status text.
 
-A datagram socket for each attempt, as a file in its folder: only its user can send there, and it says which attempt
-speaks. The next daemon binds it anew at the same path; what is sent while there is none is lost to the sender's face
-(ECONNREFUSED), so that the program is ready is also kept as a file.
+Each attempt has a datagram socket of its own, a file in its folder: only its user can send to it, and it tells which
+attempt the sender belongs to. The next daemon binds a new one at the same path. While no daemon runs, sending fails
+with ECONNREFUSED; therefore the fact that the program is ready is also kept as a file.
 """
 
 import array
@@ -20,8 +20,8 @@ from supervisor.protocol import layout
 
 MAX_BYTES = 4096  # systemd's own limit
 MAX_STATUS = 200  # characters that are shown
-A_TURN = 32  # datagrams read before others get their turn
-COMPLAINTS_EVERY_S = 10.0
+READ_AT_ONCE = 32  # datagrams read in one turn of the event loop
+REPORT_EVERY_S = 10.0
 
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _MOST_FDS = 253  # SCM_MAX_FD: what a sender can attach, as systemd-notify's barrier does
@@ -29,19 +29,19 @@ _ANCILLARY = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(_MOST_FDS 
 
 
 class NotifyError(Exception):
-    """A datagram that is no notification; the text says why."""
+    """A datagram is not a valid notification; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyMessage:
-    """What a datagram says. `status`: None if nothing of it; "" takes back what was said."""
+    """The part of a datagram that matters here. `status`: None if it has none; "" clears the last one."""
 
     ready: bool = False
     status: str | None = None
 
 
 def parse_notification(datagram: bytes) -> NotifyMessage:
-    """What it says, keys that nobody acts on left out. Raises NotifyError."""
+    """Decodes a datagram, ignoring keys that nobody acts on. Raises NotifyError."""
     if len(datagram) > MAX_BYTES:
         raise NotifyError(f"it is longer than {MAX_BYTES} bytes")
     said: dict[str, str] = {}
@@ -60,11 +60,11 @@ def parse_notification(datagram: bytes) -> NotifyMessage:
 
 
 class NotifySocket:
-    """Listens in `folder` until `close`. `owner`: uid and gid of the program, None: the daemon's own.
+    """Listens in `folder` until `close`. `owner`: uid and gid of the program; None: the daemon's own.
 
-    `on_said` gets what the attempt's own processes say, `on_refused` why something else is not believed, rate-limited;
-    both from the running loop. Whose process it is, `pid` (the worker's, once there is one) and the mark say.
-    Raises OSError.
+    `on_message` gets the messages of the attempt's own processes, which are recognised by `pid` (the worker's, once
+    there is one) and by `mark`. `on_refused` gets the reason why another message was ignored, rate-limited. Both are
+    called from the running loop. Raises OSError.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class NotifySocket:
         folder: Path,
         owner: tuple[int, int] | None,
         mark: str,
-        on_said: Callable[[NotifyMessage], None],
+        on_message: Callable[[NotifyMessage], None],
         on_refused: Callable[[str], None],
     ) -> None:
         self.path = folder / layout.NOTIFY
@@ -80,36 +80,36 @@ class NotifySocket:
         self._ready = folder / layout.READY
         self._mark = mark
         self._uids = {0, os.geteuid(), *(owner[:1] if owner else ())}
-        self._on_said = on_said
+        self._on_message = on_message
         self._on_refused = on_refused
         self._quiet_until = 0.0
         self._loop = asyncio.get_running_loop()
         self._socket = _bind(self.path, owner)
-        self._loop.add_reader(self._socket, self._hear)
+        self._loop.add_reader(self._socket, self._receive)
 
     @property
     def was_ready(self) -> bool:
-        """Whether this attempt has said that it is ready, to whichever daemon."""
+        """Whether this attempt has ever reported that it is ready, to this daemon or an earlier one."""
         return self._ready.exists()
 
     def close(self) -> None:
-        """Hears no more; the path stays, for the next daemon or for whoever removes the folder."""
+        """Stops listening; the file stays until the next daemon binds it anew or the folder is removed."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
 
     def drain(self) -> None:
-        """Hears what is still there, of a program that has ended."""
-        for _ in range(A_TURN):
-            if not self._hear_one():
+        """Receives what a program that has ended sent before."""
+        for _ in range(READ_AT_ONCE):
+            if not self._receive_one():
                 return
 
-    def _hear(self) -> None:
-        for _ in range(A_TURN):
-            if self._socket.fileno() < 0 or not self._hear_one():
+    def _receive(self) -> None:
+        for _ in range(READ_AT_ONCE):
+            if self._socket.fileno() < 0 or not self._receive_one():
                 return
 
-    def _hear_one(self) -> bool:
+    def _receive_one(self) -> bool:
         try:
             datagram, ancillary, _, _ = self._socket.recvmsg(MAX_BYTES + 1, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         except OSError:
@@ -118,21 +118,25 @@ class NotifySocket:
         try:
             said = parse_notification(datagram)
         except NotifyError as error:
-            self._refuse(f"a notification of pid {sender[0]} is not understood: {error}")
+            self._refuse(f"ignored an invalid notification of pid {sender[0]}: {error}")
             return True
         if not self._is_ours(*sender):
-            self._refuse(f"pid {sender[0]}, uid {sender[1]} spoke for this program and is no process of it")
+            self._refuse(
+                f"ignored a notification of pid {sender[0]} (uid {sender[1]}), which is not a process of this program"
+            )
             return True
         if said.ready:
-            with contextlib.suppress(OSError):  # it is ready all the same; only a next daemon would not know
+            with contextlib.suppress(OSError):  # only the next daemon would not know
                 self._ready.touch()
-        self._on_said(said)
+        self._on_message(said)
         return True
 
     def _is_ours(self, pid: int, uid: int) -> bool:
-        """Of the attempt, by session or mark. One that has ended already, as systemd-notify has, is of its user.
+        """Whether the sender belongs to the attempt, by session or mark.
 
-        A pid of 0 is one that this pid namespace has no name for.
+        A sender that has already ended, as systemd-notify does, is accepted by its user alone.
+
+        A pid of 0 belongs to a process outside this pid namespace.
         """
         if uid not in self._uids:
             return False
@@ -147,7 +151,7 @@ class NotifySocket:
     def _refuse(self, why: str) -> None:
         now = self._loop.time()
         if now >= self._quiet_until:
-            self._quiet_until = now + COMPLAINTS_EVERY_S
+            self._quiet_until = now + REPORT_EVERY_S
             self._on_refused(why)
 
 
@@ -166,7 +170,7 @@ def _bind(path: Path, owner: tuple[int, int] | None) -> socket.socket:
 
 
 def _sender(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, int]:
-    """Pid and uid that the kernel vouches for. Descriptors that came along are closed: a barrier waits for that."""
+    """Pid and uid of the sender, from the kernel. Closes descriptors that were sent along: a barrier waits for that."""
     found = (-1, -1)
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:

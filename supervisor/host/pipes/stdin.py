@@ -1,8 +1,7 @@
-"""A program's standard input: a named pipe that nobody's death closes but the program's own, and who writes into it.
+"""A program's standard input: a named pipe that only the program's own end closes.
 
-The program holds the pipe open for reading and writing, so it sees no end of its input when the daemon dies, and what
-was sent and not read yet stays. The daemon opens it for each piece anew, so it has no descriptor for it, and the next
-daemon can go on with nothing but the path.
+The program holds the pipe open for reading and writing, so its input does not end when the daemon dies, and unread data
+stays. The daemon opens the pipe for each write, so it keeps no descriptor, and the next daemon needs only the path.
 """
 
 import asyncio
@@ -14,36 +13,36 @@ from pathlib import Path
 
 from supervisor.protocol import layout
 
-PATIENCE_S = 5.0  # for a program to make room; a person who types waits no longer
-LOOK_S = 0.02  # between two tries, only while the pipe is full
+WRITE_TIMEOUT_S = 5.0  # how long a full pipe is waited for; a person who types waits no longer
+RETRY_S = 0.02  # between two tries, while the pipe is full
 
 
 class StdinClosed(Exception):
-    """The program has no standard input to write to: it closed it, or never had one."""
+    """The program has no standard input: it has closed it, or never had one."""
 
 
 class StdinFull(Exception):
-    """The program did not read in time; the text says how much of what was sent it has got."""
+    """The program did not read in time; the text says how much was written."""
 
 
 class Stdin:
-    """The standard input of one attempt, by the folder that its pipe is in."""
+    """The standard input of one attempt. `folder`: where its pipe is."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._sending = asyncio.Lock()
 
-    async def write(self, data: bytes, patience_s: float = PATIENCE_S) -> None:
-        """Writes all of it, after what others are writing. Up to 4096 bytes arrive as a whole or not at all.
+    async def write(self, data: bytes, timeout_s: float = WRITE_TIMEOUT_S) -> None:
+        """Writes all of it, after earlier writes. Up to 4096 bytes arrive as a whole or not at all.
 
-        Raises StdinClosed, or StdinFull after `patience_s`.
+        Raises StdinClosed, or StdinFull after `timeout_s`.
         """
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + timeout_s
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._sending.acquire()
         except TimeoutError:
-            raise StdinFull("others are still being waited for; nothing was sent") from None
+            raise StdinFull("earlier input still waits for the program to read; nothing was sent") from None
         try:
             await self._send(data, until)
         finally:
@@ -59,11 +58,11 @@ class Stdin:
                 except BlockingIOError:
                     if time.monotonic() >= until:
                         raise StdinFull(
-                            f"it reads too slowly or not at all: {sent} of {len(data)} bytes sent"
+                            f"the program does not read, or too slowly: {sent} of {len(data)} bytes sent"
                         ) from None
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(RETRY_S)
         except BrokenPipeError as error:
-            raise StdinClosed("it has closed its standard input") from error
+            raise StdinClosed("the program has closed its standard input") from error
         finally:
             os.close(descriptor)
 
@@ -72,7 +71,11 @@ class Stdin:
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
-            why = "it has closed its standard input" if error.errno == errno.ENXIO else f"{path}: {error.strerror}"
+            why = (
+                "the program has closed its standard input"
+                if error.errno == errno.ENXIO
+                else f"{path}: {error.strerror}"
+            )
             raise StdinClosed(why) from error
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -81,7 +84,7 @@ class Stdin:
 
 
 def create_pipe(folder: Path, owner: tuple[int, int] | None) -> int:
-    """Makes the pipe in `folder`, an attempt's own; gives what the program is to have as descriptor 0.
+    """Creates the pipe in the attempt's folder; returns the descriptor for the program's standard input.
 
     `owner`: uid and gid of the program, so that it may open /dev/stdin. Raises OSError.
     """
@@ -93,7 +96,7 @@ def create_pipe(folder: Path, owner: tuple[int, int] | None) -> int:
 
 
 def create_unnamed_pipe() -> int:
-    """As `create`, where no file can be made: nobody can write into it, and it has no end either. Raises OSError."""
+    """As `create_pipe`, where no file can be made: an input that nobody can write to and that never ends."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     try:
         return os.open(f"/proc/self/fd/{reading}", os.O_RDWR | os.O_CLOEXEC)

@@ -147,8 +147,8 @@ async def test_words_of_another_attempt_and_orders_are_dropped_and_reported_once
 
         assert await end.count(1) == [Progress(2, 6)]
         assert end.errors == [
-            "Progress of attempt 1 came through the pipe of attempt 2; dropped",
-            "Go is a message for workers, not from them",
+            "Progress of attempt 1 came through the pipe of attempt 2; ignored",
+            "Go is sent to workers, not by them; ignored",
             "not a JSON line: Expecting value: line 1 column 1 (char 0): b'nonsense'",
         ]
         end.channel.close()

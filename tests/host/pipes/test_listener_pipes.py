@@ -81,7 +81,7 @@ def test_one_that_is_gone_is_not_and_neither_is_its_successor():
         os.close(stdout)
         pipes.write(b"event")
         pipes.close()
-        await asyncio.sleep(2 * listener_pipes.DEAF_AFTER_S)
+        await asyncio.sleep(2 * listener_pipes.CLOSED_GRACE_S)
         return ear.is_deaf.is_set()
 
     assert not asyncio.run(act())

@@ -119,7 +119,7 @@ async def test_others_are_not_believed_also_of_the_same_user(
     await heard.until(lambda: heard.refused)
 
     assert not heard.said and not heard.socket.was_ready
-    assert "no process of it" in heard.refused[0]
+    assert "not a process of this program" in heard.refused[0]
     heard.socket.close()
 
 
