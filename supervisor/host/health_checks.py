@@ -1,4 +1,4 @@
-"""Asks a command whether a program is well."""
+"""Runs the operator's commands that check whether a program is healthy or ready."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from supervisor.host.processes import limits
 from supervisor.host.processes.credentials import find_credentials
 from supervisor.host.processes.spawning import SpawnError, open_scratch_file
 
-WORDS_BYTES = 300  # of what the command says: enough for the reason, short enough for a line
+SHOWN_BYTES = 300  # of a command's output: enough for the reason, short enough for a line
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """One question. `user`: whom the command runs as; None: the daemon's. `key`: what the configuration calls it."""
+    """One check. `user`: that the command runs as; None: the daemon's. `key`: its key in the configuration."""
 
     argv: tuple[str, ...]
     environment: Mapping[str, str]
@@ -28,25 +28,25 @@ class HealthCheck:
 
 
 class HealthChecks:
-    """Asks, from threads, until it is closed."""
+    """Runs checks, called from threads, until it is closed."""
 
     def __init__(self) -> None:
         self._children: set[subprocess.Popen[bytes]] = set()
         self._is_closed = False
 
     def close(self) -> None:
-        """Ends whatever is asked now, so that no thread waits for an answer."""
+        """Kills the running checks, so that no thread waits for one."""
         self._is_closed = True
         for child in tuple(self._children):
             _kill(child)
 
     def failure_of(self, check: HealthCheck) -> str | None:
-        """Why all is not well, None if it is: the command ended with 0 in time."""
+        """Why the check failed; None if the command exited with 0 in time."""
         try:
             with open_scratch_file() as output:
                 return self._ask(check, output.fileno())
         except (OSError, ValueError, SpawnError, subprocess.SubprocessError) as error:
-            return f"{check.key} can't be run: {error}"
+            return f"cannot run {check.key}: {error}"
 
     def _ask(self, check: HealthCheck, output: int) -> str | None:
         child = _started(check, output)
@@ -56,12 +56,15 @@ class HealthChecks:
         try:
             status = child.wait(check.timeout_s)
         except subprocess.TimeoutExpired:
-            return f"{check.key} did not answer within {check.timeout_s:g} s"
+            return f"{check.key} took more than {check.timeout_s:g} s"
         finally:
             _kill(child)  # and what it left behind
             child.wait()
             self._children.discard(child)
-        return None if status == 0 else f"{check.key} ended with status {status}{_words(output)}"
+        if status == 0:
+            return None
+        how = f"exited with status {status}" if status > 0 else f"was terminated by {signal.Signals(-status).name}"
+        return f"{check.key} {how}{_shown_output(output)}"
 
 
 def _started(check: HealthCheck, output: int) -> subprocess.Popen[bytes]:
@@ -77,7 +80,7 @@ def _started(check: HealthCheck, output: int) -> subprocess.Popen[bytes]:
         user=who.uid if who else None,
         group=who.gid if who else None,
         extra_groups=who.groups if who else None,
-        # not lent: a disk that hangs may keep this thread here, and programs are started meanwhile
+        # not `inherited_nofile`, which is for the event loop's thread; a slow disk may hold this one
         preexec_fn=limits.limit_setter(check.key, {}),  # noqa: PLW1509 - setrlimit(2) only
     )
 
@@ -87,7 +90,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def _words(output: int) -> str:
+def _shown_output(output: int) -> str:
     size = os.fstat(output).st_size
-    said = os.pread(output, WORDS_BYTES, max(0, size - WORDS_BYTES)).decode("utf-8", "replace").strip()
+    said = os.pread(output, SHOWN_BYTES, max(0, size - SHOWN_BYTES)).decode("utf-8", "replace").strip()
     return f": {' '.join(said.split())}" if said else ""

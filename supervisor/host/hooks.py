@@ -1,7 +1,7 @@
-"""Runs commands when something happened: one after the other, in a thread, with JSON on their standard input.
+"""Runs the operator's hook commands, one after the other, in a thread, with JSON on their standard input.
 
-Nobody waits for them. A command that takes too long is killed with all it started; more events than the queue holds are
-dropped and counted.
+Nobody waits for them. A command that takes too long is killed with all it started. Events that do not fit into the
+queue are dropped and counted.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import structlog
 from supervisor.host.processes.spawning import open_scratch_file
 from supervisor.protocol.plurals import counted
 
-QUEUED = 100  # a command that takes all of its 30 s is then 50 minutes behind: whoever reads it has other trouble
+QUEUED = 100  # if each command takes its 30 s, the last is 50 minutes late: more would be of no use
 SHOWN_BYTES = 500  # of what a command that failed wrote to standard error
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -32,7 +32,7 @@ HookFact = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class HookEvent:
-    """Something to tell: `command` gets `facts` as JSON; `event` and `program` say what and of whom."""
+    """What a hook is run for: `command` gets `facts` as JSON; `event` of `program` is what happened."""
 
     command: tuple[str, ...]
     event: str
@@ -41,7 +41,7 @@ class HookEvent:
 
 
 class HookRunner:
-    """The queue and its thread, which begins with the first event. `timeout_s`: how long a command may take."""
+    """The queue and its thread, which starts with the first event. `timeout_s`: how long a command may take."""
 
     def __init__(self, timeout_s: float = 30.0) -> None:
         self.dropped = self.failed = 0
@@ -54,21 +54,21 @@ class HookRunner:
 
     @property
     def failure_summary(self) -> str | None:
-        """What did not get through since the daemon's start; None if all did."""
+        """How many hooks failed or were dropped since the daemon's start; None if none."""
         if not (self.dropped or self.failed):
             return None
         failed, dropped = counted(self.failed, "hook command"), counted(self.dropped, "event")
-        return f"{failed} failed, {dropped} dropped; the daemon's log says which"
+        return f"{failed} failed, {dropped} dropped; see hook.failed and hook.dropped in the daemon's log"
 
-    def run_hook(self, happening: HookEvent) -> None:
-        """Queues it; never waits."""
+    def run_hook(self, event: HookEvent) -> None:
+        """Queues the event; never waits."""
         with self._changed:
             if self._closing or len(self._queue) >= QUEUED:
                 self.dropped += 1
-                log.warning("hook.dropped", hook=happening.event, program=happening.program, queued=len(self._queue))
+                log.warning("hook.dropped", hook=event.event, program=event.program, queued=len(self._queue))
                 return
-            self._queue.append(happening)
-            if self._thread is None:  # not before: threads inherit the signals that are blocked during the start
+            self._queue.append(event)
+            if self._thread is None:  # not earlier: a thread inherits the signals that are blocked during the start
                 self._begin()
             self._changed.notify_all()
 
@@ -76,19 +76,19 @@ class HookRunner:
         thread = threading.Thread(target=self._run, name="hooks", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the host has none to spare
-            log.warning("hook.delayed", error=str(error), queued=len(self._queue), next="it is run with the next")
+        except RuntimeError as error:  # the host has no thread to spare
+            log.warning("hook.delayed", error=str(error), queued=len(self._queue), next="it runs with the next hook")
         else:
             self._thread = thread
 
-    def close(self, patience_s: float) -> None:
-        """Lets what is queued be told for so long; what runs then is killed, what waits is dropped."""
+    def close(self, timeout_s: float) -> None:
+        """Lets queued hooks run for `timeout_s`; then kills the running one and drops the others."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._queue or self._busy), patience_s)
+            self._changed.wait_for(lambda: not (self._queue or self._busy), timeout_s)
             self._closing = True
             self.dropped += len(self._queue)
             if self._queue:
-                log.warning("hook.dropped", hook="all that wait", program="", queued=len(self._queue))
+                log.warning("hook.dropped", hook="all queued", program="", queued=len(self._queue))
             self._queue.clear()
             self._changed.notify_all()
             if self._process is not None:
@@ -102,25 +102,25 @@ class HookRunner:
                 self._changed.wait_for(lambda: self._queue or self._closing)
                 if self._closing:
                     return
-                happening = self._queue.popleft()
+                event = self._queue.popleft()
                 self._busy = True
-            error = self._tell(happening)
+            error = self._run_command(event)
             if error is not None:
                 self.failed += 1
-                log.error("hook.failed", hook=happening.event, program=happening.program, error=error)
+                log.error("hook.failed", hook=event.event, program=event.program, error=error)
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
 
-    def _tell(self, happening: HookEvent) -> str | None:
-        """Runs the command to its end; gives what went wrong."""
-        words = {"STEPKEEPER_EVENT": happening.event, "STEPKEEPER_PROGRAM": happening.program}
-        content = json.dumps(happening.facts).encode() + b"\n"
+    def _run_command(self, event: HookEvent) -> str | None:
+        """Runs the command to its end; returns what went wrong."""
+        variables = {"STEPKEEPER_EVENT": event.event, "STEPKEEPER_PROGRAM": event.program}
+        content = json.dumps(event.facts).encode() + b"\n"
         try:
             with open_scratch_file() as errors:
-                return self._wait(happening.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **words})
+                return self._wait(event.command, content, errors, {"PATH": PATH, "LANG": "C.UTF-8", **variables})
         except OSError as error:
-            return f"cannot run {happening.command[0]}: {error.strerror}; make it an executable file"
+            return f"cannot run {event.command[0]}: {error.strerror}; it must be an executable file"
 
     def _wait(
         self, command: tuple[str, ...], content: bytes, errors: IO[bytes], environment: Mapping[str, str]
@@ -142,7 +142,7 @@ class HookRunner:
         except subprocess.TimeoutExpired:
             _kill(process)
             process.wait()
-            return f"took more than {time.monotonic() - began:.0f} s (hook_timeout) and was killed"
+            return f"killed after {time.monotonic() - began:.0f} s; make it faster, or raise hook_timeout"
         finally:
             with self._changed:
                 self._process = None

@@ -81,5 +81,5 @@ def test_a_job_that_is_not_well_flushes_and_goes_on_from_there(tmp_path: Path) -
         )
 
     assert first["cause"] == "unhealthy"
-    assert first["text"] == "healthcheck_command ended with status 1"
+    assert first["text"] == "healthcheck_command exited with status 1"
     assert second["from_step"] == first["to_step"] > 0

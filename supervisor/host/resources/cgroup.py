@@ -1,7 +1,7 @@
-"""A control group (v2) for each attempt, where this daemon was given a part of the tree to divide.
+"""Gives each attempt a control group (v2), where a part of the tree is delegated to this daemon.
 
-One writer for each group: a group is divided only if whoever manages it said so, by the mark that systemd leaves on
-delegated groups, or if it is the root of a container's own tree.
+The rule of cgroup v2 is one writer for each group. So a group is divided only if systemd marked it as delegated, or
+if it is the root of a container's own tree.
 """
 
 import contextlib
@@ -14,31 +14,31 @@ from urllib.parse import quote
 
 import structlog
 
-LEAF = "daemon"  # a group with processes can't be divided, so the daemon has one of its own, beside its programs'
-PREFIX = "job-"  # no file of the kernel's begins like that
+LEAF = "daemon"  # a group with processes can't be divided, so the daemon has one of its own beside its programs
+PREFIX = "job-"  # no file of the kernel begins with it
 CONTROLLERS = ("memory", "cpu", "pids")
-ABOVE = 1.1  # of memory_limit: the look once a second, after which a job may flush, comes before the wall
-CPU_PERIOD_US = 100_000  # the kernel's own choice, systemd's too
+KERNEL_LIMIT_FACTOR = 1.1  # above memory_limit: the daemon's check each second lets a job flush before the kernel kills
+CPU_PERIOD_US = 100_000  # the default of the kernel and of systemd
 MARKS = ("user.delegate", "trusted.delegate")  # extended attributes that systemd sets for Delegate=
 GONE_WITHIN_S = 2.0  # from the kill of a group to the last of its processes
-LOOK_EVERY_S = 0.01
+POLL_S = 0.01
 
 log = structlog.get_logger()
 
 
 class Cgroups:
-    """The group `base`, whose groups below are this daemon's; `controllers`: what it may limit there."""
+    """The groups of all attempts, below the group `base`. `controllers`: what can be limited there."""
 
     def __init__(self, base: Path, controllers: frozenset[str]) -> None:
         self.base = base
         self.controllers = controllers
 
     def group_of(self, program: str, attempt: int) -> "Cgroup":
-        """The group of one attempt, which need not exist."""
+        """The group of one attempt, whether it exists or not."""
         return Cgroup(self.base / f"{PREFIX}{quote(program, safe='')}.a{attempt}")
 
     def create(self, program: str, attempt: int, memory_bytes: int | None, cores: float | None) -> "Cgroup | None":
-        """A new group for one attempt, with these limits; None, and a word in the log, where it can't be made."""
+        """Creates the group of an attempt with these limits; None, with a warning in the log, if that fails."""
         group = self.group_of(program, attempt)
         try:
             group.path.mkdir(exist_ok=True)
@@ -55,9 +55,11 @@ class Cgroups:
     def _settings(self, memory_bytes: int | None, cores: float | None) -> Mapping[str, str]:
         settings = {}
         if "memory" in self.controllers:
-            settings["memory.oom.group"] = "1"  # the whole tree goes, or a data loader dies and its worker waits
+            settings["memory.oom.group"] = (
+                "1"  # kill the whole group, or a data loader dies and its worker waits for it
+            )
             if memory_bytes is not None:
-                settings["memory.max"] = str(int(memory_bytes * ABOVE))
+                settings["memory.max"] = str(int(memory_bytes * KERNEL_LIMIT_FACTOR))
         if "cpu" in self.controllers and cores is not None:
             settings["cpu.max"] = f"{max(1000, int(cores * CPU_PERIOD_US))} {CPU_PERIOD_US}"
         return settings
@@ -80,15 +82,15 @@ class Cgroup:
 
     @property
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Whether it exists."""
         return self.path.is_dir()
 
     def open_procs(self) -> int:
-        """A descriptor through which a process that writes `0` into it enters. Raises OSError."""
+        """Opens cgroup.procs; a process that writes `0` to the descriptor enters the group. Raises OSError."""
         return os.open(self.path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def move_process(self, pid: int) -> bool:
-        """Has a process that runs already enter; whether it did. Memory that it holds stays where it is counted."""
+        """Moves a running process into the group; whether it worked. Memory it holds stays charged to its old group."""
         try:
             (self.path / "cgroup.procs").write_text(str(pid))
         except OSError:
@@ -96,20 +98,20 @@ class Cgroup:
         return True
 
     def kill(self) -> bool:
-        """SIGKILL to all that is in it, in one go, whatever they fork meanwhile; False where the kernel can't."""
+        """Kills all processes in it at once, also those being forked; False where the kernel can't."""
         try:
             (self.path / "cgroup.kill").write_text("1")
-        except OSError:  # gone; or older than Linux 5.14
+        except OSError:  # removed, or Linux before 5.14
             return False
         return True
 
     def remove_if_empty(self) -> None:
-        """What a plain program left behind lives on in it."""
+        """Removes it unless processes that a plain program left behind are still in it."""
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
     def remove(self) -> bool:
-        """Kills what is left in it, then removes it; whether it is gone. Waits at most GONE_WITHIN_S: use a thread."""
+        """Kills what is left in it and removes it; whether it is gone. Blocks up to GONE_WITHIN_S: use a thread."""
         if not self.exists:
             return True
         self.kill()
@@ -123,15 +125,15 @@ class Cgroup:
             except OSError as error:
                 if error.errno != errno.EBUSY or time.monotonic() >= until:
                     return False
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_S)
 
 
 def prepare_cgroups() -> Cgroups | None:
-    """The part of the tree that is this daemon's to divide, ready for it; None if there is none.
+    """Prepares the part of the tree that is delegated to this daemon; None if there is none.
 
     The daemon moves into a group of its own where it has to. A systemd service whose main process is in the delegated
-    group itself is left alone: with workers alive below, systemd could not start the next daemon there
-    (DelegateSubgroup=, systemd 254, is for that).
+    group itself is left alone: while workers live below, systemd could not start the next daemon there
+    (DelegateSubgroup= of systemd 254 solves that).
     """
     mount = find_cgroup2_mount(os.fsdecode(Path("/proc/self/mounts").read_bytes()))
     own = parse_own_group(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
@@ -143,30 +145,32 @@ def prepare_cgroups() -> Cgroups | None:
             base = here.parent
         elif is_delegated(here) and not here.name.endswith(".service"):
             base = here
-            _settle_in(base)
+            _move_processes_to_leaf(base)
         elif is_delegated(here.parent) and here != mount:
             base = here.parent
         else:
             return None
-        return Cgroups(base, _enabled(base))
+        return Cgroups(base, _enable_controllers(base))
     except OSError as error:
-        log.warning("cgroup.unusable", path=str(here), error=str(error), effect="limits are watched from outside")
+        log.warning(
+            "cgroup.unusable", path=str(here), error=str(error), effect="the daemon checks limits itself, once a second"
+        )
         return None
 
 
 def find_cgroup2_mount(mounts: str) -> Path | None:
-    """Where the unified tree is mounted, by the text of /proc/self/mounts."""
+    """Where the unified tree is mounted, from the text of /proc/self/mounts."""
     lines = (line.split() for line in mounts.splitlines())
     return next((Path(fields[1]) for fields in lines if len(fields) > 2 and fields[2] == "cgroup2"), None)
 
 
 def parse_own_group(text: str) -> str | None:
-    """The group of a process in the unified tree, by the text of its /proc/PID/cgroup."""
+    """The group of a process in the unified tree, from the text of its /proc/PID/cgroup."""
     return next((line[3:] for line in text.splitlines() if line.startswith("0::/")), None)
 
 
 def is_delegated(group: Path) -> bool:
-    """Whether somebody gave this group, with all below it, to whoever runs in it, and it can be written."""
+    """Whether this group is delegated to the processes in it, and we can write to it."""
     if not (group / "cgroup.type").exists() or not os.access(group, os.W_OK):  # the host's own root has no type
         return False
     if not os.access(group / "cgroup.procs", os.W_OK) or not os.access(group / "cgroup.subtree_control", os.W_OK):
@@ -177,8 +181,8 @@ def is_delegated(group: Path) -> bool:
     return any(mark in marks and os.getxattr(group, mark) == b"1" for mark in MARKS)
 
 
-def _settle_in(base: Path) -> None:
-    """Moves all that is in the group itself into one below."""
+def _move_processes_to_leaf(base: Path) -> None:
+    """Moves all processes that are in the group itself into a group below it."""
     leaf = base / LEAF
     leaf.mkdir(exist_ok=True)
     for pid in (base / "cgroup.procs").read_text().split():
@@ -186,8 +190,8 @@ def _settle_in(base: Path) -> None:
             (leaf / "cgroup.procs").write_text(pid)
 
 
-def _enabled(base: Path) -> frozenset[str]:
-    """The controllers that groups below can use, switched on as far as that is allowed."""
+def _enable_controllers(base: Path) -> frozenset[str]:
+    """Enables the controllers for groups below, as far as that is allowed, and returns which are."""
     there = (base / "cgroup.controllers").read_text().split()
     for name in CONTROLLERS:
         if name in there:

@@ -1,4 +1,4 @@
-"""The GPUs as NVIDIA's driver tells of them, through nvidia-ml-py where both are there."""
+"""Asks NVIDIA's driver about GPUs, through nvidia-ml-py, where both are installed."""
 
 import asyncio
 import contextlib
@@ -24,15 +24,15 @@ log = structlog.get_logger()
 
 @cache
 def load_pynvml() -> Any:
-    """The module pynvml, loaded when it is first asked for, as it holds 2 MiB; None where it isn't installed."""
+    """The module pynvml, loaded at its first use, as it takes 2 MiB; None if it isn't installed."""
     try:
         return import_module("pynvml")
-    except ImportError:  # an extra: a host without GPUs needs none of it
+    except ImportError:  # an optional dependency
         return None
 
 
 class Gpus:
-    """NVML, once it was reached. `known`: the ids of all GPUs that were ever seen; `load`: gives the binding."""
+    """The state of all GPUs. `seen_uuids`: of all GPUs that were ever seen. `load`: loads pynvml."""
 
     def __init__(self, load: Callable[[], Any] = load_pynvml) -> None:
         self.seen_uuids: set[str] = set()
@@ -44,19 +44,19 @@ class Gpus:
         self._threads = BlockingCalls()
 
     async def call_driver(self, question: Callable[[], Answer]) -> Answer:
-        """What `open` or `look` gives, in a thread that nobody waits for: a driver that hangs holds up no exit.
+        """Returns what `connect` or `list_gpus` does, called in a thread that does not delay the daemon's exit.
 
-        Raises TimeoutError if there is no answer within ANSWERS_WITHIN_S; a later question waits behind that one.
+        Raises TimeoutError after ANSWERS_WITHIN_S; a later call waits until the first has returned.
         """
         return await asyncio.wait_for(self._threads.run(DRIVER, question), ANSWERS_WITHIN_S)
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is somebody to ask; a host without a driver has no GPUs of NVIDIA's to wait for."""
+        """Whether the driver can be asked; a host without one has no NVIDIA GPUs to wait for."""
         return self._is_open
 
     async def connect_once(self) -> None:
-        """Once, before the first job: a daemon of plain programs loads nothing of NVIDIA's."""
+        """Connects before the first job, once: a daemon of plain programs does not load NVIDIA's libraries."""
         async with self._reaching:
             if self._is_reached:
                 return
@@ -64,11 +64,11 @@ class Gpus:
             try:
                 await self.call_driver(self.connect)
             except TimeoutError:
-                effect = "starts wait for no GPU until it answers"
+                effect = "jobs start without waiting for free GPUs until the driver answers"
                 log.warning("gpu.silent", waited_s=ANSWERS_WITHIN_S, effect=effect)
 
     def connect(self) -> None:
-        """Blocks: without nvidia-persistenced it loads the driver."""
+        """Connects to the driver. Blocks: without nvidia-persistenced this loads it."""
         self._nvml = self._load()
         if self._nvml is not None:
             with contextlib.suppress(self._nvml.NVMLError):
@@ -76,12 +76,12 @@ class Gpus:
                 self._is_open = True
 
     def list_gpus(self) -> list[Gpu]:
-        """All that the driver still counts. Blocks."""
+        """All GPUs that the driver still lists. Blocks."""
         nvml = self._nvml
         try:
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError as error:
-            return [Gpu(0, "", trouble=f"the driver says {error}")]
+            return [Gpu(0, "", trouble=f"the driver reports: {error}")]
         found = [self._one(number) for number in range(count)]
         self.seen_uuids |= {each.uuid for each in found if each.uuid}
         return found
@@ -98,24 +98,24 @@ class Gpus:
             return Gpu(number, uuid, trouble=str(error) if fatal or not uuid else None)
 
     def _permanent_fault(self, device: Any) -> str | None:
-        """Memory that could not be mapped out any more; a mere error counter says nothing of the next attempt."""
+        """Why the GPU can't be used until it is reset or replaced; error counters alone do not say that."""
         try:
             *_, failed = self._nvml.nvmlDeviceGetRemappedRows(device)
         except self._nvml.NVMLError as error:
             if error.value in (self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED):
                 return str(error)
             return None  # older than Ampere
-        return "its memory has errors that can't be mapped out (row remapping failed)" if failed else None
+        return "its memory has errors that could not be repaired (row remapping failed)" if failed else None
 
 
 class GpuMemory:
-    """NVML, opened when first asked; threads may share it."""
+    """GPU memory of processes; connects to the driver at the first use. Threads may share it."""
 
     def __init__(self) -> None:
         self._is_open: bool | None = None
 
     def bytes_by_pid(self) -> Mapping[int, int] | None:
-        """Bytes by process id, over all GPUs; None where nobody can tell."""
+        """Bytes by process id, summed over all GPUs; None if that is not known."""
         pynvml = load_pynvml()
         if pynvml is None or not self._opens(pynvml):
             return None
@@ -124,7 +124,7 @@ class GpuMemory:
             for number in range(pynvml.nvmlDeviceGetCount()):
                 device = pynvml.nvmlDeviceGetHandleByIndex(number)
                 for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device):
-                    held[process.pid] += process.usedGpuMemory or 0  # None in a container that may not look
+                    held[process.pid] += process.usedGpuMemory or 0  # None in a container without permission
         except pynvml.NVMLError:
             return None
         return held
@@ -135,7 +135,7 @@ class GpuMemory:
                 pynvml.nvmlInit()
                 self._is_open = True
             except pynvml.NVMLError:
-                self._is_open = False  # no driver: that does not change while the daemon runs
+                self._is_open = False  # no driver; that does not change while the daemon runs
         return self._is_open
 
 

@@ -1,4 +1,8 @@
-"""Tells whether the kernel killed a process as memory ran out, from counters that rise before the signal."""
+"""Finds out whether the out-of-memory killer killed a process, from counters that rise before it sends SIGKILL.
+
+The counter of the process's own cgroup is best; where it can't be read, that of the whole host has to do. Counters are
+read again every few seconds while the process lives, so that an earlier kill is not taken for its end.
+"""
 
 import os
 import time
@@ -7,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-REFRESH_S = 5.0  # a few reads of /proc, so that another's end long ago is not taken for this one's
+REFRESH_S = 5.0  # a refresh takes a few reads of /proc
 _FILES = frozenset({"memory.events", "memory.oom_control"})
 _HOST = Path("/proc/vmstat")
 _COUNT = b"\noom_kill "
@@ -15,7 +19,7 @@ _COUNT = b"\noom_kill "
 
 @dataclass(frozen=True, slots=True)
 class OomKillCounter:
-    """A file with a line `oom_kill N`, and what it said. `where`: whose kills it counts."""
+    """A file with a line `oom_kill N`, and the number it had. `where`: whose kills it counts, in words."""
 
     file: Path
     where: str
@@ -23,15 +27,15 @@ class OomKillCounter:
 
     @classmethod
     def from_stored(cls, file: str, where: str, count: int) -> "OomKillCounter":
-        """One that was written down; only of files that a counter may be in."""
+        """Restores a counter that was stored. Raises ValueError for a file that can't be one."""
         path = Path(file)
         is_known = path.name in _FILES and path.is_absolute() and ".." not in path.parts
         if not is_known or not path.is_relative_to("/sys/fs/cgroup"):
-            raise ValueError(f"{file} is no counter of a cgroup")
+            raise ValueError(f"{file} is not a counter of a cgroup")
         return cls(path, where, count)
 
     def has_risen(self) -> bool | None:
-        """Whether it says more now; None if it can't be read any more."""
+        """Whether the number is higher now; None if the file can't be read any more."""
         now = _count(self.file)
         return None if now is None else now > self.count
 
@@ -48,9 +52,9 @@ class OomWatch:
         self.refresh(time.monotonic())
 
     def refresh(self, now: float, moved: bool = False) -> None:
-        """The process was heard at `now` (monotonic), so that what was counted before is not its end.
+        """Reads the counters again, at most every REFRESH_S: the process lives at `now` (monotonic).
 
-        `moved`: it may be in another cgroup than at the last look; one that starts it may do that.
+        `moved`: it may have entered another cgroup since, as a starting process does; reads them in any case.
         """
         if not moved and now - self._looked_at < REFRESH_S:
             return
@@ -59,25 +63,25 @@ class OomWatch:
 
     @property
     def cgroup_counters(self) -> tuple[OomKillCounter, ...]:
-        """Those that a later daemon can compare with: the host's count other processes too, and for longer."""
+        """Those worth storing for the next daemon; the host's counter also counts the kills of other processes."""
         return tuple(each for each in self._counters if each.file.name in _FILES)
 
     def evidence(self) -> str | None:
-        """What shows that the kernel took it for its memory, in words; None if nothing does."""
+        """Why we think that the out-of-memory killer killed it, in words; None if nothing indicates that."""
         return oom_evidence(self._counters)
 
 
 def oom_evidence(counters: Iterable[OomKillCounter]) -> str | None:
-    """What counters show; the first one that can still be read decides: a cgroup's says more than the host's."""
+    """What the counters show; the first that can still be read decides."""
     for counter in counters:
         risen = counter.has_risen()
         if risen is not None:
-            return f"{counter.where} counts one more kill for lack of memory" if risen else None
+            return f"{counter.where} counts one more out-of-memory kill" if risen else None
     return None
 
 
 def _cgroup_counter(pid: int) -> OomKillCounter | None:
-    """Of the memory cgroup (v1), else of the unified one (v2), that the process is in now."""
+    """The counter of the memory cgroup (v1) or the unified one (v2) that the process is in now."""
     try:
         cgroups = Path(f"/proc/{pid}/cgroup").read_bytes()
     except OSError:
@@ -85,13 +89,13 @@ def _cgroup_counter(pid: int) -> OomKillCounter | None:
     for file, where in _files_of(cgroups):
         count = _count(file)
         if count is not None:
-            return _seen(file, where, count)
+            return _shared_counter(file, where, count)
     return None
 
 
-@lru_cache(maxsize=64)  # where programs have no groups of their own, they are all in the same ones
+@lru_cache(maxsize=64)  # many programs share a cgroup
 def _files_of(cgroups: bytes) -> tuple[tuple[Path, str], ...]:
-    """What may count for a process with this /proc/PID/cgroup, and in whose words."""
+    """The files that may count kills for a process with this /proc/PID/cgroup, and whose kills these are, in words."""
     lines = os.fsdecode(cgroups).splitlines()
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     known = (
@@ -104,14 +108,14 @@ def _files_of(cgroups: bytes) -> tuple[tuple[Path, str], ...]:
 
 
 @lru_cache(maxsize=64)
-def _seen(file: Path, where: str, count: int) -> OomKillCounter:
-    """One for all processes that saw the same."""
+def _shared_counter(file: Path, where: str, count: int) -> OomKillCounter:
+    """Processes that saw the same value share one object."""
     return OomKillCounter(file, where, count)
 
 
 def _host_counter() -> OomKillCounter | None:
     count = _count(_HOST)
-    return None if count is None else _seen(_HOST, "this host", count)
+    return None if count is None else _shared_counter(_HOST, "this host", count)
 
 
 def _count(file: Path) -> int | None:

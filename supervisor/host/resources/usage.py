@@ -14,9 +14,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """One tree of processes. `cpu_s`: since they began, with those that ended and were waited for.
+    """What a tree of processes uses.
 
-    `memory_bytes`: resident, where what processes share counts once for each of them.
+    `cpu_s`: since their start, with children that ended and were waited for. `memory_bytes`: resident; memory that
+    processes share counts once for each of them.
     """
 
     processes: int
@@ -34,9 +35,9 @@ class _Stat:
 
 
 def usage_of_trees(leaders: Collection[int]) -> dict[int, ResourceUsage]:
-    """What each leader, its descendants and its session use, by the leader's pid; those that are gone are left out.
+    """What each leader uses together with its descendants and its session, by the leader's pid, if it still lives.
 
-    Reads all of /proc once, however many leaders there are: call it from a thread.
+    Reads all of /proc once, for any number of leaders: call it from a thread.
     """
     stats = dict(_stats())
     owners: dict[int, int | None] = {}
@@ -65,7 +66,7 @@ def _owner(pid: int, stats: dict[int, _Stat], leaders: Collection[int], owners: 
             owner = owners[pid]
             break
         climbed.append(pid)
-        owners[pid] = None  # a ring of parents can't be, but /proc is not read in one moment
+        owners[pid] = None  # ends a cycle of parents, possible as /proc is not read in one moment
         if pid in leaders:
             owner = pid
             break
@@ -94,7 +95,7 @@ def _stats() -> Iterator[tuple[int, _Stat]]:
 
 
 def available_memory(groups: Path = CGROUPS, own: Path = Path("/proc/self/cgroup")) -> tuple[int, int]:
-    """Bytes; of the tightest limit of the host and of every control group (v2) above this process."""
+    """Free and total bytes under the tightest limit: of the host, or of a control group (v2) above this process."""
     host = psutil.virtual_memory()
     available, total = int(host.available), int(host.total)
     for folder in _folders(groups, own):
@@ -128,7 +129,7 @@ def _number(path: Path) -> int | None:
 
 
 def _reclaimable(folder: Path) -> int:
-    """What the kernel holds for files and would give back."""
+    """The file cache that the kernel would give back."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except OSError:
