@@ -149,7 +149,7 @@ async def test_words_of_another_attempt_and_orders_are_dropped_and_reported_once
         assert end.errors == [
             "Progress of attempt 1 came through the pipe of attempt 2; ignored",
             "Go is sent to workers, not by them; ignored",
-            "not a JSON line: Expecting value: line 1 column 1 (char 0): b'nonsense'",
+            "not JSON: Expecting value: line 1 column 1 (char 0): b'nonsense'",
         ]
         end.channel.close()
         assert len(end.errors) == 6  # how many more there were, once for each kind
