@@ -18,19 +18,19 @@ DAMAGE_ERRNOS = frozenset(
         errno.ENOTDIR,
     }
 )
-"""Errors of reading that say the file is bad. Any other (EACCES, EMFILE) says nothing about it and is raised."""
+"""Errors that mean the file is damaged. Any other (EACCES, EMFILE) says nothing about the file and is raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedCheckpoint:
-    """A checkpoint that is not whole: its name, and the reason in words."""
+    """A checkpoint that is not restored: its name, and the reason in words."""
 
     name: str
     reason: str
 
 
 class Damage(StrEnum):
-    """The classes of damage, and what else keeps a checkpoint from being proven."""
+    """The kinds of damage, and other causes for which a checkpoint can't be verified."""
 
     MISSING = "missing"
     TRUNCATED = "truncated"
@@ -41,7 +41,7 @@ class Damage(StrEnum):
 
 
 class BundleError(ValueError):
-    """A TensorFlow checkpoint is not proven whole; the text says which file and why, `damage` which class."""
+    """A TensorFlow checkpoint could not be verified; the text says which file and why, `damage` of which kind."""
 
     def __init__(self, damage: Damage, text: str) -> None:
         super().__init__(text)
@@ -50,7 +50,7 @@ class BundleError(ValueError):
 
 @contextmanager
 def errors_as_damage(name: str) -> Iterator[None]:
-    """Makes BundleErrors of those OSErrors that say the file called `name` is bad."""
+    """Turns OSErrors that mean damage of the file called `name` into BundleError."""
     try:
         yield
     except OSError as error:

@@ -12,18 +12,18 @@ QUARANTINE = "quarantine"
 LOCK = ".stepkeeper.lock"  # held (flock) by the live worker
 POINTER = "checkpoint"  # TensorFlow's own pointer file, written for other people's tools only
 CONDITIONS = "conditions.json"  # what the bits of a run depend on, from its first start until its first checkpoint
-BATCH = "batch.json"  # what batches look like, for a hot standby to trace with
+BATCH = "batch.json"  # the shapes of batches, for a hot standby to trace with
 SKIPPED = "skipped.json"  # batches that made training diverge and are left out
 PARTIAL = ".partial"
 
 TO_WORKER = "to-worker"  # control pipe, daemon -> worker
 FROM_WORKER = "from-worker"  # control pipe, worker -> daemon
 STDIN = "stdin"  # of a plain program, in the same place: named pipe that is its standard input
-NOTIFY = "notify"  # beside it: socket that the program tells of its readiness by
-READY = "ready"  # beside that: it has
-STACKS = "stacks"  # beside the pipes: what the worker's threads were at, on the daemon's signal
+NOTIFY = "notify"  # beside it: the socket to which the program sends READY=1
+READY = "ready"  # beside that: a file that exists once the program was ready
+STACKS = "stacks"  # beside the pipes: the stacks of the worker's threads, on the daemon's signal
 STACKS_SIGNAL = signal.SIGRTMIN + 13  # no library uses it; sent only once the worker has made the file
-LAST_WORDS = "last-words"  # beside the pipes: `done` and `failed` once more, for a daemon that comes after the end
+LAST_WORDS = "last-words"  # beside the pipes: a copy of `done` and `failed`, for a daemon that starts after the end
 
 _NAME = re.compile(r"step-(\d{10,18})\.a([1-9]\d{0,8})")
 _ATTEMPT = re.compile(r"a([1-9]\d{0,8})")
@@ -56,7 +56,7 @@ def parse_name(text: str) -> CheckpointName | None:
 
 
 def checkpoint_name_in(text: str) -> CheckpointName | None:
-    """The checkpoint a directory's name speaks of: committed, interrupted or set aside, perhaps twice (`.2`)."""
+    """The checkpoint that a directory name stands for: committed, partial or quarantined (perhaps with `.2`)."""
     return parse_name(text.removesuffix(PARTIAL)) or parse_name(_COUNTER.sub("", text))
 
 
@@ -66,17 +66,17 @@ def is_partial(text: str) -> bool:
 
 
 def attempt_folder(runtime_dir: Path, program: str, attempt: int) -> Path:
-    """Where the two control pipes of one attempt live; no two attempts share a pipe."""
+    """Where the two control pipes of one attempt are; no two attempts share a pipe."""
     return runtime_dir / program / f"a{attempt}"
 
 
 def standby_folder(runtime_dir: Path, program: str, token: str) -> Path:
-    """Where the pipes of a standby live, until it is renamed to that of the attempt which it becomes."""
+    """Where the two control pipes of a standby are; renamed to `attempt_folder` when it is promoted."""
     return runtime_dir / program / f"s{token}"
 
 
 def highest_attempts(runtime_dir: Path) -> dict[str, int]:
-    """By program: the highest attempt whose pipes are still there."""
+    """By program: the highest attempt whose pipes still exist."""
     return {each.name: _highest_attempt(each) for each in _inside(runtime_dir)}
 
 

@@ -1,7 +1,7 @@
-"""The messages on the control pipe, one class each. A message is a fact or an order; times are seconds.
+"""The messages on the control pipe, one class each, and the exit codes of a worker. Times are in seconds.
 
-Every message carries the attempt it belongs to, so that words of a dead worker, or to one, are dropped at the door.
-`docs/control-pipe.md` is the description for programs in other languages.
+Every message carries the attempt it belongs to, so that messages from or to a dead worker are dropped.
+`docs/control-pipe.md` describes them for programs in other languages.
 """
 
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
 PROTOCOL = 1
-"""Raised when an old reader would misunderstand a new writer. New fields and new types don't need that."""
+"""Increased when an old reader would misunderstand a new writer; new fields and types don't need that."""
 
 STANDBY = 0
-"""The attempt in the words of a standby, which is none yet."""
+"""The attempt number of a standby, which is not an attempt yet."""
 
 
 class Then(StrEnum):
@@ -23,12 +23,12 @@ class Then(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a worker is at."""
+    """How far a worker is."""
 
     WAITING = "waiting"  # for `go`
-    RESTORING = "restoring"  # `go` was heard, the state is not in place yet
+    RESTORING = "restoring"  # `go` has arrived, the state is not restored yet
     TRAINING = "training"
-    DONE = "done"  # `done` was said; it is about to exit
+    DONE = "done"  # `done` was sent; it is about to exit
 
 
 # --- daemon to worker -------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Write a checkpoint now. `deadline_s`: seconds left from now on; None: as long as it takes."""
+    """Write a checkpoint now. `deadline_s`: seconds left from now on, None if there is no limit."""
 
     attempt: int
     id: int
@@ -55,7 +55,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """Repeat what a daemon that has just begun may have missed, and end that with `standing`."""
+    """Repeat what a daemon that has just started may have missed, and end with `standing`."""
 
     attempt: int
 
@@ -70,9 +70,9 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """To a standby: it is attempt `attempt` from now on, and `go` follows. Its pipes lie in `pipes` now.
+    """To a standby: it is attempt `attempt` from now on, and `go` follows. Its pipes are in `pipes` now.
 
-    `between_failures_s`, `microbatches`: as in the launch variables, which may be of another time.
+    `between_failures_s`, `microbatches`: new values of these launch settings.
     """
 
     attempt: int
@@ -86,7 +86,7 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First word of a worker, and its answer to `identify`."""
+    """The first message of a worker, and of its answer to `identify`."""
 
     attempt: int
     protocol: int
@@ -96,7 +96,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it came to."""
+    """A standby (attempt 0) has loaded all that it can and waits. `kind`: warm or hot, whichever it reached."""
 
     attempt: int
     kind: str
@@ -106,10 +106,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """State is in place and training may begin. `checkpoint`: name of the one restored, None at a fresh start.
+    """The state is restored and training may begin. `checkpoint`: the name of the one restored, None at a fresh start.
 
-    `unmatched` names what the checkpoint did not hold or the program did not ask for; empty if all was accounted for.
-    `changed`: what the bits depend on and is another than when the job trained last, in words.
+    `unmatched`: what the program wanted and the checkpoint does not hold, or the other way round. `changed`: conditions
+    of bit-exact training that differ from the last attempt, in words.
     """
 
     attempt: int
@@ -123,12 +123,11 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Steps done, said by the training loop only. `step_s`: mean seconds a step since the last progress.
+    """Steps done; sent by the training loop only. `step_s`: mean seconds per step since the last progress.
 
     `interval_s`: seconds between periodic saves, if the worker chooses them itself. `data_s`: how long the loop waited
-    for its input since the last progress. `section`: what the loop is at from now on
-    (`core/failures/hang_detection.py`); None: its steps. `saving_s`: for how long a save has been written beside
-    training.
+    for its input since the last progress. `section`: what the loop does from now on (core/failures/hang_detection.py),
+    None for its steps. `saving_s`: for how long a save has been written beside training.
     """
 
     attempt: int
@@ -145,7 +144,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Flushing:
-    """Flush `id` was heard and will be written after the current step."""
+    """Flush `id` has arrived; a checkpoint is written after the current step."""
 
     attempt: int
     id: int
@@ -156,9 +155,9 @@ class Flushing:
 class Committed:
     """A checkpoint is on the disk. `flushes`: the ids of the flush requests it answers.
 
-    `stall_s`: how long training stood still for it; `save_s`: from the decision to the last sync. `left_out`:
-    variables that training uses and no checkpoint of this run holds; said with its first. `ago_s`: how long ago it was,
-    where this repeats it for a new daemon.
+    `stall_s`: how long training waited for it; `save_s`: from the decision to the last sync. `left_out`: variables that
+    training uses and no checkpoint of this run holds; only with the first one. `ago_s`: how long ago it was committed,
+    if this repeats it for a new daemon.
     """
 
     attempt: int
@@ -174,7 +173,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class SaveFailed:
-    """A save did not reach its commit; training goes on from memory."""
+    """A save failed before its commit; training goes on."""
 
     attempt: int
     step: int
@@ -184,7 +183,7 @@ class SaveFailed:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What became of an `export`: the absolute `path` of the SavedModel, or the `error`."""
+    """The result of an `export`: the absolute `path` of the SavedModel, or the `error`."""
 
     attempt: int
     id: int
@@ -204,11 +203,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Last words: what went wrong, in one line, and the end of the traceback. The exit code says which kind.
+    """The last message of a worker that fails: the error in one line, and the end of the traceback.
 
-    `out_of_memory`: the exception says that there was none left. `go_back`: training diverged at `step`, and the next
-    attempt is to begin from before that. `batches`: data that later attempts leave out because
-    of this, as `EPOCH:BATCH`, both from 0. `code`: the exit status that it is going to leave with, if it knows.
+    `out_of_memory`: the exception says that memory ran out. `go_back`: training diverged at `step`, and the next
+    attempt is to begin from before that. `batches`: data that later attempts leave out because of it, as `EPOCH:BATCH`,
+    both from 0. `code`: the exit status that the worker is about to leave with, if known.
     """
 
     attempt: int
@@ -223,8 +222,8 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """End of the answer to `identify`. `flushes`: ids that were heard and are not answered yet; `last_flush`: the
-    highest id ever heard, 0 if none was. `then`: what it does once they are answered; `stop` also if a signal said so.
+    """End of the answer to `identify`. `flushes`: ids of flushes that are not answered yet; `last_flush`: the highest
+    id ever received, or 0. `then`: what it does once they are answered; also `stop` if a signal asked for it.
     """
 
     attempt: int
@@ -274,15 +273,15 @@ class WorkerExit(IntEnum):
 
     DONE = 0  # finished; only counts as success together with a `done` message
     USER_ERROR = 1  # an exception left the training script (Python's own code for it)
-    CHECKPOINT_UNFIT = 65  # EX_DATAERR: whole, but it does not fit this program; an older one may
+    CHECKPOINT_UNFIT = 65  # EX_DATAERR: the checkpoint is whole but does not fit this program; an older one may
     INCOMPLETE = 70  # EX_SOFTWARE: strict, and the checkpoints would not hold all that training uses
     DIRECTORY_UNUSABLE = 73  # EX_CANTCREAT: checkpoint_dir can't be created or written
     SAVE_FAILED = 74  # EX_IOERR: the last save of the run failed (disk full, I/O error)
     LOCKED = 75  # EX_TEMPFAIL: another live worker holds the checkpoint directory
     BAD_LAUNCH = 78  # EX_CONFIG: entry point missing, launch environment wrong
-    DIVERGED = 80  # past sysexits.h: training diverged, and the job is told not to train on
-    STOPPED = 143  # 128 + SIGTERM: told to stop; flushed what it could and left
+    DIVERGED = 80  # past sysexits.h: training diverged, and the job must not train on
+    STOPPED = 143  # 128 + SIGTERM: asked to stop; flushed and left
 
 
 PERMANENT_EXITS = frozenset({WorkerExit.INCOMPLETE, WorkerExit.DIRECTORY_UNUSABLE, WorkerExit.BAD_LAUNCH})
-"""Codes after which the same start would fail the same way: a person has to change something first."""
+"""Codes after which the same start would fail in the same way: a person must change something first."""

@@ -61,7 +61,7 @@ def test_what_can_not_be_is_said_with_the_reason(complaints: Callable[..., list[
     assert "has no key 'event'; did you mean 'events'?" in of("events=EVENT", "event=X")
     assert "has no key 'events'" in of("events=EVENT", head="[program:ear]\ncommand=x\n")
     twins = "[program:ear]\ncommand=x\n[eventlistener:ear]\ncommand=y\n"
-    assert "has the name of another group" in of("events=EVENT", head=twins)
+    assert "has the same name as [program:ear]" in of("events=EVENT", head=twins)
     assert "has no name; write [eventlistener:NAME]" in of("events=EVENT", head="[eventlistener]\ncommand=x\n")
     assert "did you mean [eventlistener:ear]" in of("events=EVENT", head="[eventlistner:ear]\ncommand=x\n")
 

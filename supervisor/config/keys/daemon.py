@@ -32,13 +32,13 @@ class SupervisordConfig(HookKeys):
     """The daemon itself. The section must be there, it may be empty."""
 
     state_dir: FilePath = required(
-        "Folder for what must outlive the daemon: the ledger (what is wanted, every attempt and how it ended) and the "
-        "lock that keeps a second daemon out. One folder, so that one backup or one volume holds it all.",
+        "Folder for what must survive the daemon: the ledger (which programs should run, every attempt and how it "
+        "ended) and the lock that excludes a second daemon. One backup or one volume holds it all.",
         shown="`.stepkeeper` beside the configuration file",
     )
     runtime_dir: FilePath = required(
-        "Folder for the control pipes between the daemon and its workers; may be on a tmpfs, as nothing in it outlives "
-        "a boot.",
+        "Folder for the control pipes between the daemon and its workers; it may be on a tmpfs, as nothing in it is "
+        "needed after a reboot.",
         shown="`run` in state_dir",
     )
     logfile: LogPath = key(
@@ -52,13 +52,13 @@ class SupervisordConfig(HookKeys):
         LOG_MAXBYTES, "Size in bytes (KB, MB, GB) at which the log is rotated; 0 is never. As in Supervisor."
     )
     logfile_backups: Count = key(
-        LOG_BACKUPS, "How many rotated logs stay, `.1` being the newest: 550 MB at most with the default size."
+        LOG_BACKUPS, "How many rotated logs stay, `.1` being the newest: at most 550 MB with the default size."
     )
     loglevel: Annotated[values.LogLevel, parsed_by(values.log_level)] = key(
         "info",
         "What the log holds: critical, error (a person must act), warn (recovered by itself), info (state changed), "
-        "debug. Supervisor's trace and blather are the same as debug. What changes somebody asked for is in it at "
-        "every level.",
+        "debug. Supervisor's trace and blather are the same as debug. Changes that clients ask for are logged "
+        "at every level.",
     )
     log_format: Annotated[Literal["json", "supervisor"], parsed_by(values.log_format)] = key(
         "json",
@@ -69,34 +69,34 @@ class SupervisordConfig(HookKeys):
         None, "Where the daemon writes its process id; NONE for nowhere.", shown="`supervisord.pid` in state_dir"
     )
     umask: Mode = key(
-        0o022, "File mode bits, in octal, that the daemon's files do not get: others may read, not write."
+        0o022, "File mode bits, in octal, that are removed from the daemon's files: others may read, not write."
     )
     nodaemon: Boolean = key(
         False, "Whether to stay in the foreground, as systemd and containers want it. The same as the option -n."
     )
     silent: Boolean = key(
-        False, "Whether the log goes to no standard error in the foreground. The same as the option -s."
+        False, "Whether to keep the log off standard error in the foreground. The same as the option -s."
     )
     minfds: Limit | None = key(
         None,
-        "Open files that the daemon and each program must be allowed at least: what they were started with is raised "
-        "to it. Where it can't be, the daemon does not start. As in Supervisor, where it is 1024.",
+        "Minimum limit of open files for the daemon and each program: a lower limit is raised to it. If that is not "
+        "possible, the daemon does not start. As in Supervisor, where it is 1024.",
         shown="none: what it was started with",
     )
     minprocs: Limit | None = key(
         None,
-        "The same for the processes that their user may have. As in Supervisor, where it is 200.",
+        "Minimum limit of processes of their user, raised in the same way. As in Supervisor, where it is 200.",
         shown="none: what it was started with",
     )
-    identifier: str = key("supervisor", "The daemon's name in what it tells Supervisor's clients. Their default.")
+    identifier: str = key("supervisor", "The daemon's name for Supervisor's clients. As in Supervisor.")
     childlogdir: FilePath = required(
-        "Folder for the logs of programs that don't name a file. Beside the ledger, as it is what one looks for after "
-        "a failure; Supervisor puts them into the temporary folder and deletes them at the next start.",
+        "Folder for the logs of programs that don't name a file. Beside the ledger, as they are needed after a "
+        "failure; Supervisor puts them into the temporary folder and deletes them at the next start.",
         shown="`log` in state_dir",
     )
     user: User | None = key(
         None,
-        "User (name or number) that the daemon becomes at its start; needs root. Without it, it stays who it is.",
+        "User (name or number) that the daemon switches to at its start; needs root.",
         shown="none",
     )
     directory: FilePath | None = key(
@@ -109,55 +109,56 @@ class SupervisordConfig(HookKeys):
     )
     hook_timeout: Timeout = key(
         30.0,
-        "Seconds a hook's command may take before it is killed. They run one after the other, so a slow one delays the "
-        "next, and never supervision.",
+        "Seconds that the command of a hook may take before it is killed. Hooks run one after the other, so a slow one "
+        "delays the next, but never supervision.",
     )
     history_attempts: Positive = key(
         1000,
-        "How many attempts of each program the ledger keeps, never fewer than 20. A thousand are some hundred KB, and "
-        "years of a job that dies twice a day.",
+        "How many attempts of each program the ledger keeps, at least 20. A thousand take some hundred KB, and cover "
+        "more than a year of a job that dies twice a day.",
     )
     history_days: Positive = key(
         365, "How many days the ledger keeps an attempt that is over; the last 20 of each program stay in any case."
     )
     notices: Annotated[Literal["auto"] | tuple[str, ...], parsed_by(values.notices)] = key(
         "auto",
-        "Where notices that this host goes away come from: `auto` recognises the place it runs in, without asking the "
-        "network; `off`; or sources by name, separated by commas.",
+        "Sources of notices that this host is going away: `auto` recognises the cloud it runs in without network "
+        "requests; `off`; or names of sources, separated by commas.",
         shown="auto",
     )
     notice_dir: FilePath = required(
-        "Folder that the source `file` watches: whoever may write there announces that this host goes away, or takes "
-        "that back, with a file.",
+        "Folder that the source `file` watches: a file in it announces that this host is going away, or withdraws "
+        "that.",
         shown="`notices` in state_dir",
     )
     notice_owners: Annotated[frozenset[int], parsed_by(values.users)] = key(
         frozenset(),
-        "Users, separated by commas, whose files in notice_dir count besides root's and the daemon's own.",
+        "Users, separated by commas, whose files in notice_dir are trusted, in addition to root and the daemon's user.",
         shown="none",
     )
     azure_acknowledge: Boolean = key(
         False,
-        "Whether Azure is told that it need not wait once all is on the disk. Off, as it then takes the host at once.",
+        "Whether to tell Azure not to wait any longer once everything is on the disk. Off by default, as Azure then "
+        "takes the host at once.",
     )
     google_preemption_notice: Seconds = key(
         0.0,
-        "Seconds of warning that a Google host was created with (120, where that was asked for). As is their default.",
+        "Seconds of warning that a Google host was created with (120 if that was requested). Google's default.",
     )
     notice_grace: Seconds = key(
         60.0,
-        "Seconds after a notice's deadline in which jobs that stopped for it still wait. Then the host has come to "
-        "stay after all, and they start. A minute, as providers take a host some time after they said.",
+        "Seconds after the deadline of a notice for which jobs that stopped for it still wait. If the host is still "
+        "there then, they start again. A minute, as providers may take a host somewhat late.",
     )
     exit_on: Annotated[tuple[str, ...], parsed_by(values.exit_on)] = key(
         (),
-        "What ends the daemon by itself, for containers and batch systems: `fatal`, once a program is given up (the "
+        "When the daemon exits by itself, for containers and batch systems: `fatal`, once a program has failed (the "
         "others flush and stop; exit status 70), `done`, once every program has ended by itself (exit status 0, or 70 "
-        "if one did not end as it should), or both: `fatal, done`. Off, as a host's daemon waits for orders.",
+        "if one ended unexpectedly), or both: `fatal, done`. Off by default, as on a host the daemon keeps running.",
         shown="none",
     )
     power_timeout: Timeout = key(
         5.0,
-        "Seconds that jobs have from SIGPWR (power fails, or a container's host stops it) to be on the disk; then the "
-        "daemon leaves. Short: that is what a power supply holds.",
+        "Seconds that jobs have to flush after SIGPWR (power failure, or a container is stopped by its host); then the "
+        "daemon exits. Short, as a power supply lasts no longer.",
     )

@@ -1,4 +1,4 @@
-"""The keys for commands that are run when something happened; [supervisord] and every program have them."""
+"""Keys for commands that run when something happens to a program; [supervisord] and every program have them."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -20,14 +20,16 @@ class HookKeys(SectionModel):
     """Commands by event; each is run as the daemon's user, with JSON on its standard input (docs/hooks.md)."""
 
     hook_failed: Command = key(
-        None, "Command run when a program is given up, with JSON on its standard input (hooks.md).", shown=SHOWN
+        None,
+        "Command run when a program has failed and is not started again, with JSON on its standard input (hooks.md).",
+        shown=SHOWN,
     )
     hook_relaunched: Command = key(
-        None, "The same when a program is started again after an end that nobody wanted.", shown=SHOWN
+        None, "Command run when a program is started again after it ended unexpectedly.", shown=SHOWN
     )
-    hook_refused: Command = key(None, "The same for each checkpoint that is found damaged.", shown=SHOWN)
-    hook_done: Command = key(None, "The same when a job has trained to its end.", shown=SHOWN)
-    hook_notice: Command = key(None, "The same when a program hears that the host goes away.", shown=SHOWN)
+    hook_refused: Command = key(None, "Command run for each checkpoint that is found damaged.", shown=SHOWN)
+    hook_done: Command = key(None, "Command run when a job has finished training.", shown=SHOWN)
+    hook_notice: Command = key(None, "Command run when a program is notified that the host is going away.", shown=SHOWN)
 
     def hooks(self) -> Mapping[str, tuple[str, ...] | None]:
         """The commands by event."""

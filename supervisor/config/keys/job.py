@@ -29,15 +29,15 @@ class JobConfig(SectionModel):
     """What makes a program a training job. The keys stand in the program's own section."""
 
     checkpoint_dir: FilePath = required(
-        "Folder of the job's checkpoints, on a disk that outlives the host if training is to. Setting it makes the "
-        "program a job: it is told to flush before it is stopped, and goes on from its newest whole checkpoint.",
+        "Folder of the job's checkpoints; use a disk that survives the host if training must. Setting it makes the "
+        "program a job: it flushes before it is stopped, and resumes from its newest whole checkpoint.",
         shown="none: the program is not a job",
     )
     initial_checkpoint: FilePath | None = key(
         None,
-        "Checkpoint to begin from while checkpoint_dir has none of its own: a folder, of which the newest whole one is "
-        "taken, or one checkpoint's prefix (`/srv/old/model.ckpt-1200`). Of tf.train.CheckpointManager, of TF1's Saver "
-        "or of another job of stepkeeper. Nothing there is changed.",
+        "Checkpoint to begin from while checkpoint_dir has none: a folder, whose newest whole checkpoint is used, or "
+        "the prefix of one (`/srv/old/model.ckpt-1200`). It may be written by tf.train.CheckpointManager, TF1's "
+        "Saver or another stepkeeper job. Nothing there is changed.",
         shown="none: what another program left in checkpoint_dir, else step 0",
     )
     export_dir: FilePath | None = key(
@@ -77,8 +77,8 @@ class JobConfig(SectionModel):
     )
     deterministic: Boolean = key(
         False,
-        "Whether training is to use deterministic operations only; in PyTorch and TF1 a script calls prepare() for it. "
-        "Off, as some are slower and some are missing.",
+        "Whether training uses deterministic operations only; in PyTorch and TF1 the script must call prepare(). Off "
+        "by default, as some operations are slower and some are missing.",
     )
     strict: Boolean = key(
         False,
@@ -88,8 +88,8 @@ class JobConfig(SectionModel):
     checkpoint_interval: Annotated[Interval | None, parsed_by(values.interval)] = key(
         None,
         "How often to save: `500 steps`, `90 seconds`, `10 minutes`, or auto: the worker weighs what a save costs "
-        "training against how often the job fails (Young and Daly), and `status` shows the choice. What a crash "
-        "without warning can cost at most; a stop or a notice flushes anyway.",
+        "training against how often the job fails (Young and Daly), and `status` shows the choice. This is the "
+        "most that a crash can cost; a stop or a notice flushes anyway.",
         shown="what the script says, else auto",
     )
     checkpoint_interval_min: Timeout = key(
@@ -99,50 +99,50 @@ class JobConfig(SectionModel):
     )
     checkpoint_interval_max: Timeout = key(
         CHECKPOINT_INTERVAL_MAX,
-        "Seconds (or `30 minutes`) that an automatic interval is never longer than: what a crash may cost however rare "
-        "it was so far.",
+        "Seconds (or `30 minutes`) that an automatic interval is never longer than: the most that a crash may cost, "
+        "however rare crashes were so far.",
     )
     checkpoint_make_room: Boolean = key(
         False,
         "Whether a save that finds the disk full may delete older checkpoints before their time, oldest first and "
-        "never the newest whole one nor the newest attempt's, and try again. Off, as checkpoint_keep then doesn't hold "
-        "what it promises.",
+        "never the newest whole one nor the newest attempt's, and try again. Off by default, as checkpoint_keep is "
+        "not honoured then.",
     )
     checkpoint_keep: Positive = key(
         CHECKPOINT_KEEP,
         "How many of the newest checkpoints stay, 1 or more. More than one, as the newest may turn out damaged.",
     )
     checkpoint_keep_every: Annotated[float, parsed_by(values.hours)] | None = key(
-        None, "Besides, one checkpoint stays for every such length of time, such as `6 hours`.", shown="none"
+        None, "In addition, one checkpoint stays for each such length of time, such as `6 hours`.", shown="none"
     )
     checkpoint_keep_best: Annotated[tuple[Literal["min", "max"], str], parsed_by(values.best_rule)] | None = key(
-        None, "Besides, the one best by a metric stays: `min loss` or `max accuracy`.", shown="none"
+        None, "In addition, the best one by a metric stays: `min loss` or `max accuracy`.", shown="none"
     )
     startup_timeout: Timeout = key(
         600.0,
         "Seconds (or `10 minutes`) from start to the first step: import, restore, trace. Generous, as tracing a large "
-        "model takes minutes; then the worker is killed and tried again.",
+        "model takes minutes; then the worker is killed and started again.",
     )
     flush_timeout: Timeout = key(
         120.0,
-        "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to end. "
+        "Seconds (or `2 minutes`) a worker has to finish its step and write a checkpoint before it is told to exit. "
         "Spot hosts give 30 to 120 s in all.",
     )
     on_notice: Annotated[Literal["stop", "train"], parsed_by(values.on_notice)] = key(
         "stop",
-        "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` leaves, and "
-        "starts again if the host stays after all; `train` trains on until it is killed.",
+        "What the worker does once its last checkpoint before the host goes away is on the disk: `stop` exits, and "
+        "starts again if the host stays after all; `train` goes on training until it is killed.",
     )
     notice_margin: Seconds = key(
         1.0,
-        "Seconds between the moment its last checkpoint is expected on the disk and the one when the host may be gone. "
-        "How long a save and a step take is measured; this is for what no measurement foresees.",
+        "Seconds between the expected end of the last checkpoint and the moment when the host may be gone. How long a "
+        "save and a step take is measured; this margin covers what the measurements don't.",
     )
     hang_timeout: Annotated[float | Literal["auto"] | None, parsed_by(values.learned_timeout)] = key(
         "auto",
         "Seconds (or `15 minutes`) without a step after which a worker counts as hung: the stacks of its threads are "
-        "kept and it is killed and relaunched. `auto` learns the limit: four times the longest silence it came back "
-        "from, at least hang_timeout_min (docs/hangs.md). `none` is off.",
+        "kept, then it is killed and restarted. `auto` learns the limit: four times the longest pause that it "
+        "recovered from, at least hang_timeout_min (docs/hangs.md). `none` turns this off.",
     )
     hang_timeout_min: Timeout = key(
         600.0,
@@ -165,9 +165,9 @@ class JobConfig(SectionModel):
     )
     on_nan: Annotated[OnNan, parsed_by(values.on_nan)] | None = key(
         None,
-        "What follows when training diverges (docs/failures.md): `stop` fails the job, so that a person looks; "
-        "`rollback` begins again from a checkpoint before it, three times at most without a new best one; `skip` does "
-        "so and leaves the batches in question out; `off` doesn't look.",
+        "What to do when training diverges (docs/failures.md): `stop` fails the job, so that a person looks at it; "
+        "`rollback` resumes from an earlier checkpoint, at most three times without a new best one; `skip` does that "
+        "and leaves out the batches in question; `off` does not check.",
         shown="what the script says, else stop",
     )
     loss_spike: Annotated[float | None, parsed_by(values.loss_spike)] = key(
@@ -178,7 +178,6 @@ class JobConfig(SectionModel):
     )
     on_oom: Annotated[Literal["restart", "microbatch"], parsed_by(values.on_oom)] = key(
         "restart",
-        "What follows when the job runs out of memory: `restart`, or `microbatch`, which divides each batch into twice "
-        "as many parts than before and adds up their gradients. The second needs a script that does so "
-        "(docs/failures.md).",
+        "What to do when the job runs out of memory: `restart` it, or `microbatch`, which also divides each batch into "
+        "twice as many parts as before and adds up their gradients. The script must support that (docs/failures.md).",
     )

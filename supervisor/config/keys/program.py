@@ -46,12 +46,12 @@ class ProcessesConfig(SectionModel):
     """How many processes a program's section stands for, and what they are called. More than one make a group."""
 
     numprocs: Annotated[int, parsed_by(lambda text: values.whole_number(text, 1, MAX_NUMPROCS))] = key(
-        1, "How many processes, each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
+        1, "How many processes to run, each with its own `%(process_num)s`; jobs need a checkpoint_dir each."
     )
     numprocs_start: Count = key(0, "The first one's number.")
     process_name: str = key(
         "%(program_name)s",
-        "What each is called; with more than one it has to hold `%(process_num)s`, as in "
+        "The name of each process; with more than one it must contain `%(process_num)s`, as in "
         "`%(program_name)s_%(process_num)02d`.",
     )
 
@@ -65,7 +65,7 @@ class GroupConfig(SectionModel):
     )
     priority: Priority = key(
         999,
-        "Groups with lower numbers start first and are told to stop last; inside, the programs' own priority counts.",
+        "Groups with lower numbers start first and stop last; inside a group the priority of the programs decides.",
     )
 
 
@@ -96,12 +96,12 @@ class ListenerConfig(SectionModel):
     """A program that is told what happens, on its standard input, and answers on its standard output."""
 
     events: Annotated[tuple[str, ...], parsed_by(_events)] = required(
-        "Event types it is told of, separated by commas: EVENT is all, PROCESS_STATE every change of a program's state."
+        "Event types that it gets, separated by commas: EVENT is all, PROCESS_STATE every change of a program's state."
     )
     buffer_size: Positive = key(
         BUFFER_SIZE,
-        "How many events wait at most, when its processes are busy or down. Then the oldest is dropped: the log and "
-        "`status` say so.",
+        "How many events may wait while its processes are busy or down. Beyond that the oldest is dropped; the log and "
+        "`status` report it.",
     )
     result_handler: Annotated[str, parsed_by(_handler)] = key(
         DEFAULT_HANDLER, "Accepted with this value only: an answer of OK is done with, any other is sent again."
@@ -119,9 +119,9 @@ class ProgramConfig(HookKeys):
     job: JobConfig | None = internal("Set if the program is a training job.", None)
     listener: ListenerConfig | None = internal("Set if the program is an event listener; its group is its pool.", None)
     command: Annotated[tuple[str, ...], parsed_by(values.command)] = required(
-        "Program and arguments, split as a shell would, but no shell runs it. Searched for in PATH if it has no slash. "
-        "A job may have an entrypoint instead.",
-        shown="required, but for a job with an entrypoint",
+        "Program and arguments, split as a shell does it; no shell runs. A name without a slash is searched for in "
+        "PATH. A job may have an entrypoint instead.",
+        shown="required, except for a job with an entrypoint",
     )
     directory: FilePath | None = key(None, "Folder the program starts in.", shown="none: the daemon's")
     environment: Variables = key(
@@ -132,7 +132,9 @@ class ProgramConfig(HookKeys):
         shown="the daemon's",
     )  # fmt: skip
     umask: Mode | None = key(
-        None, "File mode bits, in octal, that the program's files do not get.", shown="the daemon's"
+        None,
+        "File mode bits, in octal, that are removed from the files that the program creates.",
+        shown="the daemon's",
     )
     limit_nofile: CountLimit | None = key(
         None, "How many files it may have open, soft and hard limit; `unlimited`.", shown="the daemon's at its start"
@@ -148,47 +150,49 @@ class ProgramConfig(HookKeys):
     )
     memory_limit: PositiveBytes | None = key(
         None,
-        "Bytes (KB, MB, GB) of resident memory that it and all it started may hold. Looked at every second; above it, "
-        "a job flushes, and the program starts again (cause memory-limit). What grows on meanwhile, by half of it, is "
-        "killed. A tenth above it the kernel ends it, where the daemon has control groups of its own.",
+        "Bytes (KB, MB, GB) of resident memory that it and its child processes may use. It is checked every second; "
+        "above the limit a job flushes, and the program is restarted (cause memory-limit). At one and a half times "
+        "the limit it is killed. Where the daemon has its own control groups, the kernel kills it a tenth above the "
+        "limit.",
         shown="none",
     )
     cpu_limit: Cores | None = key(
         None,
-        "How many cores' time it and all it started may use, as 1.5. Held by the kernel, where the daemon has control "
-        "groups of its own; elsewhere the log says that it is not held.",
+        "How many CPU cores it and its child processes may use, for example 1.5. The kernel enforces it where the "
+        "daemon has its own control groups; elsewhere the log says that it is not enforced.",
         shown="none",
     )
     healthcheck_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
         None,
-        "Command that says, with exit status 0, that the program is well; run beside it as its user, in its directory, "
-        "with SUPERVISOR_PROGRAM_PID. Asked while it is RUNNING. A job that is not well flushes; then it starts again "
+        "Command that exits with 0 if the program is healthy; it runs as the program's user, in its directory, with "
+        "SUPERVISOR_PROGRAM_PID, while the program is RUNNING. An unhealthy job flushes; then the program is restarted "
         "(cause unhealthy).",
         shown="none",
     )
     healthcheck_interval: Timeout = key(30.0, "Seconds between two checks, and before the first. As Docker's.")
-    healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take; then it has failed. As Docker's.")
-    healthcheck_retries: Positive = key(3, "How many checks in a row have to fail. As Docker's.")
+    healthcheck_timeout: Timeout = key(30.0, "Seconds a check may take before it counts as failed. As Docker's.")
+    healthcheck_retries: Positive = key(3, "How many checks in a row must fail. As Docker's.")
     oom_score_adjust: Annotated[int, parsed_by(lambda text: values.whole_number(text, 0, 1000))] | None = key(
         None,
-        "How much sooner than others the kernel kills it when memory runs out, 0 to 1000. Never below 0, so that a "
-        "program goes before the daemon.",
+        "How much the kernel prefers to kill it when memory runs out, 0 to 1000. Not below 0, so that a program is "
+        "killed before the daemon.",
         shown="0, or the daemon's if that is higher",
     )
     priority: Priority = key(
         999,
-        "Lower numbers start first and are told to stop last: with the daemon, with all and with groups. It is only "
-        "the order; what has to be ready before, or gone after, is for depends_on to say, which wins.",
+        "Lower numbers start first and stop last: with the daemon, with `all` and in groups. This is only an order; "
+        "use depends_on, which wins, for what must be ready before or gone after.",
     )
     depends_on: Annotated[tuple[str, ...], parsed_by(values.name_list)] = key(
         (),
-        "Programs or groups, separated by commas, that have to be ready before it starts: a plain program has been up "
-        "for its startsecs or said so (notify), a job trains, or either has done its work. It waits for them at its "
-        "start only.",
+        "Programs or groups, separated by commas, that must be ready before it starts: a plain program has been up for "
+        "its startsecs or has said so (notify), a job trains, or either is done. It waits for them at its start only.",
         shown="none",
     )
     autostart: Boolean = key(
-        True, "Whether to start it with the daemon. What you last told supervisorctl wins: a stopped program stays so."
+        True,
+        "Whether to start it with the daemon. The last supervisorctl start or stop wins: a stopped program stays "
+        "stopped.",
     )
     autorestart: Annotated[values.AutoRestart, parsed_by(values.autorestart)] = key(
         "unexpected",
@@ -196,7 +200,7 @@ class ProgramConfig(HookKeys):
         "not in exitcodes (for a job: when it did not say that training is done).",
     )
     exitcodes: Annotated[frozenset[int], parsed_by(values.exit_codes)] = key(
-        frozenset({0}), "Exit codes, separated by commas, with which the program ends as it should.", shown="0"
+        frozenset({0}), "Exit codes, separated by commas, that are expected.", shown="0"
     )
     startsecs: Seconds = key(
         1.0, "Seconds it must stay up to count as started; ending earlier is a failed start. A job has started when it "
@@ -204,29 +208,29 @@ class ProgramConfig(HookKeys):
     )  # fmt: skip
     notify: Boolean = key(
         False,
-        "Whether it says itself when it is ready, in place of startsecs: by READY=1 to the socket that NOTIFY_SOCKET "
-        "names, as services of systemd do; its STATUS= is shown. Jobs are ready when they train.",
+        "Whether it reports itself when it is ready, instead of startsecs: READY=1 to the socket that NOTIFY_SOCKET "
+        "names, as with systemd; its STATUS= is shown. Jobs are ready when they train.",
     )
     notify_timeout: Timeout = key(
-        90.0, "Seconds within which it has to say so; then it is stopped, which is a failed start. As systemd's."
+        90.0, "Seconds within which it must report that; then it is stopped, which is a failed start. As systemd's."
     )
     startretries: Count = key(
         3,
-        "How many failed starts in a row are tried again before it is given up. For a job: restarts in a row that "
-        "brought no new checkpoint; more of them, as what they wait for (a disk, a driver) takes longer to come back.",
+        "How many failed starts in a row are retried before the program fails. For a job: restarts in a row without "
+        "a new checkpoint; more of them, as what a job needs (a disk, a driver) may take longer to come back.",
         shown=f"3; {JOB_STARTRETRIES} for a job",
     )
     stopsignal: Annotated[signal.Signals, parsed_by(values.stop_signal)] = key(
-        signal.SIGTERM, "Signal that tells it to end, after the flush if it is a job.", shown="TERM"
+        signal.SIGTERM, "Signal that asks it to exit, after the flush if it is a job.", shown="TERM"
     )
     stop_command: Annotated[tuple[str, ...], parsed_by(values.command)] | None = key(
         None,
-        "Command that tells it to end, run as its user, in its directory, with SUPERVISOR_PROGRAM_PID. When that has "
-        "ended and the program has not, the signal follows. Both share stopwaitsecs.",
+        "Command that asks it to exit, run as its user, in its directory, with SUPERVISOR_PROGRAM_PID. If the program "
+        "still runs after the command, the signal follows. Both share stopwaitsecs.",
         shown="none: the signal only",
     )
     stopwaitsecs: Seconds = key(
-        10.0, "Seconds from that signal to SIGKILL. For a job they begin when its flush is over. As in Supervisor."
+        10.0, "Seconds from that signal to SIGKILL; for a job, counted from the end of its flush. As in Supervisor."
     )
     stopasgroup: Boolean = key(False, "Whether the stop signal goes to the whole process group.")
     killasgroup: Boolean = key(
@@ -251,12 +255,13 @@ class ProgramConfig(HookKeys):
     )
     stdout_journal: Boolean = key(
         False,
-        "The same for systemd's journal, in fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, STEPKEEPER_STREAM=stdout.",
+        "Whether they go to systemd's journal, with fields: `journalctl PROGRAM=NAME`, ATTEMPT=N, "
+        "STEPKEEPER_STREAM=stdout.",
     )
     stdout_events_enabled: Boolean = key(
         False,
-        "Whether event listeners of PROCESS_LOG_STDOUT are told all that it prints there. While no daemon runs, nobody "
-        "is.",
+        "Whether event listeners of PROCESS_LOG_STDOUT get all that it prints there. What it prints while no daemon "
+        "runs is not sent.",
     )
     stdout_capture_maxbytes: Bytes = key(
         0,

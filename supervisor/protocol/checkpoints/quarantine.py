@@ -15,10 +15,10 @@ REASON_FILE = "WHY.txt"
 
 
 def move_to_quarantine(directory: Path, name: CheckpointName, reason: str) -> Path:
-    """Moves a bad checkpoint where nothing will choose it and nothing deletes it, and leaves the reason beside it.
+    """Moves a bad checkpoint to quarantine, where nothing selects or deletes it, and writes the reason into it.
 
     Raises OSError; the checkpoint then stays where it was. A root daemon does this in a folder that belongs to
-    somebody else, so no symbolic link in it is followed and what is made there is given to the folder's owner.
+    somebody else, so it follows no symbolic link in it and gives what it creates there to the folder's owner.
     """
     with _folder(directory) as home:
         with contextlib.suppress(FileExistsError):
@@ -28,7 +28,10 @@ def move_to_quarantine(directory: Path, name: CheckpointName, reason: str) -> Pa
             moved = _move(str(name), home, aside)
             os.fsync(aside)
             os.fsync(home)
-            with contextlib.suppress(OSError), _folder(moved, aside) as bad:  # the disk may be full; the log has it too
+            with (
+                contextlib.suppress(OSError),
+                _folder(moved, aside) as bad,
+            ):  # the disk may be full; the reason is also in the log
                 _leave_reason(bad, reason)
     return directory / layout.QUARANTINE / moved
 
@@ -76,7 +79,7 @@ def _give_to_owner_of(folder: int, descriptor: int) -> None:
 
 
 def list_quarantined(directory: Path) -> list[RejectedCheckpoint]:
-    """What lies in quarantine, newest first, with the reason it was put there."""
+    """The checkpoints in quarantine, newest first, with the reason that each was put there."""
     try:
         names = sorted(os.listdir(directory / layout.QUARANTINE), reverse=True)  # noqa: PTH208 - names, not paths
     except (FileNotFoundError, NotADirectoryError):
@@ -89,4 +92,4 @@ def _reason(folder: Path) -> str:
         text = durable.read_file(folder / REASON_FILE, 1000).decode(errors="replace").strip()
     except OSError:
         text = ""
-    return text or "set aside, reason not recorded"
+    return text or "reason not recorded"

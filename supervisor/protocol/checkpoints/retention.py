@@ -1,4 +1,4 @@
-"""Which committed checkpoints may go."""
+"""Selects the committed checkpoints that may be deleted."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Every checkpoint at a place, ours and other programs', each read to its last byte. Changes nothing."""
+"""Verifies every checkpoint in a folder, ours and those of other programs, to the last byte. Changes nothing."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +13,9 @@ from supervisor.protocol.tensorbundle import verify
 
 @dataclass(frozen=True, slots=True)
 class VerifiedCheckpoint:
-    """One checkpoint and the verdict. None where something is not known; `created_wall_at` is Unix time.
+    """One checkpoint and whether it is valid. What is not known is None; `created_wall_at` is Unix time.
 
-    `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid; `damage`: of what class, if TensorFlow's.
+    `kind`: `stepkeeper` or `tensorflow`. `reason`: why it is not valid; `damage`: its kind, for one of TensorFlow.
     """
 
     name: str
