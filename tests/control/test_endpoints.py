@@ -36,7 +36,7 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory):
     """The port of a daemon that asks for a login."""
-    folder, port = tmp_path_factory.mktemp("doors"), free_port()
+    folder, port = tmp_path_factory.mktemp("endpoints"), free_port()
     inet = f"[inet_http_server]\nport=127.0.0.1:{port}\nusername=ann\npassword={hash_password('let: me in')}\n"
     with Daemon(folder, SLEEPER + inet) as daemon:
         daemon.until_state("sleeper", "RUNNING")
@@ -135,18 +135,18 @@ def test_without_a_login_only_names_of_this_host_are_served(tmp_path: Path):
 LOGIN = "username=ann\npassword=secret\n"
 
 
-def status_of(door: Path | int, path: str, **headers: str) -> int:
-    """What a request is answered with; `door`: a socket's file or a port."""
-    connection = http.client.HTTPConnection("127.0.0.1", door if isinstance(door, int) else None, timeout=20)
-    if isinstance(door, Path):
+def status_of(endpoint: Path | int, path: str, **headers: str) -> int:
+    """What a request is answered with; `endpoint`: a socket's file or a port."""
+    connection = http.client.HTTPConnection("127.0.0.1", endpoint if isinstance(endpoint, int) else None, timeout=20)
+    if isinstance(endpoint, Path):
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(str(door))
+        connection.sock.connect(str(endpoint))
     connection.request("POST", path, b"{}", headers)
     return connection.getresponse().status
 
 
 @pytest.mark.parametrize("locked_first", [True, False])
-def test_each_of_several_doors_asks_for_its_own_login_only(tmp_path: Path, locked_first: bool):
+def test_each_endpoint_demands_its_own_login_only(tmp_path: Path, locked_first: bool):
     files = {"open": tmp_path / "open.sock", "locked": tmp_path / "locked.sock"}
     ports = {"open": free_port(), "locked": free_port()}
     order = ("locked", "open") if locked_first else ("open", "locked")

@@ -36,11 +36,11 @@ TIME_S = 10.0
 
 @asynccontextmanager
 async def serving(*paths: Path, login: Login | None = None, **limits: Any) -> AsyncIterator[None]:
-    doors = [Endpoint(socket.socket(socket.AF_UNIX), os.geteuid(), login) for _ in paths]
-    for door, path in zip(doors, paths, strict=True):
-        door.listener.bind(str(path))
+    endpoints = [Endpoint(socket.socket(socket.AF_UNIX), os.geteuid(), login) for _ in paths]
+    for endpoint, path in zip(endpoints, paths, strict=True):
+        endpoint.listener.bind(str(path))
     no_daemon = cast(Any, None)
-    async with serve(doors, no_daemon, ClientTimeouts(**limits)):
+    async with serve(endpoints, no_daemon, ClientTimeouts(**limits)):
         yield
 
 
@@ -110,12 +110,12 @@ async def test_one_client_too_many_is_told_so_and_the_others_are_served(tmp_path
     assert again.startswith(b"HTTP/1.1 200")
 
 
-async def test_clients_of_all_doors_are_counted_together(tmp_path: Path):
-    doors = tmp_path / "a", tmp_path / "b"
+async def test_clients_of_all_endpoints_are_counted_together(tmp_path: Path):
+    endpoints = tmp_path / "a", tmp_path / "b"
 
-    async with serving(*doors, connections=2):
-        idle = [await asyncio.open_unix_connection(each) for each in doors]
-        answers = [await until_closed(each) for each in doors]
+    async with serving(*endpoints, connections=2):
+        idle = [await asyncio.open_unix_connection(each) for each in endpoints]
+        answers = [await until_closed(each) for each in endpoints]
         for _, writer in idle:
             writer.close()
 
