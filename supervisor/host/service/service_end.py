@@ -1,11 +1,11 @@
-"""ExecStopPost= of the unit: after a real stop it ends what the daemon left, after a crash it lets it live.
+"""ExecStopPost= of the unit: ends the processes that the daemon left after a stop, and spares them after a crash.
 
     python -m supervisor.host.service.service_end UNIT
 
-With KillMode=process systemd ends the daemon alone. A daemon that leaves in peace has ended its workers; one that
-crashes is followed by one that takes them over. In between lie the daemon that was killed while it stopped, and the
-crash whose restart is called off: nobody would ever end those workers. $SERVICE_RESULT can't tell these from a crash,
-the job that systemd has for the unit can.
+With KillMode=process systemd ends only the daemon. A daemon that exits normally has ended its workers, and after a
+crash the next daemon adopts them. Two cases remain, in which nobody would ever end the workers: the daemon was killed
+while it stopped, or it crashed and its restart was cancelled. $SERVICE_RESULT does not distinguish these from a crash,
+but the job that systemd has for the unit does.
 """
 
 import asyncio
@@ -26,38 +26,38 @@ from supervisor.host.service.systemd import SystemdNotifier
 from supervisor.protocol.plurals import counted
 
 CRASH_PAUSE_S = 1.0
-"""How long the successor of a crashed daemon waits, lest one that can't start be tried without end at full speed. Not
-done by RestartSec=, as a stop that is asked for in that pause runs no command of the unit's any more."""
+"""The pause before a crashed daemon is restarted, so that one that can't start is not restarted at full speed. Not
+RestartSec=, because a stop requested during that pause would not run ExecStopPost= again."""
 
 PATIENCE_S = 130.0
-"""For workers: what flush_timeout and stopwaitsecs are together by default. The configuration is not read, as it may be
-what the daemon could not do with."""
+"""How long workers may take: the defaults of flush_timeout and stopwaitsecs together. The configuration is not read, as
+it may be the reason why the daemon could not start."""
 
-KEEPER_PATIENCE_S = 5.0  # for what is no worker: the process that writes their logs leaves once all is written
+LOGGER_TIMEOUT_S = 5.0  # for the logger process, which exits once everything is written
 EXTEND_EVERY_S = 5.0
 EXIT_CONFIG = "78"  # as RestartPreventExitStatus= of the unit: systemd will not start it again by itself
 
 
 def is_final_stop(environment: Mapping[str, str], job: str | None) -> bool:
-    """Whether the service stops for good. `job`: what systemd is about to do with the unit, as "stop" or "restart"."""
+    """Whether the service stops for good. `job`: the job that systemd has for the unit, such as "stop" or "restart"."""
     if job is not None:
         return job == "stop"
     return environment.get("SERVICE_RESULT") == "success" or environment.get("EXIT_STATUS") == EXIT_CONFIG
 
 
 def parse_job_type(unit: str, listed: str) -> str | None:
-    """The type of the unit's job in what `systemctl list-jobs` said: lines of number, unit, type and state."""
+    """The type of the unit's job in the output of `systemctl list-jobs`: lines of number, unit, type and state."""
     rows = [line.split() for line in listed.splitlines()]
     return next((row[2] for row in rows if len(row) > 2 and row[1] == unit), None)
 
 
 def _service(group: str) -> str:
-    """The same without what lies below the service: with Delegate= a command of the unit's has a group of its own."""
+    """The cgroup of the service itself: with Delegate=, each command of the unit has a group below it."""
     return re.sub(r"(?m)^(.*\.service)/.*$", r"\1", group)
 
 
 def processes_in(group: str) -> list[psutil.Process]:
-    """The processes of a service (the text of /proc/PID/cgroup of one in it), in groups below too, but this one."""
+    """The processes of a service except this one. `group`: the text of /proc/PID/cgroup of one of them."""
     found, service = [], _service(group)
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):  # gone meanwhile
@@ -67,7 +67,7 @@ def processes_in(group: str) -> list[psutil.Process]:
 
 
 async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier) -> str:
-    """Has workers flush and leave, then ends what remains, and has systemd wait for it; says how it went."""
+    """Makes workers flush and exit, then ends what remains, while systemd waits; returns how it went."""
     ending = asyncio.create_task(_end(list(left)))
     while not ending.done():
         systemd.extend_timeout(2 * EXTEND_EVERY_S)
@@ -78,11 +78,13 @@ async def end_processes(left: Iterable[psutil.Process], systemd: SystemdNotifier
 async def _end(left: list[psutil.Process]) -> str:
     workers = [each for each in left if _is_marked(each.pid)]
     how = await leftovers.end_leftovers(workers, PATIENCE_S, signal.SIGTERM)
-    others = [each for each in left if each not in workers]  # only now: what workers print last is still to be written
+    others = [
+        each for each in left if each not in workers
+    ]  # only now: the logger still has to write the last output of workers
     for each in others:
         with contextlib.suppress(psutil.Error):
             each.terminate()
-    tree.kill_all((await asyncio.to_thread(psutil.wait_procs, others, KEEPER_PATIENCE_S))[1])
+    tree.kill_all((await asyncio.to_thread(psutil.wait_procs, others, LOGGER_TIMEOUT_S))[1])
     return how
 
 
@@ -94,39 +96,41 @@ def _is_marked(pid: int) -> bool:
     return any(each.startswith(f"{marks.VARIABLE}=".encode()) for each in variables)
 
 
-def _ask_job(unit: str) -> str | None:
-    """As `job_of`; None too where systemd does not answer."""
+def _query_job(unit: str) -> str | None:
+    """As `parse_job_type`; also None if systemd does not answer."""
     command = ["systemctl", "list-jobs", "--no-legend", "--plain", "--no-pager"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        _say(f"cannot ask systemd what becomes of {unit}: {error}; going by how the daemon ended")
+        _report(f"cannot ask systemd for the job of {unit}: {error}; deciding by how the daemon ended")
         return None
     return parse_job_type(unit, answer.stdout)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201 - standard error is the journal
 
 
 def main(unit: str) -> int:
-    """Gives the exit status: 0, or 1 if something could not be ended."""
+    """Returns the exit status: 0, or 1 if a process could not be ended."""
     if os.environ.get("SERVICE_RESULT") != "success":
         time.sleep(CRASH_PAUSE_S)
     left = processes_in(os.fsdecode(Path("/proc/self/cgroup").read_bytes()))
-    if not is_final_stop(os.environ, _ask_job(unit)):
+    if not is_final_stop(os.environ, _query_job(unit)):
         if left:
-            lives_on = f"for the next it left {counted(len(left), 'process', 'processes')}"
-            _say(f"the daemon is gone ({os.environ.get('SERVICE_RESULT')}); {lives_on}")
+            survivors = f"{counted(len(left), 'process', 'processes')} left running for the next one to adopt"
+            _report(f"the daemon ended ({os.environ.get('SERVICE_RESULT')}); {survivors}")
         return 0
     if not left:
         return 0
     try:
         how = asyncio.run(end_processes(left, SystemdNotifier(os.environ)))
     except OSError as error:
-        _say(f"cannot end what the daemon left: {error}; end it by hand: systemctl kill -s KILL {unit}")
+        _report(
+            f"cannot end the processes that the daemon left: {error}; kill them with: systemctl kill -s KILL {unit}"
+        )
         return 1
-    _say(f"ended what the daemon left, pids {' '.join(str(each.pid) for each in left)}: {how}")
+    _report(f"ended the processes that the daemon left (pids {' '.join(str(each.pid) for each in left)}): {how}")
     return 0
 
 

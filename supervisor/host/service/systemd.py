@@ -14,9 +14,9 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-BOOTED = Path("/run/systemd/system")  # sd_booted(3): there if and only if systemd manages this host
-SHUTDOWN_QUERY_TIMEOUT_S = 2.0  # it answers in milliseconds; if it can't, we leave all the same
-GOING_DOWN = b"stopping"  # of systemctl(1): shutdown.target is wanted, so this is no restart and no stop of ours alone
+BOOTED = Path("/run/systemd/system")  # sd_booted(3): exists if and only if systemd manages this host
+SHUTDOWN_QUERY_TIMEOUT_S = 2.0  # systemd answers in milliseconds; without an answer the daemon exits all the same
+GOING_DOWN = b"stopping"  # systemctl(1): the host shuts down, so this is not a stop or restart of our unit alone
 
 _OURS = (
     "NOTIFY_SOCKET",
@@ -27,18 +27,18 @@ _OURS = (
     "LISTEN_PID",
     "JOURNAL_STREAM",
 )
-"""Variables that are between systemd and the daemon: a worker must not speak for it."""
+"""Variables through which systemd and the daemon talk; a worker must not send messages in its name."""
 
 
 def environment_for_children(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` for children: less what is between systemd and the daemon."""
+    """The environment for children: without the variables through which systemd and the daemon talk."""
     return {key: value for key, value in environment.items() if key not in _OURS}
 
 
 class SystemdNotifier:
-    """The way to the service manager that `environment` names, if it names one.
+    """Sends notifications to the service manager that `environment` names; does nothing if it names none.
 
-    `watchdog_s`: systemd restarts the daemon if it hears nothing for so long; None if it does not watch.
+    `watchdog_s`: systemd restarts the daemon if it gets no message for so long; None if the watchdog is off.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -46,52 +46,52 @@ class SystemdNotifier:
         self.watchdog_s = _watchdog(environment)
 
     def send_ready(self, status: str) -> None:
-        """Started completely, or reloaded."""
-        self._tell("READY=1", f"STATUS={status}")
+        """Reports that the daemon has started or reloaded completely."""
+        self._send("READY=1", f"STATUS={status}")
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether a service manager listens."""
         return self._address is not None
 
     def send_status(self, text: str) -> None:
-        """One line for `systemctl status`."""
-        self._tell(f"STATUS={text}")
+        """Sets the line that `systemctl status` shows."""
+        self._send(f"STATUS={text}")
 
     def send_reloading(self, text: str) -> None:
-        """Began to take up a changed configuration; `ready` ends it.
+        """Reports that a reload has begun; `send_ready` ends it.
 
-        The time is what Type=notify-reload tells this answer from one to an earlier reload by.
+        By the time, Type=notify-reload distinguishes this answer from that to an earlier reload.
         """
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", f"STATUS={text}")
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", f"STATUS={text}")
 
     def send_stopping(self, text: str) -> None:
-        """Began to leave."""
-        self._tell("STOPPING=1", f"STATUS={text}")
+        """Reports that the daemon has begun to stop."""
+        self._send("STOPPING=1", f"STATUS={text}")
 
     def send_watchdog(self) -> None:
-        """The supervision loop turns."""
-        self._tell("WATCHDOG=1")
+        """Feeds the watchdog: the event loop runs."""
+        self._send("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Asks that the start or stop in progress may take so much longer from now on."""
-        self._tell(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
+        """Asks systemd to let the start or stop in progress take so much longer from now on."""
+        self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
-    def _tell(self, *lines: str) -> None:
+    def _send(self, *lines: str) -> None:
         if self._address is None:
             return
         with (
             contextlib.suppress(OSError),
             socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
         ):
-            way.setblocking(False)  # a service manager that does not listen must not hold up supervision
+            way.setblocking(False)  # a service manager that does not read must not delay supervision
             way.sendto("\n".join(line.replace("\n", " ") for line in lines).encode(), self._address)
 
 
 async def host_is_shutting_down(booted: Path = BOOTED, timeout_s: float = SHUTDOWN_QUERY_TIMEOUT_S) -> bool:
     """Whether systemd is shutting the host down; False where there is no systemd, or no answer in time.
 
-    /run/systemd/shutdown/scheduled would not do: it is there for a shutdown at an hour, and not for `poweroff`.
+    /run/systemd/shutdown/scheduled does not help: it exists for a scheduled shutdown, but not for `poweroff`.
     """
     if not booted.is_dir():  # noqa: ASYNC240 - /run is memory
         return False
