@@ -1,4 +1,26 @@
-"""What an earlier daemon left of each program: a worker to take over, processes to end, attempts without an end."""
+"""What an earlier daemon left of each program: a worker to adopt, processes to end, attempts without an end.
+
+How adoption works, from here (what a job then does is decided in `core/actions/adopting.py`):
+
+1. The daemon starts and `fleet/programs.py` reads, in threads, the attempts without an end from the ledger, and from
+   /proc every process that carries this daemon's mark in its environment. The mark names state folder, program and
+   attempt, and children inherit it, so that nothing that was started is missed, not even by a daemon that was killed
+   between starting a process and writing it down.
+2. `leftovers_by_program` sorts both by program. A process is the worker to adopt if it belongs to the newest attempt,
+   is the pid and start time that the ledger has, and carries the mark. Its companions are left alone; everything of
+   older attempts has to end before anything new is started, because two workers must never write for one job.
+3. `AttemptFactory.adopt` opens a pidfd for the process and the control pipes in the attempt's folder as they are: the
+   worker holds both ends open, so nothing that it wrote meanwhile is lost. Then the core gets `AttemptFound` and asks
+   the worker for its status (state ADOPTING). Of a plain program, the sockets for notifications are opened again.
+4. If the worker can't be reached (its pipes are gone, or a newer attempt has begun), it is ended like any leftover.
+5. If an attempt has no worker any more, `reconstruct_end` reads how it ended: the last messages from its folder,
+   the newest checkpoint of its number, whether the host was rebooted. The core gets that as `AttemptLost`, and decides
+   as if it had seen the end.
+6. A program that is configured no longer is asked through its pipe to flush and exit, and is ended after a while.
+
+`reload` takes the same way: the daemon detaches from everything and executes itself. An event listener is never
+adopted, because its pipes ended with the daemon that held them.
+"""
 
 import asyncio
 import contextlib
@@ -26,7 +48,7 @@ REMOVED_FLUSH_ID = 1 << 40  # higher than any that a daemon counted up to, so th
 
 @dataclass(frozen=True, slots=True)
 class LeftoverWorker:
-    """A process that the ledger knows as an attempt's worker, and whose mark says the same. `start_time` in ticks.
+    """A live process that is an attempt's worker by the ledger and by its mark. `start_time` in clock ticks.
 
     `mark`: of it and all it started, None for a zombie; `began_wall_at`: when the attempt began, by the ledger.
     """
@@ -48,11 +70,11 @@ class LeftoverWorker:
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """What there is of one program.
+    """What is left of one program.
 
-    `worker`: its newest attempt's process, alive; `with_it`: what belongs to that attempt besides. `strays`: what other
-    attempts left. `open_attempts`: those whose end was never written, the worker's among them; `cut_off`: those of
-    them that the host took with it.
+    `worker`: the live process of its newest attempt; `companions`: other processes of that attempt. `strays`: processes
+    of other attempts. `open_attempts`: attempts whose end was never recorded, the worker's among them;
+    `cut_off_by_host`: those of them that ended with the host.
     """
 
     worker: LeftoverWorker | None = None
@@ -62,14 +84,14 @@ class Leftovers:
     cut_off_by_host: frozenset[int] = frozenset()
 
     def without_worker(self) -> "Leftovers":
-        """The same, where the worker can't be taken over: all of it has to end."""
+        """For a worker that can't be adopted: all its processes are strays, which have to end."""
         return Leftovers(None, (), self.strays + self.companions, self.open_attempts, self.cut_off_by_host)
 
 
 def leftovers_by_program(
     unfinished: Iterable[OpenAttempt], marked: Mapping[str, list[psutil.Process]]
 ) -> dict[str, Leftovers]:
-    """What an earlier daemon left, by program; reads /proc."""
+    """Sorts what an earlier daemon left, by program; reads /proc."""
     opened: dict[str, list[OpenAttempt]] = {}
     for each in unfinished:
         opened.setdefault(each.program, []).append(each)
@@ -110,10 +132,10 @@ def _find_worker(opened: OpenAttempt, marked: Mapping[str, list[psutil.Process]]
 async def reconstruct_end(
     config: ProgramConfig, attempt: int, host_left: bool, runtime_dir: Path, checkpoints: CheckpointStore
 ) -> tuple[AttemptLost, list[messages.FromWorker], float | None]:
-    """How an attempt ended that nobody saw: from its last words, which are given too, and from its checkpoints.
+    """Finds out how an attempt ended while no daemon ran: from its last messages and its checkpoints.
 
-    Last, how many seconds ago it saved for the last time, None if that is not known. A checkpoint directory that does
-    not answer is not waited for.
+    Returns the event, those messages, and how many seconds ago it saved last (None: not known). A checkpoint directory
+    that does not answer within SLOW_DISK_S is ignored.
     """
     folder = layout.attempt_folder(runtime_dir, config.name, attempt)
     words = await asyncio.to_thread(control_pipes.read_last_words, folder, attempt)
@@ -153,6 +175,6 @@ async def _newest_checkpoint(
 
 
 def request_flush_and_exit(runtime_dir: Path, name: str, attempt: int, patience_s: float) -> bool:
-    """Asks the worker of a program that nobody configures any more to flush and leave; False if it can't hear."""
+    """Asks the worker of a program that is no longer configured to flush and exit; False if its pipes are gone."""
     folder = layout.attempt_folder(runtime_dir, name, attempt)
     return control_pipes.send_once(folder, Flush(attempt, REMOVED_FLUSH_ID, "update", Then.STOP, patience_s))

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 
 from supervisor.config import JobConfig, ProgramConfig
 from supervisor.core.program.facts import (
@@ -15,10 +14,7 @@ from supervisor.core.program.facts import (
 )
 from supervisor.core.standby import StandbyKind
 from supervisor.host.health_checks import HealthCheck
-from supervisor.host.processes import marks
 from supervisor.host.processes.credentials import cached_credentials
-from supervisor.host.processes.limits import RESOURCES
-from supervisor.host.processes.process import SpawnRequest
 from supervisor.protocol import launch
 
 
@@ -61,50 +57,6 @@ def standby_kind_of(config: ProgramConfig) -> StandbyKind:
     if job.standby is None:
         return StandbyKind.WARM if job.entrypoint is not None else StandbyKind.OFF
     return StandbyKind(job.standby)
-
-
-def spawn_request(
-    config: ProgramConfig,
-    told: launch.Launch | None,
-    *,
-    environment: Mapping[str, str],
-    mark: str,
-    server_url: str | None,
-    stdout: int,
-    stderr: int,
-    stdin: int | None = None,
-    notify: Path | None = None,
-    oom_score_adjust: int | None = None,
-) -> SpawnRequest:
-    """The order for one process. `told`: what a job's worker is told; `oom_score_adjust`: instead of the program's own.
-
-    Raises SpawnError if its user does not exist or can't be taken on.
-    """
-    return SpawnRequest(
-        program=config.name,
-        argv=config.command,
-        directory=config.directory,
-        environment={
-            **launch.without_launch_variables(environment),
-            marks.VARIABLE: mark,
-            marks.CONFIGURATION: config_digest(config),
-            "SUPERVISOR_ENABLED": "1",
-            "SUPERVISOR_PROCESS_NAME": config.process,
-            "SUPERVISOR_GROUP_NAME": config.group,
-            **({"SUPERVISOR_SERVER_URL": server_url} if server_url else {}),
-            **config.environment,
-            **({"NOTIFY_SOCKET": str(notify)} if notify else {}),
-            **(told.to_environment() if told is not None else {}),
-        },
-        credentials=cached_credentials(config.user) if config.user else None,
-        umask=config.umask,
-        group_ends_with_it=config.job is not None,
-        stdout=stdout,
-        stderr=stderr,
-        stdin=stdin,
-        limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
-        oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
-    )
 
 
 def command_beside(

@@ -39,7 +39,7 @@ ASK_AGAIN_S = 0.15  # the kernel takes a change of a session's share from plain 
 
 @dataclass(slots=True)
 class StandbyProcess:
-    """A process that waits. `place`: device and inode of the folder it was started in; `words`: its last."""
+    """A process that waits. `folder_id`: device and inode of its working directory; `error`: its last message."""
 
     process: Process
     channel: ControlPipes
@@ -49,7 +49,7 @@ class StandbyProcess:
 
 
 class StandbyHolder(ProgramObserver):
-    """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: what it would be told."""
+    """Keeps one job's standby. `live_pid`: of the worker beside it; `between_failures_s`: sent when it is promoted."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class StandbyHolder(ProgramObserver):
         return frozenset(each.process.pid for each in mine)
 
     def status(self) -> dict[str, Any]:
-        """What `status` says of it."""
+        """The standby's status, as `status` has it."""
         now_is, pid = self._machine.status, self.pid
         return {
             "wanted": str(self._machine.wanted),
@@ -104,7 +104,7 @@ class StandbyHolder(ProgramObserver):
         self._handle_event(core.JobChanged(core.need_of(facts)))
 
     def promote(self, attempt: int, microbatches: int) -> StandbyProcess | None:
-        """The standby as the process of this attempt: promoted, and nobody's here any more. None: there is none."""
+        """Promotes the standby to this attempt and returns it; None if there is none. The caller owns it then."""
         spare = self._process
         effects = self._decide(core.AttemptStarting(self._why_unusable(), microbatches))
         if spare is None or not any(isinstance(each, core.PromoteStandby) for each in effects):
@@ -121,7 +121,7 @@ class StandbyHolder(ProgramObserver):
         return spare
 
     def discard(self, spare: StandbyProcess) -> None:
-        """Ends one that was taken and can't be the attempt, with all it started; it is there until it is gone."""
+        """Kills a promoted standby that can't become the attempt; its pid stays in `pids` until it has exited."""
         self._discarded.append(spare)
         spare.process.reassign(partial(self._on_discarded_exit, spare), group_ends_with_it=True)
         spare.process.kill_tree()
@@ -133,7 +133,7 @@ class StandbyHolder(ProgramObserver):
         self.on_change()
 
     def detach(self) -> None:
-        """Leaves it to the daemon that this one is about to become, which ends it."""
+        """Leaves it to the next daemon, which ends it."""
         if self._timer is not None:
             self._timer.cancel()
         self._release_loading_slot()
@@ -227,8 +227,12 @@ class StandbyHolder(ProgramObserver):
         if spare.process.has_ended:
             return "it had ended"
         if not spare.channel.has_received:
-            return "it had only just begun"
-        return None if _folder_id(self._config.directory) == spare.folder_id else "the folder was another one by then"
+            return "it had only just started"
+        return (
+            None
+            if _folder_id(self._config.directory) == spare.folder_id
+            else "its working directory is another folder now"
+        )
 
     def _promote(self, spare: StandbyProcess, attempt: int, microbatches: int) -> None:
         config, services = self._config, self._services
@@ -276,7 +280,7 @@ class StandbyHolder(ProgramObserver):
         self.on_change()
 
     def _release_loading_slot(self) -> None:
-        """Others may load theirs."""
+        """Lets other programs load their standbys."""
         if self._services.standby_loading.holder == self._config.name:
             self._services.standby_loading.holder = None
 
@@ -308,6 +312,6 @@ def _resident(pid: int) -> int | None:
 
 
 def _restore_priority(process: Process) -> None:
-    """It yields to nobody any more, as soon as the kernel lets it."""
+    """Gives the process the usual priority back, as soon as the kernel allows it."""
     if not process.has_ended and not priority.restore_priority(process.pid):
         asyncio.get_running_loop().call_later(ASK_AGAIN_S, _restore_priority, process)

@@ -1,27 +1,30 @@
-"""Starts a process of a program, for an attempt or as its standby: log capture, control pipes, process."""
+"""Starts a process of a program, as an attempt or as its standby: output pipes, control pipes, process."""
 
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from supervisor.config import ProgramConfig
 from supervisor.host.logs.capture import LogCapture, Tee
 from supervisor.host.pipes.control_pipes import ControlPipes
-from supervisor.host.processes.process import Process, spawn
+from supervisor.host.processes import marks
+from supervisor.host.processes.credentials import cached_credentials
+from supervisor.host.processes.limits import RESOURCES
+from supervisor.host.processes.process import Process, SpawnRequest, spawn
 from supervisor.host.processes.process_status import Exit
 from supervisor.host.processes.spawning import SpawnError
 from supervisor.host.resources.cgroup import Cgroup
-from supervisor.protocol import messages
+from supervisor.protocol import launch, messages
 from supervisor.protocol.launch import Launch
-from supervisor.runner.attempt.launching import owner_ids, spawn_request
+from supervisor.runner.attempt.launching import config_digest, owner_ids
 from supervisor.runner.attempt.services import Services
 
 
 @dataclass(frozen=True, slots=True)
 class ChildStdio:
-    """What a process is given: descriptors, the socket where it says that it is ready, the control group it is in."""
+    """What a process starts with: descriptors, the path of its notification socket, its control group."""
 
     stdout: int
     stderr: int
@@ -33,7 +36,7 @@ class ChildStdio:
 def open_output_pipes(
     config: ProgramConfig, logs: LogCapture, attempt: int, handed_over: contextlib.ExitStack
 ) -> ChildStdio:
-    """Both outputs, led to their logs. `handed_over` closes them here. Raises OSError."""
+    """Opens pipes to the logs of both outputs; `handed_over` closes the daemon's copies. Raises OSError."""
     limits = config.stdout_logfile_maxbytes, config.stdout_logfile_backups
     stdout = stderr = logs.open_pipe(config.stdout_logfile, *limits, _tee_of(config, attempt, "stdout"))
     handed_over.callback(os.close, stdout)
@@ -58,23 +61,37 @@ def start_process(
     on_exit: Callable[[Exit], None],
     oom_score_adjust: int | None = None,
 ) -> Process:
-    """The process. `told`: what a job's worker is told; `oom_score_adjust`: instead of the program's own.
+    """Starts the process. `told`: a job's launch settings; `oom_score_adjust`: instead of the program's own.
 
-    Raises SpawnError.
+    Raises SpawnError, also if its user does not exist or can't be switched to.
     """
-    request = spawn_request(
-        config,
-        told,
-        environment=services.environment,
-        mark=mark,
-        server_url=services.server_url,
+    request = SpawnRequest(
+        program=config.name,
+        argv=config.command,
+        directory=config.directory,
+        environment={
+            **launch.without_launch_variables(services.environment),
+            marks.VARIABLE: mark,
+            marks.CONFIGURATION: config_digest(config),
+            "SUPERVISOR_ENABLED": "1",
+            "SUPERVISOR_PROCESS_NAME": config.process,
+            "SUPERVISOR_GROUP_NAME": config.group,
+            **({"SUPERVISOR_SERVER_URL": services.server_url} if services.server_url else {}),
+            **config.environment,
+            **({"NOTIFY_SOCKET": str(ends.notify)} if ends.notify else {}),
+            **(told.to_environment() if told is not None else {}),
+        },
+        credentials=cached_credentials(config.user) if config.user else None,
+        umask=config.umask,
+        group_ends_with_it=config.job is not None,
         stdout=ends.stdout,
         stderr=ends.stderr,
         stdin=ends.stdin,
-        notify=ends.notify,
-        oom_score_adjust=oom_score_adjust,
+        limits={key: value for key in RESOURCES if (value := getattr(config, key)) is not None},
+        oom_score_adjust=config.oom_score_adjust if oom_score_adjust is None else oom_score_adjust,
+        cgroup=ends.cgroup,
     )
-    return spawn(request if ends.cgroup is None else replace(request, cgroup=ends.cgroup), on_exit)
+    return spawn(request, on_exit)
 
 
 def open_control_pipes(

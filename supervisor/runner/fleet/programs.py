@@ -15,7 +15,7 @@ from supervisor.core.failures.restart import Cause
 from supervisor.core.fleet import dependencies
 from supervisor.core.fleet.exit_conditions import ProgramOutcome
 from supervisor.core.listeners import event_types
-from supervisor.core.program import events as fact
+from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE, State
 from supervisor.host.ledger.ledger import Ledger, LedgerError
 from supervisor.host.logs.handover import ProgramOutput
@@ -270,7 +270,7 @@ class Programs:
         self._host_leaves = True
         for runner in self.runners.values():
             if self.closing and runner.facts.closing:
-                runner.post(fact.ProgramClosed(*self._stop_reason()))
+                runner.post(events.ProgramClosed(*self._stop_reason()))
 
     def _stop_reason(self) -> tuple[str, bool]:
         return ("host shutdown" if self._host_leaves else "shutdown"), self._host_leaves
@@ -294,7 +294,7 @@ class Programs:
         """Somebody asked a second time: every program takes the next harder way to stop, and waits for no other."""
         self._hurried.set()
         for runner in self.runners.values():
-            runner.post(fact.ShutdownHurried())
+            runner.post(events.ShutdownHurried())
 
     def changes(self) -> Changes:
         """What the configuration last read would change."""

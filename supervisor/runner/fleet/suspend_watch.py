@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from supervisor.core.actions.suspend import CHECK_INTERVAL_S, suspended_for_s
-from supervisor.core.program import events as fact
+from supervisor.core.program import events
 from supervisor.core.program.facts import ALIVE
 from supervisor.runner.program.runner import Runner
 
@@ -48,7 +48,7 @@ class SuspendWatch:
             return
         log.warning("host.stood_still", still_s=round(still_s, 1), effect="what is waited for has its whole time again")
         for runner in list(self._runners().values()):
-            runner.post(fact.HostSuspended(still_s))
+            runner.post(events.HostSuspended(still_s))
 
 
 def _is_watched(runner: Runner) -> bool:

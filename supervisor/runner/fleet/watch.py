@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from supervisor.core.failures.restart import Cause
-from supervisor.core.program import events as fact
+from supervisor.core.program import events
 from supervisor.core.program.facts import State
 from supervisor.host.health_checks import HealthChecks
 from supervisor.host.resources import usage
@@ -106,10 +106,10 @@ class ResourceWatch:
             self._over[runner.name] = _LimitExceeded(attempt, its.memory_bytes)
         elif its.memory_bytes > at_first.memory_bytes + limit / 2 and runner.is_stopping:
             log.warning("memory.grows_on", program=runner.name, attempt=attempt, memory_bytes=its.memory_bytes)
-            runner.post(fact.ShutdownHurried())
+            runner.post(events.ShutdownHurried())
         held = f"held {its.memory_bytes} bytes in {counted(its.processes, 'process', 'processes')}"
         text = f"{held}, more than memory_limit = {limit}"
-        runner.post(fact.RestartRequired(attempt, Cause.MEMORY_LIMIT, text))
+        runner.post(events.RestartRequired(attempt, Cause.MEMORY_LIMIT, text))
 
     def _start_due_checks(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -139,7 +139,7 @@ class ResourceWatch:
         log.warning("program.unwell", program=runner.name, why=why, in_a_row=known.failures)
         if known.failures >= config.healthcheck_retries:
             known.failures = 0
-            runner.post(fact.RestartRequired(known.attempt, Cause.UNHEALTHY, why))
+            runner.post(events.RestartRequired(known.attempt, Cause.UNHEALTHY, why))
 
 
 def _is_watched(runner: Runner) -> bool:

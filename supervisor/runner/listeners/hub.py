@@ -211,7 +211,7 @@ class ListenerHub:
             event_name=dropped.event,
             dropped=dropped.total,
             buffer_size=desk.pool.capacity,
-            remedy="its listeners don't keep up, or are down: look at status; or raise buffer_size",
+            remedy="its listeners are too slow or down: see `status`, or raise buffer_size",
         )
 
     def _arm_timer(self, desk: _PoolEntry) -> None:

@@ -1,4 +1,4 @@
-"""What programs print, from the logs' thread to their event listeners."""
+"""Passes what programs print from the log capture's thread to their event listeners."""
 
 import asyncio
 import threading
@@ -82,5 +82,5 @@ class OutputPublisher:
         log.error(
             "listener.output_missed",
             events=missed,
-            remedy="programs with stdout_events_enabled print more than the daemon can pass on; their logs have it",
+            remedy="programs with stdout_events_enabled print more than the daemon can pass on; see their logs",
         )

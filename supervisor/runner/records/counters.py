@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from supervisor.core.program import effects as order
+from supervisor.core.program import effects
 from supervisor.protocol import messages
 from supervisor.runner.records.observers import ProgramObserver
 
@@ -50,19 +50,19 @@ class ProgramCounters(ProgramObserver):
     _flush_asked_at: dict[int, float] = field(default_factory=dict)
     _is_repeating: bool = False  # an adopted worker repeats what an earlier daemon has counted
 
-    def on_effect(self, effect: order.Effect, now: float) -> None:
+    def on_effect(self, effect: effects.Effect, now: float) -> None:
         match effect:
-            case order.Spawn():
+            case effects.Spawn():
                 self.attempts += 1
                 self._step, self._is_repeating = None, False
                 self._flush_asked_at.clear()
-            case order.RequestIdentity():
+            case effects.RequestIdentity():
                 self._is_repeating = True
-            case order.RequestFlush():
+            case effects.RequestFlush():
                 self._flush_asked_at[effect.id] = now
                 while len(self._flush_asked_at) > OPEN_FLUSHES_KEPT:
                     del self._flush_asked_at[next(iter(self._flush_asked_at))]
-            case order.RecordEnd():
+            case effects.RecordEnd():
                 self.ended_by_cause = {
                     **self.ended_by_cause,
                     effect.cause: self.ended_by_cause.get(effect.cause, 0) + 1,
