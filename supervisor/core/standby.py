@@ -16,7 +16,7 @@ from supervisor.core.program.facts import (
 )
 
 SETTLE_S = 2.0  # of undisturbed training before one is prepared: a job that dies at its first steps needs the machine
-LOOK_S = 10.0  # how often memory is measured while there is one: it gives way before the kernel has to choose
+MEASURE_S = 10.0  # how often memory is measured while there is one: it gives way before the kernel has to choose
 TURN_S = 1.0  # another job's standby is loading; a load takes some seconds
 SCARCE_S = 60.0  # after it had to give way to others
 BACKOFF_FIRST_S, BACKOFF_LIMIT_S = 10.0, 600.0  # after it died while loading; training matters more
@@ -168,7 +168,7 @@ class StandbyStatus:
     need: StandbyNeed = StandbyNeed.NONE
     calm_since: float = 0.0
     not_before: float = 0.0
-    look_at: float | None = None
+    measure_at: float | None = None
     load_by: float = 0.0
     microbatches: int = 1  # it divides batches into as many parts
     deaths: int = 0  # since one was of use
@@ -184,7 +184,7 @@ class Standby:
 
     def deadline(self) -> float | None:
         """When to measure memory (`MemoryMeasured`), in monotonic seconds; None if nothing depends on it."""
-        return self.status.look_at
+        return self.status.measure_at
 
     def handle(self, event: StandbyEvent, now: float) -> list[StandbyEffect]:
         """What to do about `event`, which happened at `now`. If it raises, nothing has changed."""
@@ -192,17 +192,17 @@ class Standby:
             return []
         match event:
             case JobChanged():
-                return self._stood(event, now)
+                return self._job_changed(event, now)
             case MemoryMeasured():
-                return self._looked(event, now)
+                return self._memory_measured(event, now)
             case StandbyLoaded():
-                return self._loaded(event, now)
+                return self._standby_loaded(event, now)
             case StandbyExited():
-                return self._ended(event, now)
+                return self._standby_exited(event, now)
             case AttemptStarting():
-                return self._begins(event)
+                return self._attempt_starting(event)
 
-    def _stood(self, event: JobChanged, now: float) -> list[StandbyEffect]:
+    def _job_changed(self, event: JobChanged, now: float) -> list[StandbyEffect]:
         was = self.status
         if event.need is was.need:
             return []
@@ -216,7 +216,7 @@ class Standby:
         self._plan(now)
         return effects
 
-    def _looked(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
+    def _memory_measured(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
         was = self.status
         effects: list[StandbyEffect] = []
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY) and event.memory.is_scarce:
@@ -234,10 +234,10 @@ class Standby:
     def _prepare(self, event: MemoryMeasured, now: float) -> list[StandbyEffect]:
         if not event.memory.allows(event.expected):
             reason = f"memory: it needs {_gib(event.expected)}, and {_gib(event.memory.available)} is available"
-            self.status = replace(self.status, reason=reason, look_at=now + LOOK_S)
+            self.status = replace(self.status, reason=reason, measure_at=now + MEASURE_S)
             return []
         if not event.may_load:
-            self.status = replace(self.status, reason="another job's standby is loading", look_at=now + TURN_S)
+            self.status = replace(self.status, reason="another job's standby is loading", measure_at=now + TURN_S)
             return []
         self.status = replace(
             self.status, stage=StandbyStage.LOADING, kind=None, reason=None, load_by=now + self._load_limit_s
@@ -245,13 +245,13 @@ class Standby:
         self._plan(now)
         return [PrepareStandby(self.wanted, self.status.microbatches)]
 
-    def _loaded(self, event: StandbyLoaded, now: float) -> list[StandbyEffect]:
+    def _standby_loaded(self, event: StandbyLoaded, now: float) -> list[StandbyEffect]:
         if self.status.stage is StandbyStage.LOADING:
             self.status = replace(self.status, stage=StandbyStage.READY, kind=event.kind)
             self._plan(now)
         return []
 
-    def _ended(self, event: StandbyExited, now: float) -> list[StandbyEffect]:
+    def _standby_exited(self, event: StandbyExited, now: float) -> list[StandbyEffect]:
         """Records its death, which is no failure of the job; the next one is prepared later each time."""
         was = self.status
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
@@ -260,7 +260,7 @@ class Standby:
         self._plan(now)
         return []
 
-    def _begins(self, event: AttemptStarting) -> list[StandbyEffect]:
+    def _attempt_starting(self, event: AttemptStarting) -> list[StandbyEffect]:
         was = self.status
         traced_otherwise = event.microbatches != was.microbatches and self.wanted is not StandbyKind.WARM
         self.status = replace(was, microbatches=event.microbatches)
@@ -268,7 +268,7 @@ class Standby:
             return []
         if event.unusable_because is not None or traced_otherwise:
             return self._drop(event.unusable_because or "its step was traced for another number of microbatches", None)
-        self.status = replace(self.status, stage=StandbyStage.NONE, kind=None, reason=None, deaths=0, look_at=None)
+        self.status = replace(self.status, stage=StandbyStage.NONE, kind=None, reason=None, deaths=0, measure_at=None)
         return [PromoteStandby()]
 
     def _drop(self, reason: str, died_at: float | None) -> list[StandbyEffect]:
@@ -291,12 +291,12 @@ class Standby:
     def _plan(self, now: float) -> None:
         """Sets when memory is measured next."""
         was = self.status
-        look_at: float | None = None
+        measure_at: float | None = None
         if was.stage in (StandbyStage.LOADING, StandbyStage.READY):
-            look_at = now + LOOK_S
+            measure_at = now + MEASURE_S
         elif was.stage is StandbyStage.NONE and was.need is StandbyNeed.CALM:
-            look_at = max(self._earliest(), now)
-        self.status = replace(was, look_at=look_at)
+            measure_at = max(self._earliest(), now)
+        self.status = replace(was, measure_at=measure_at)
 
 
 def _gib(size: int) -> str:

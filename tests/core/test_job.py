@@ -147,7 +147,7 @@ def test_worker_is_told_to_go_only_once_its_checkpoint_is_proven():
     assert job.state is State.STARTING
 
 
-def test_what_a_start_waits_for_its_gpus_is_none_of_its_startup_timeout():
+def test_time_waiting_for_gpus_does_not_count_into_startup_timeout():
     job = Job(JOB)
     job.handle(StartRequested(), 0.0)
     job.handle(SpawnDelayed(1, 40.0), 0.0)
@@ -160,7 +160,7 @@ def test_what_a_start_waits_for_its_gpus_is_none_of_its_startup_timeout():
     assert job.facts.startup_s == 15.0
 
 
-def test_nor_of_a_learned_limit():
+def test_time_waiting_for_gpus_does_not_count_into_a_learned_limit():
     job = Job(replace(JOB, hang_timeout_min=20.0))
     job.handle(StartRequested(), 0.0)
     job.handle(SpawnDelayed(1, 40.0), 0.0)

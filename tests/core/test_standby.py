@@ -19,7 +19,7 @@ from supervisor.core.program.facts import (
 )
 from supervisor.core.standby import (
     BACKOFF_FIRST_S,
-    LOOK_S,
+    MEASURE_S,
     MIB,
     SCARCE_S,
     SETTLE_S,
@@ -87,7 +87,7 @@ def test_the_next_attempt_takes_it(machine: Standby):
     assert machine.handle(StandbyExited("as an attempt"), 3.0) == [] and machine.status.deaths == 0
 
 
-def test_what_cannot_be_used_is_dropped_and_the_attempt_is_a_new_process():
+def test_unusable_standby_is_dropped_and_the_attempt_is_a_new_process():
     machine = ready()
 
     assert machine.handle(AttemptStarting("it had ended"), 1.0) == [DropStandby("it had ended")]
@@ -140,10 +140,10 @@ def test_one_that_dies_comes_back_later_each_time():
     now = 0.0
     for _ in range(8):
         machine.handle(StandbyExited("exit status 1"), now)
-        look_at = machine.deadline()
-        assert look_at is not None
-        pauses.append(look_at - now)
-        now = look_at
+        measure_at = machine.deadline()
+        assert measure_at is not None
+        pauses.append(measure_at - now)
+        now = measure_at
         assert machine.handle(looked(), now) == [PrepareStandby(WARM, 1)]
 
     assert pauses[:3] == [BACKOFF_FIRST_S, 2 * BACKOFF_FIRST_S, 4 * BACKOFF_FIRST_S]
@@ -158,8 +158,8 @@ def test_memory_decides_whether_there_is_one():
 
     assert machine.handle(looked(MemoryHeadroom(1500 * MIB, 8192 * MIB)), SETTLE_S) == []
     assert "memory" in str(machine.status.reason)
-    assert machine.deadline() == SETTLE_S + LOOK_S
-    assert machine.handle(looked(MemoryHeadroom(1700 * MIB, 8192 * MIB)), SETTLE_S + LOOK_S) == [
+    assert machine.deadline() == SETTLE_S + MEASURE_S
+    assert machine.handle(looked(MemoryHeadroom(1700 * MIB, 8192 * MIB)), SETTLE_S + MEASURE_S) == [
         PrepareStandby(WARM, 1)
     ]
 

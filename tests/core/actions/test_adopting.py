@@ -471,7 +471,7 @@ def test_lost_attempt_of_what_is_held_back_is_charged_and_its_pause_is_kept():
     )
 
 
-def test_what_is_held_back_goes_back_after_a_divergence_that_nobody_saw():
+def test_held_back_job_rolls_back_after_an_unseen_divergence():
     job = taken_up()
     diverged = AttemptLost(
         7, error="loss of step 12 is nan", committed_step=10, step=12, rolls_back=True, code=80, held_back=True

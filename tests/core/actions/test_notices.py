@@ -68,7 +68,7 @@ def test_a_notice_flushes_at_once_and_training_goes_on():
 
 
 @pytest.mark.parametrize(("pause_s", "last_at"), [(1.5, 92.0), (3.0, 92.0), (5.0, 90.0)])
-def test_a_short_pause_takes_of_the_margin_first_and_of_training_what_is_left(pause_s, last_at):
+def test_short_pause_uses_the_margin_before_it_costs_training(pause_s, last_at):
     job = noticed()
     job.facts.pauses = (Pause(15.0, pause_s),)
 
@@ -77,7 +77,7 @@ def test_a_short_pause_takes_of_the_margin_first_and_of_training_what_is_left(pa
     )
 
 
-def test_a_checkpoint_more_is_made_before_a_pause_may_outlast_the_host():
+def test_early_flush_comes_before_a_pause_that_may_outlast_the_host():
     job = noticed()
     committed(job, 26.0)
     job.handle(StepsDone(1, 12, 1.0), 41.0)  # an evaluation of 20 s
@@ -99,7 +99,7 @@ def test_the_last_flush_leaves_margin_save_and_step_and_then_the_worker_leaves()
     assert job.expire(92.0) == [RequestFlush(1, 2, "notice", Then.STOP, 8.0)]
 
 
-def test_who_is_to_train_on_is_told_to_go_on_after_the_last_flush():
+def test_on_notice_train_goes_on_after_the_last_flush():
     job = noticed(policy=TRAIN)
     committed(job, 26.0)
     job.handle(StepsDone(1, 71, 1.0), 80.0)
@@ -114,7 +114,7 @@ def test_where_there_is_no_time_for_two_the_first_flush_is_the_last():
     assert noticed(deadline_at=27.0).facts.current.flush.then is Then.STOP
 
 
-def test_who_does_not_know_how_long_a_save_takes_asks_at_once_and_trains_on():
+def test_unmeasured_save_is_flushed_at_once_and_training_goes_on():
     job = running(POLICY)
 
     (effect,) = job.handle(NoticeReceived(notice(12.0)), 10.0)
@@ -140,7 +140,7 @@ def test_the_last_moment_may_come_while_the_first_flush_is_on_its_way():
     assert job.expire(32.0) == [RequestFlush(1, 2, "notice", Then.STOP, 8.0)]
 
 
-def test_a_flush_that_somebody_else_asked_for_is_the_first_one():
+def test_flush_already_under_way_counts_as_the_first_one():
     job = noticed(certainty=Certainty.POSSIBLE)
 
     assert job.handle(NoticeReceived(notice(60.0)), 21.0) == []
@@ -173,21 +173,21 @@ def test_the_worker_that_left_is_booked_as_preempted_and_the_host_is_waited_for(
     assert job.facts.failures.by_cause == {}
 
 
-def test_what_waits_starts_when_the_notice_ends():
+def test_waiting_job_starts_when_the_notice_ends():
     job = noticed(deadline_at=27.0)
     die(job, 25.0, code=143)
 
     assert job.handle(NoticeEnded(), 30.0) == [Spawn(2), SelectCheckpoint(2)]
 
 
-def test_what_waits_starts_when_the_host_outlived_its_deadline_though_nobody_says_so():
+def test_waiting_job_starts_when_the_host_outlives_its_deadline():
     job = noticed(deadline_at=27.0)
     die(job, 25.0, code=143)
 
     assert job.expire(87.0) == [Spawn(2), SelectCheckpoint(2)]
 
 
-def test_what_waits_starts_when_the_deadline_moves_far_away():
+def test_waiting_job_starts_when_the_deadline_moves_far_away():
     job = noticed(deadline_at=27.0)
     die(job, 25.0, code=143)
 
@@ -232,7 +232,7 @@ def test_an_earlier_deadline_moves_the_last_flush():
     assert job.deadline() == 52.0
 
 
-def test_a_graver_notice_flushes_at_once_again():
+def test_more_severe_notice_flushes_at_once_again():
     job = noticed(certainty=Certainty.POSSIBLE)
     committed(job, 26.0)
 
@@ -264,7 +264,7 @@ def test_a_hang_during_a_notice_is_a_hang():
     assert job.facts.current.decided_end[0] == "hang"
 
 
-def test_of_a_hang_and_a_flush_that_are_both_due_the_earlier_one_counts():
+def test_earlier_of_a_hang_and_a_due_flush_counts():
     job = noticed(deadline_at=83.0)
     committed(job, 26.0)
     assert job.deadline() == 75.0
@@ -304,7 +304,7 @@ def test_an_operators_stop_during_the_last_flush_keeps_it_stopped():
 
 
 @pytest.mark.parametrize("end", [StopRequested(), ProgramClosed("shutdown")])
-def test_what_stopped_while_it_waited_for_the_hosts_fate_waits_no_more(end: Event):
+def test_job_stopped_while_it_waited_for_the_host_no_longer_waits(end: Event):
     job = Job(POLICY)
     job.handle(NoticeReceived(notice(20.0)), 0.0)
     job.handle(StartRequested(), 10.0)
@@ -315,7 +315,7 @@ def test_what_stopped_while_it_waited_for_the_hosts_fate_waits_no_more(end: Even
     assert (job.state, job.facts.reason) == (State.STOPPED, None)
 
 
-def test_a_stop_while_it_waits_for_the_hosts_fate_stops_it():
+def test_stop_ends_waiting_for_the_host():
     job = noticed(deadline_at=27.0)
     die(job, 25.0, code=143)
 
@@ -325,7 +325,7 @@ def test_a_stop_while_it_waits_for_the_hosts_fate_stops_it():
     assert job.state is State.STOPPED
 
 
-def test_a_daemon_that_leaves_as_the_host_goes_books_a_preemption():
+def test_daemon_that_exits_because_the_host_goes_records_a_preemption():
     job = noticed()
 
     job.handle(ProgramClosed("shutdown"), 21.0)
@@ -336,7 +336,7 @@ def test_a_daemon_that_leaves_as_the_host_goes_books_a_preemption():
     assert job.facts.wanted
 
 
-def test_a_worker_that_somebody_else_told_to_leave_as_the_host_goes_was_preempted():
+def test_worker_stopped_from_outside_while_the_host_goes_was_preempted():
     job = noticed()
     committed(job, 26.0)
 
@@ -357,7 +357,7 @@ def test_a_crash_under_a_notice_is_a_crash_and_starts_again_only_if_there_is_tim
     assert (job.state, job.facts.waits_for_host) == (State.BACKOFF, True)
 
 
-def test_what_was_measured_of_a_start_decides_whether_there_is_time():
+def test_measured_startup_decides_whether_there_is_time_for_an_attempt():
     job = noticed()
     committed(job, 26.0)
     assert job.facts.startup_s == 10.0
@@ -383,7 +383,7 @@ def test_a_worker_that_has_not_trained_yet_is_left_alone():
     assert job.state is State.STARTING
 
 
-def test_a_worker_that_begins_to_train_under_a_notice_saves_at_once_if_nobody_knows_how_long_that_takes():
+def test_worker_that_begins_to_train_under_a_notice_saves_at_once_if_saves_are_unmeasured():
     job = starting(POLICY)
     job.handle(NoticeReceived(notice(40.0)), 5.0)
     job.handle(StepsDone(1, 1), 8.0)
@@ -391,7 +391,7 @@ def test_a_worker_that_begins_to_train_under_a_notice_saves_at_once_if_nobody_kn
     assert job.expire(8.0) == [RequestFlush(1, 1, "notice", Then.GO_ON, 32.0)]
 
 
-def test_a_worker_that_said_done_is_not_asked_for_anything():
+def test_worker_that_reported_done_gets_no_flush_request():
     job = running(POLICY)
     job.handle(DoneReported(1), 20.0)
 
@@ -399,7 +399,7 @@ def test_a_worker_that_said_done_is_not_asked_for_anything():
     assert job.deadline() == 10.0 + 50.0
 
 
-def test_a_worker_that_says_done_before_its_last_flush_is_due_does_not_hang_by_then():
+def test_worker_that_reports_done_before_its_last_flush_does_not_hang():
     job = noticed(40.0)
     committed(job, 21.0)
     assert job.deadline() == 32.0
@@ -411,7 +411,7 @@ def test_a_worker_that_says_done_before_its_last_flush_is_due_does_not_hang_by_t
     assert job.expire(71.0) == [Abort(1, 10.0)]
 
 
-def test_a_timer_that_is_too_late_for_insurance_makes_no_hang():
+def test_timer_too_late_for_the_early_flush_makes_no_hang():
     job = noticed(60.0)
     job.facts.pauses = (Pause(20.0, 7.001),)
     committed(job, 21.0)
@@ -446,7 +446,7 @@ def test_the_host_may_go_once_the_last_checkpoint_is_on_the_disk_and_the_worker_
     assert notice_plan.has_nothing_to_lose(facts_at(stage).facts) is ready
 
 
-def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint_only():
+def test_recalled_notice_requests_only_the_last_flush():
     job = running(POLICY)
     job.handle(StepsDone(1, 11, 1.0), 20.0)
     job.handle(SavesMeasured(5.0), 20.0)
@@ -459,7 +459,7 @@ def test_a_notice_that_an_earlier_daemon_had_saved_for_makes_the_last_checkpoint
     assert (asked.then, asked.reason) == (Then.STOP, "notice")
 
 
-def test_a_notice_that_is_past_and_was_heard_before_costs_no_other_stop():
+def test_recalled_notice_past_its_deadline_stops_nothing_again():
     job = running(POLICY)
     job.handle(SavesMeasured(5.0), 20.0)
 
@@ -476,7 +476,7 @@ def test_another_notice_after_one_that_was_heard_before_makes_it_save():
     assert isinstance(asked, RequestFlush)
 
 
-def test_a_host_that_shuts_down_without_a_notice_books_a_preemption_and_wants_the_job_again():
+def test_host_shutdown_without_a_notice_records_a_preemption_and_the_job_stays_wanted():
     job = running(POLICY)
 
     job.handle(ProgramClosed("host shutdown", host_leaves=True), 21.0)

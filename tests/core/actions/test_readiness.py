@@ -84,7 +84,7 @@ def test_the_next_daemon_knows_that_it_was_ready():
     assert job.state is State.RUNNING
 
 
-def test_one_whose_word_may_have_been_lost_is_given_time_and_then_the_benefit_of_the_doubt():
+def test_adopted_program_whose_ready_may_be_lost_counts_as_running_after_notify_timeout():
     job = Job(NOTIFIES)
     job.skip_attempts(7)
     job.facts.wanted = True

@@ -95,7 +95,7 @@ def test_a_checkpoint_that_does_not_fit_is_passed_over_until_an_older_one_is_res
     assert SelectCheckpoint(attempt + 1) in job.handle(WorkerExited(attempt, signal=9), 204.0)
 
 
-def test_what_does_not_fit_is_charged_to_a_budget_of_its_own_and_an_operators_start_forgets_it():
+def test_unfit_checkpoints_have_their_own_budget_which_an_operators_start_refills():
     job = killed()
     for number, step in enumerate((50, 40, 30)):
         misfit(job, *names(step), 100.0 * number)
@@ -130,7 +130,7 @@ def test_the_status_of_a_checkpoint_that_does_not_fit_is_a_crash_once_it_was_res
     assert job.facts.suspects.unfit == ()
 
 
-def test_the_same_is_true_of_one_that_an_earlier_daemon_saw_restored():
+def test_restore_seen_by_an_earlier_daemon_counts_too():
     job = Job(JOB)
     job.facts.wanted = True
     job.skip_attempts(7)
@@ -150,7 +150,7 @@ def test_only_what_is_newer_than_the_one_that_was_restored_is_set_aside():
     assert [name for name, _ in job.facts.suspects.unfit] == names(20)
 
 
-def test_what_another_program_left_does_not_fit_for_good():
+def test_unfit_foreign_checkpoint_is_a_setup_failure():
     job = killed()
     job.handle(CheckpointSelected(2, "/c/model.ckpt-3", 3), 2.0)
 

@@ -66,7 +66,7 @@ def test_a_plain_program_that_was_up_for_a_day_each_time_spends_no_budget(starts
         assert job.state is State.STARTING
 
 
-def test_one_that_is_too_large_before_it_runs_backs_off():
+def test_worker_over_its_limit_before_it_runs_backs_off():
     job = started(is_job=False)
 
     assert job.handle(events.RestartRequired(1, Cause.MEMORY_LIMIT, "held 9 bytes"), 0.1) == [Terminate(1)]
@@ -83,7 +83,7 @@ def test_while_it_stops_already_it_is_no_news():
     assert job.facts.current.decided_end is not None and job.facts.current.decided_end[0] is Cause.STOPPED
 
 
-def test_a_flush_that_training_was_to_go_on_after_becomes_one_before_the_stop():
+def test_restart_during_a_flush_requests_one_before_the_stop():
     job = running(is_job=True)
     job.handle(events.FlushRequested("operator"), 10.0)
 

@@ -101,7 +101,7 @@ def test_it_is_never_given_up():
     assert len(pauses(job, 5.0, 200)) == 200
 
 
-def test_what_is_restarted_for_its_health_is_slowed_too():
+def test_unhealthy_program_backs_off_too():
     job = started()
     now = 0.0
     for _ in range(AT_ONCE + 1):

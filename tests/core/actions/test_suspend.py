@@ -42,7 +42,7 @@ def trained(policy=FIXED) -> Job:
 
 
 @pytest.mark.parametrize("policy", [FIXED, LEARNED])
-def test_a_timer_that_is_late_kills_nobody_and_the_whole_time_begins_anew(policy):
+def test_late_timer_kills_nothing_and_restarts_the_limit(policy):
     job = trained(policy)
     due_at = job.deadline()
 
@@ -52,13 +52,13 @@ def test_a_timer_that_is_late_kills_nobody_and_the_whole_time_begins_anew(policy
     assert job.expire(due_at + 150.0, due_at + 150.0) == [Abort(1, 10.0)], "silence from then on is a hang"
 
 
-def test_a_timer_that_is_as_late_as_on_a_busy_host_counts():
+def test_timer_late_as_on_a_busy_host_counts():
     job = trained()
 
     assert job.expire(70.0 + SUSPENDED_AFTER_S, 70.0) == [Abort(1, 10.0)]
 
 
-def test_a_limit_that_had_passed_before_it_was_set_is_none_that_passed_unseen():
+def test_limit_already_passed_when_set_is_no_suspend():
     job = trained()
     job.handle(FlushRequested("operator"), 60.0)
     job.expire(80.0, 80.0)
@@ -66,7 +66,7 @@ def test_a_limit_that_had_passed_before_it_was_set_is_none_that_passed_unseen():
     assert job.expire(80.0, 80.0) == [Abort(1, 10.0)]
 
 
-def test_a_stand_in_the_middle_of_a_silence_does_not_count_into_it():
+def test_suspend_during_a_silence_does_not_count_into_it():
     job = trained()
 
     assert job.handle(HostSuspended(40.0), 65.0) == []
@@ -74,7 +74,7 @@ def test_a_stand_in_the_middle_of_a_silence_does_not_count_into_it():
     assert job.deadline() == 115.0
 
 
-def test_a_stand_is_not_learned_as_a_silence_that_is_usual():
+def test_suspend_is_not_learned_as_a_usual_silence():
     job = trained(LEARNED)
 
     job.handle(HostSuspended(4000.0), 4020.0)
@@ -84,7 +84,7 @@ def test_a_stand_is_not_learned_as_a_silence_that_is_usual():
     assert max((each.pause_s for each in job.facts.pauses), default=0.0) < 100.0
 
 
-def test_a_start_a_flush_and_a_stop_have_their_time_again():
+def test_start_flush_and_stop_have_their_whole_time_again_after_a_suspend():
     begun = starting(FIXED)
     assert begun.expire(500.0, begun.deadline()) == []
     assert (begun.state, begun.deadline()) == (State.STARTING, 560.0)
@@ -103,7 +103,7 @@ def test_a_start_a_flush_and_a_stop_have_their_time_again():
     assert stops.expire(910.0, 910.0) == [Kill(1)]
 
 
-def test_a_plain_program_is_older_after_a_stand():
+def test_plain_program_is_older_after_a_suspend():
     job = starting(PLAIN)
 
     job.expire(500.0, job.deadline())
@@ -138,7 +138,7 @@ def test_while_a_freeze_is_announced_nobody_hangs_and_after_it_silence_begins_an
     assert job.expire(550.0) == [Abort(1, 10.0)]
 
 
-def test_nor_is_a_start_taken_for_one_that_hangs():
+def test_start_during_a_freeze_is_no_hang():
     job = starting(replace(LEARNED, startup_timeout=900.0))
     assert job.deadline() == 25.0
     job.handle(NoticeReceived(FREEZE), 21.0)
@@ -150,7 +150,7 @@ def test_nor_is_a_start_taken_for_one_that_hangs():
     assert job.expire(525.0) == [Abort(1, 10.0)]
 
 
-def test_a_plain_programs_start_is_no_matter_of_notices():
+def test_plain_programs_start_ignores_notices():
     job = starting(PLAIN)
 
     job.handle(NoticeReceived(FREEZE), 0.5)
@@ -159,7 +159,7 @@ def test_a_plain_programs_start_is_no_matter_of_notices():
     assert job.deadline() == 1.0
 
 
-def test_a_freeze_that_nobody_ends_does_not_hide_a_hang_for_ever():
+def test_freeze_without_an_end_does_not_hide_a_hang_for_ever():
     job = trained()
     job.handle(NoticeReceived(FREEZE), 21.0)
     job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)
@@ -169,7 +169,7 @@ def test_a_freeze_that_nobody_ends_does_not_hide_a_hang_for_ever():
     assert job.expire(21.0 + FREEZE_LIMIT_S) == [Abort(1, 10.0)]
 
 
-def test_a_graver_notice_than_a_freeze_puts_the_watch_for_hangs_in_force():
+def test_more_severe_notice_than_a_freeze_resumes_hang_detection():
     job = trained()
     job.handle(NoticeReceived(FREEZE), 21.0)
     job.handle(CheckpointCommitted(1, 11, (1,)), 22.0)

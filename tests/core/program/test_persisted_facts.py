@@ -160,7 +160,7 @@ def test_a_job_that_was_given_up_gets_one_more_attempt_from_a_new_daemon_and_all
     assert later.facts.failures.by_cause == {}
 
 
-def test_what_was_known_of_an_attempt_does_not_count_for_a_later_one():
+def test_stored_facts_of_an_attempt_do_not_count_for_a_later_one():
     job = Job(JOB)
     job.handle(events.StartRequested(), 0.0)
     begin(job, {"from": 20, "steps": 1, "saves": True}, 1.0)
@@ -178,7 +178,7 @@ def test_what_was_known_of_an_attempt_does_not_count_for_a_later_one():
     assert later.facts.best_step == 21
 
 
-def test_a_back_off_goes_on_less_the_time_that_no_daemon_was_there():
+def test_back_off_continues_less_the_time_without_a_daemon():
     job = Job(JOB)
     job.handle(events.StartRequested(), 0.0)
     job.handle(events.WorkerExited(1, signal=9), 1.0)
