@@ -1,1 +1,4 @@
-"""What the daemon and a worker have in common: words, files and folders. Standard library only, but for xxhash."""
+"""What the daemon and a worker must agree on: messages, launch settings, and checkpoints on disk.
+
+It imports the standard library and two checksum libraries only.
+"""

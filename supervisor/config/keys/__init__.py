@@ -1,1 +1,1 @@
-"""The keys of each section, with their defaults."""
+"""The sections of the file with their keys, defaults and descriptions, as dataclasses. Imports schema."""

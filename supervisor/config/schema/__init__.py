@@ -1,1 +1,1 @@
-"""How a section's class reads, checks and documents its keys."""
+"""How the class of a section describes its keys, and how texts become checked values. Imports ini and protocol only."""

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: written, proven, selected, retained, rolled back."""
+"""Checkpoints on disk: how they are written, verified, selected, kept and set aside. Imports tensorbundle."""
