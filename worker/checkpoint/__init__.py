@@ -1,1 +1,4 @@
-"""A TensorFlow checkpoint onto the disk and back, bit for bit."""
+"""How TensorFlow state becomes checkpoint files and is restored, bit for bit.
+
+May import saving, devices, state and process.
+"""

@@ -1,8 +1,8 @@
-"""What the bits of a run depend on besides its program, its data and its state: recorded, pinned, compared.
+"""The conditions on which the bits of a run depend besides program, data and state: recorded, pinned, compared.
 
-Recorded twice: in every manifest, and, before the very first step, in a file of the checkpoint directory, so that a job
-killed before its first checkpoint begins again under the same conditions. What they are is for each library to say:
-tensorflow_conditions.py, torch.py. Nothing of this needs one of them.
+They are recorded in every manifest and, before the first step, in a file of the checkpoint directory, so that a job
+killed before its first checkpoint begins again under the same conditions. Each library names its own conditions
+(tensorflow_conditions.py, torch/run.py); this module needs none of them.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ ONEDNN_VARIABLE = "TF_ENABLE_ONEDNN_OPTS"
 MAX_BYTES = 1 << 16  # of the file; it is some hundred bytes
 _INFORMATIONAL = frozenset(
     {"cores", "inter_op_threads", "stepkeeper"}
-)  # recorded for people; the bits don't depend on them
+)  # recorded for people: the bits don't depend on them
 
 
 def base_versions() -> dict[str, str]:
@@ -91,19 +91,18 @@ def recorded_threads(of: Conditions | None) -> int | None:
 
 
 def is_onednn_set() -> bool:
-    """Whether the environment says if TensorFlow uses oneDNN. If not, it does on processors that have instructions for
-    it."""
+    """Whether the environment says if TensorFlow uses oneDNN; if not, the processor decides."""
     return ONEDNN_VARIABLE in os.environ
 
 
 def pin_onednn(directory: Path) -> None:
-    """Has TensorFlow use oneDNN, or not, as it did when the job trained last; what the environment says goes first.
+    """Makes TensorFlow use oneDNN, or not, as when the job trained last, unless the environment says so already.
 
-    TensorFlow reads it while it is imported, so this comes before or does nothing.
+    TensorFlow reads the variable when it is imported; after that, this does nothing.
     """
     if is_onednn_set() or "tensorflow" in sys.modules:
         return
-    with contextlib.suppress(OSError):  # whoever opens the directory says what is wrong with it
+    with contextlib.suppress(OSError):  # the error is reported when the directory is opened
         before = (recorded_conditions(directory) or {}).get(ONEDNN)
         if isinstance(before, bool):
             os.environ[ONEDNN_VARIABLE] = str(int(before))
@@ -113,12 +112,12 @@ def report_changed_conditions(
     present: Conditions,
     directory: Path,
     restored: Path | None,
-    remark: Callable[[str], None],
+    show_message: Callable[[str], None],
     write: Callable[[Conditions, Path], None] = record_conditions,
 ) -> tuple[str, ...]:
-    """What differs from the conditions trained under before, in words, which `remark` gets too.
+    """What differs from the conditions of the last training, in words; reports it with `show_message`.
 
-    `restored`: the checkpoint that training goes on from. `write` is given the conditions of a first start.
+    `restored`: the checkpoint that training continues from. `write` records the conditions of a first start.
     """
     if restored is not None and restored.is_dir():
         before: Conditions | None = conditions_of(manifest.read_manifest(restored))
@@ -128,15 +127,15 @@ def report_changed_conditions(
             try:
                 write(present, directory)
             except OSError as error:
-                remark(f"cannot write down in {directory} what this start depends on: {error}")
+                show_message(f"cannot record the conditions of this start in {directory}: {error}")
     changed = differences(before, present) if before is not None else ()
     if changed:
-        remark(f"trains on under other conditions, so not to the same bits: {'; '.join(changed)}")
+        show_message(f"training continues under other conditions, so not to the same bits: {'; '.join(changed)}")
     return changed
 
 
 def differences(before: Conditions, present: Conditions) -> tuple[str, ...]:
-    """What is another now, in words. What one of them did not record is no difference."""
+    """The conditions that differ, in words; one that is missing on either side doesn't count."""
     return tuple(
         f"{key} is {present[key]}, was {before[key]}"
         for key in present

@@ -71,18 +71,18 @@ def build_strategy(
 
 
 def _multiworker(workers: int | None) -> tf.distribute.Strategy:
-    """This process's end of it. The first process of a host starts the others."""
+    """The strategy in this process. The first process of a host starts the others."""
     member = current_attempt().launch.member
     rank = 0 if member is None else member.rank
     if workers is not None and workers > 1:
         if member is None and local_processes.find_local_processes() is None and local_processes.CLUSTER in os.environ:
             raise ValueError(
-                f"cannot start {workers} workers: {local_processes.CLUSTER} names some already; take one of them out"
+                f"cannot start {workers} workers: {local_processes.CLUSTER} is set too; remove either of them"
             )
         gpus = tf.config.list_physical_devices("GPU")
         if gpus and len(gpus) < workers:
             raise ValueError(
-                f"cannot train with {workers} workers on {counted(len(gpus), 'GPU')}; use as many as there are, at most"
+                f"cannot train with {workers} workers on {counted(len(gpus), 'GPU')}; set workers= to that at most"
             )
         tf.config.set_visible_devices(gpus[rank::workers], "GPU")
         if member is None:
@@ -97,7 +97,7 @@ def _multiworker(workers: int | None) -> tf.distribute.Strategy:
 
 def _gpu_names(there: int, wanted: int | None) -> list[str]:
     if wanted is not None and wanted > there:
-        print_message(f"mirrors over {counted(there, 'GPU')}, not {wanted}: there are no more on this host")
+        print_message(f"uses {counted(there, 'GPU')} instead of {wanted}: this host has no more")
     return [f"/gpu:{number}" for number in range(min(there, wanted or there))]
 
 

@@ -1,7 +1,6 @@
-"""TPUStrategy, by TensorFlow's own calls. Not run on a TPU by anybody here: see docs/strategies.md.
+"""TPUStrategy, with TensorFlow's own calls. Our tests don't run on a TPU: see docs/strategies.md.
 
-One process owns a TPU. Starting the system anew clears its memory, so an attempt begins on an empty one, whatever the
-one before left there.
+One process owns a TPU. Initializing the TPU clears its memory, so each attempt begins on an empty one.
 """
 
 import os

@@ -1,4 +1,7 @@
-"""Runs whose program writes its own checkpoint files, without TensorFlow: `worker.files.FilesRun`."""
+"""Runs whose program writes its own checkpoint files, without TensorFlow: `worker.files.FilesRun`.
+
+May import saving, progress, devices, state and process.
+"""
 
 from worker.files.files_run import FilesRun
 from worker.saving.commit import NotFinite

@@ -1,1 +1,4 @@
-"""This process as one attempt of a job: the control pipe, signals, the standby's wait, and the processes beside it."""
+"""This process as one attempt of a job: startup, the control pipes, signals, standby, and processes beside it.
+
+Imports nothing else of the package.
+"""
