@@ -60,7 +60,7 @@ def test_a_step_counted_inside_of_a_function_is_refused(where: str, two_replicas
         run.step_done()
 
     calls = {"a tf.function": tf.function(step), "strategy.run": lambda: two_replicas.run(run.step_done)}
-    with pytest.raises(RuntimeError, match=rf"inside of {where}: .* in the Python loop"), run:
+    with pytest.raises(RuntimeError, match=rf"inside {where}: .* in the Python loop"), run:
         calls[where]()
 
     assert run.step == 0
