@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-dev
 DEMO := $(VENV)/.installed-demo
 
-.PHONY: demo test test-again lint check check-deploy format fuzz peer bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
+.PHONY: help demo test test-again quick lint check check-deploy format fuzz peer dist bench bench-fleet bench-preempt bench-relaunch bench-goodput bench-soak bench-exactness systemd-test lock diagram clean
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
 
 demo: $(DEMO)  ## trains on real data, breaks it on purpose, shows that nothing is lost (3 minutes)
 	$(BIN)/python -m examples.demo
@@ -16,14 +19,22 @@ test: $(INSTALLED)  ## all tests
 test-again: $(INSTALLED)  ## what failed in the last run, alone; four and more are no accident, and fail at once
 	$(BIN)/python -m tests.again
 
+quick: $(INSTALLED)  ## the tests that need no process and no TensorFlow: for every edit
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not integration and not slow and not tensorflow"
+
+dist: $(INSTALLED)  ## wheel and sdist in dist/, each installed into a fresh environment and run
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m tests.dist dist
+
 lint: $(INSTALLED)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-check: lint  ## those, and the fast tests
-	$(BIN)/python -m pytest -m "not slow"
+check: lint  ## lint, types, and all tests that start no process and take under five seconds: before every commit
+	$(BIN)/python -m pytest -n 2 --dist loadfile -q -m "not integration and not slow"
 
 check-deploy: $(INSTALLED)  ## judges deploy/ with every tool that is here, and lists what was skipped and why
 	$(BIN)/python -m pytest tests/deploy -rs
@@ -63,7 +74,7 @@ bench-exactness: $(INSTALLED)  ## 100 kills of each example, bit for bit (an hou
 systemd-test: $(INSTALLED)  ## stops, crashes, upgrades and boots under a real systemd, in a container (as root, 5 to 8 minutes)
 	$(BIN)/python -m tests.systemd
 
-diagram: $(INSTALLED)  ## the state diagram for ARCHITECTURE.md
+diagram: $(INSTALLED)  ## the state diagram for docs/state-machine.md
 	$(BIN)/python -m supervisor.core.diagram
 
 lock: $(INSTALLED)  ## pins every dependency with its hashes

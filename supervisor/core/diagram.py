@@ -1,4 +1,4 @@
-"""Draws the transition table as a Mermaid state diagram; ARCHITECTURE.md holds the result and a test compares."""
+"""Draws the transition table as a Mermaid state diagram; docs/state-machine.md holds the result and a test compares."""
 
 import re
 

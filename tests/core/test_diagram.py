@@ -1,8 +1,8 @@
-"""The drawing in ARCHITECTURE.md is the table, not somebody's memory of it."""
+"""The drawing in docs/state-machine.md is the table, not somebody's memory of it."""
 
 from supervisor.core.diagram import mermaid
 from tests.places import ROOT
 
 
-def test_architecture_holds_the_generated_diagram():
-    assert f"```mermaid\n{mermaid()}\n```" in (ROOT / "ARCHITECTURE.md").read_text()
+def test_the_page_holds_the_generated_diagram():
+    assert f"```mermaid\n{mermaid()}\n```" in (ROOT / "docs" / "state-machine.md").read_text()

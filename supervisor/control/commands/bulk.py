@@ -46,7 +46,7 @@ class OutcomeError:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BulkOutcome:
     """How the command ended for one program: with a result or an error."""
 
     name: str
@@ -72,7 +72,7 @@ def read_bulk_request(arguments: Mapping[str, Any]) -> BulkRequest:
 
 def run_for_each(context: CommandContext, request: BulkRequest, change: audit.Change) -> web.Response:
     """Begins the command for every program at once; the response streams the outcomes as they come."""
-    outcomes = asyncio.Queue[Outcome]()
+    outcomes = asyncio.Queue[BulkOutcome]()
     turns = StartTurns(len(request.names))
     for name, turn in zip(request.names, turns, strict=True):
         _run_in_background(asyncio.create_task(_run_one(context, request, name, turn, change, outcomes)))
@@ -80,7 +80,7 @@ def run_for_each(context: CommandContext, request: BulkRequest, change: audit.Ch
     return web.Response(_lines(outcomes, len(request.names)), content_type="application/x-ndjson")
 
 
-async def _lines(outcomes: "asyncio.Queue[Outcome]", count: int) -> AsyncGenerator[bytes, None]:
+async def _lines(outcomes: "asyncio.Queue[BulkOutcome]", count: int) -> AsyncGenerator[bytes, None]:
     for _ in range(count):
         yield to_json(await outcomes.get()) + b"\n"
 
@@ -91,7 +91,7 @@ async def _run_one(
     name: str,
     turn: StartTurn,
     change: audit.Change,
-    outcomes: "asyncio.Queue[Outcome]",
+    outcomes: "asyncio.Queue[BulkOutcome]",
 ) -> None:
     arguments = {**request.arguments, "name": name}
     result: object = None
@@ -111,7 +111,7 @@ async def _run_one(
     finally:
         turn.give_up()
         change.record(code, text, name)
-    outcomes.put_nowait(Outcome(name, result, None if code == audit.OK else OutcomeError(code, text)))
+    outcomes.put_nowait(BulkOutcome(name, result, None if code == audit.OK else OutcomeError(code, text)))
 
 
 def _run_in_background(task: asyncio.Task[None]) -> None:

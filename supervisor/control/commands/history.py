@@ -31,7 +31,7 @@ class HistoryRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptAnswer:
     """One attempt, as `AttemptRecord` describes it, and where its time went (empty for a plain program)."""
 
     spent_s: SecondsByCategory
@@ -56,7 +56,7 @@ class Attempt:
 class History:
     """A program's attempts, oldest first."""
 
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptAnswer, ...]
 
 
 async def history(context: CommandContext, request: HistoryRequest) -> History:
@@ -71,10 +71,10 @@ async def history(context: CommandContext, request: HistoryRequest) -> History:
     return History(tuple(_attempt(record, spent_s.get(record.attempt, {})) for record in records))
 
 
-def _attempt(record: AttemptRecord, spent_s: Mapping[TimeSpent, float]) -> Attempt:
+def _attempt(record: AttemptRecord, spent_s: Mapping[TimeSpent, float]) -> AttemptAnswer:
     known = fields_of(record)
     started_at, ended_at = known.pop("started_at"), known.pop("ended_at")
-    return Attempt(started_wall_at=started_at, ended_wall_at=ended_at, spent_s=_by_name(spent_s), **known)
+    return AttemptAnswer(started_wall_at=started_at, ended_wall_at=ended_at, spent_s=_by_name(spent_s), **known)
 
 
 def _by_name(spent_s: Mapping[TimeSpent, float]) -> dict[str, float]:

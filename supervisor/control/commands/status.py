@@ -17,11 +17,11 @@ from supervisor.core.standby import StandbyKind, StandbyStage
 from supervisor.host.logs import journal, syslog
 from supervisor.runner.listeners.hub import ListenerStatus
 from supervisor.runner.program.runner import Runner
-from supervisor.runner.records.training import LastCheckpoint
+from supervisor.runner.records.training import LatestCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyStatus:
+class StandbyAnswer:
     """A job's standby process. `wanted`, `kind`: how much of a start it is to do beforehand, and does;
     `reason`: why there is none."""
 
@@ -46,13 +46,13 @@ class JobStatus:
     section: str | None
     hang_limit_s: float | None
     suspects: tuple[str, ...]
-    standby: StandbyStatus | None
+    standby: StandbyAnswer | None
     step: int | None
     total_steps: int | None
     epoch: int | None
     step_s: float | None
     metrics: Mapping[str, float]
-    checkpoint: LastCheckpoint | None
+    checkpoint: LatestCheckpoint | None
     restored: str | None
     save_error: str | None
     traceback: tuple[str, ...]
@@ -182,6 +182,6 @@ def _job_status(runner: Runner) -> JobStatus | None:
         if is_learned
         else policy.hang_timeout,
         suspects=tuple(sorted(runner.facts.suspects.avoid)),
-        standby=StandbyStatus(**standby.status()) if standby is not None else None,
+        standby=StandbyAnswer(**standby.status()) if standby is not None else None,
         **training,
     )

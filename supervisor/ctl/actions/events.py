@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class EventFilter:
+class EventSelection:
     """Which events to show, and from where on."""
 
     names: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ def _warn_unknown(terminal: Terminal, names: tuple[str, ...]) -> None:
             terminal.print_detail(f"there is no program or group {name} now{meant}")
 
 
-def _stream(terminal: Terminal, wanted: EventFilter) -> Iterator[Event]:
+def _stream(terminal: Terminal, wanted: EventSelection) -> Iterator[Event]:
     cursor, was_there = wanted.since, False
     while True:
         try:
@@ -109,8 +109,8 @@ def line(event: Event) -> str:
     return " ".join(filter(None, parts)) + reason
 
 
-def _read_arguments(arguments: Arguments) -> EventFilter:
-    wanted, names, left = EventFilter(), [], list(arguments)
+def _read_arguments(arguments: Arguments) -> EventSelection:
+    wanted, names, left = EventSelection(), [], list(arguments)
     while left:
         match left.pop(0):
             case "--no-follow":

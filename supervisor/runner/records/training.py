@@ -11,7 +11,7 @@ TRACEBACK_LINES = 6  # the error, and where it was raised; the log has all of it
 
 
 @dataclass(frozen=True, slots=True)
-class LastCheckpoint:
+class LatestCheckpoint:
     """The newest committed checkpoint; `committed_wall_at` is Unix time."""
 
     name: str
@@ -34,7 +34,7 @@ class TrainingStatus(ProgramObserver):
     epoch: int | None = None
     step_s: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    checkpoint: LastCheckpoint | None = None
+    checkpoint: LatestCheckpoint | None = None
     restored: str | None = None
     save_error: str | None = None
     traceback: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class TrainingStatus(ProgramObserver):
             case messages.Committed():
                 self.step, self.save_error = max(message.step, self.step or 0), None
                 self.left_out = message.left_out or self.left_out
-                self.checkpoint = LastCheckpoint(
+                self.checkpoint = LatestCheckpoint(
                     message.checkpoint,
                     message.step,
                     message.size_bytes,
