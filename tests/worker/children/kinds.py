@@ -24,7 +24,7 @@ import tensorflow as tf  # noqa: E402 - the strategy comes first
 
 from worker.data import collectives  # noqa: E402
 from worker.process.attempt import DeliberateExit  # noqa: E402
-from worker.state import extra_state  # noqa: E402
+from worker.state import extra_state, random_generators  # noqa: E402
 
 keras, optimizers = tf.keras, tf.keras.optimizers
 STEPS, EVERY, ABANDONED = 12, 5, 8
@@ -79,10 +79,10 @@ def draws(seed: int) -> Parts:
             "replica_streams": lambda: apart.layers[0].seed_generator.state,
             "tf.random.Generator": lambda: tracked.generator.state,
             "Python": random.getstate,
-            "NumPy": lambda: extra_state.as_json(np.random.get_state(legacy=False)),
+            "NumPy": lambda: random_generators.as_json(np.random.get_state(legacy=False)),
             "an own Keras SeedGenerator": lambda: seeds.state,
-            "an own NumPy Generator": lambda: extra_state.as_json(numbers.bit_generator.state),
-            "an own NumPy RandomState": lambda: extra_state.as_json(old.get_state(legacy=False)),
+            "an own NumPy Generator": lambda: random_generators.as_json(numbers.bit_generator.state),
+            "an own NumPy RandomState": lambda: random_generators.as_json(old.get_state(legacy=False)),
             "an own Python Random": python.getstate,
         },
         own=(seeds, numbers, old, python),

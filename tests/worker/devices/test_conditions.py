@@ -235,7 +235,7 @@ def test_onednn_is_as_before_where_worker_is_imported_first_and_else_it_says_so(
     (tmp_path / layout.CONDITIONS).write_text(json.dumps({"onednn": before}))
     program = (
         f"import {first}, worker\nworker.strategy()\n"
-        "from worker.checkpoint import tensorflow_conditions\nprint(tensorflow_conditions.topology(None)['onednn'])"
+        "from worker.devices import tensorflow_conditions\nprint(tensorflow_conditions.topology(None)['onednn'])"
     )
     found = said_by(program, Launch(deterministic=True, checkpoint_dir=tmp_path))
 
