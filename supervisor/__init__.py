@@ -1,3 +1,3 @@
-"""stepkeeper's daemon and its command line; see ARCHITECTURE.md for the rooms."""
+"""stepkeeper's daemon and its command line; ARCHITECTURE.md has a section for each folder."""
 
 __version__ = "0.1.0"

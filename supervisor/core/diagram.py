@@ -27,4 +27,4 @@ def _words(name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(mermaid())  # noqa: T201 - the command that refreshes ARCHITECTURE.md
+    print(mermaid())  # noqa: T201 - the command that refreshes docs/state-machine.md

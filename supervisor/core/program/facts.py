@@ -15,7 +15,7 @@ from supervisor.protocol.messages import Then
 
 
 class State(StrEnum):
-    """Where a program stands; ARCHITECTURE.md draws how it moves."""
+    """Where a program stands; docs/state-machine.md draws how it moves."""
 
     STOPPED = "STOPPED"  # not wanted (or the daemon is leaving), nothing runs
     STARTING = "STARTING"  # the process exists but does not train yet; a plain program: younger than startsecs

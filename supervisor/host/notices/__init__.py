@@ -13,8 +13,8 @@ A source for another cloud is
    warning) carries its source in the provider's documentation. `is_this_host` recognises the cloud by its firmware;
 2. one row in the table of sources.py;
 3. its rows in the table of docs/notices.md, and a paragraph there if an operator has to know or configure something;
-4. tests: its answers in tests/host/notices/metadata_server.py, and a row in test_faults.py, which puts every fault of a
-   server to every source.
+4. tests: its answers in tests/host/notices/metadata_server.py, a file in clouds/ beside that, and a row in each of
+   test_faults.py (every fault of a server, for every source), test_sources.py (firmware) and test_parsing.py (fuzz).
 
 May import the core's notices, host.processes (the id of this boot) and the protocol. The sink of all sources is
 runner/fleet/notice_dispatcher.py.
