@@ -141,7 +141,7 @@ def test_a_program_that_closed_its_input_is_told(daemon: Daemon):
     terminal = ctl(daemon, "fg", "deaf")
     terminal.expect_exact("<==")
     terminal.sendline("hello")
-    terminal.expect_exact("ERROR: NO_FILE: cannot write to deaf: it has closed its standard input")
+    terminal.expect_exact("ERROR: NO_FILE: cannot write to deaf: the program has closed its standard input")
     terminal.expect_exact("Exiting foreground")
     terminal.expect(pexpect.EOF)
 

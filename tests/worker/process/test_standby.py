@@ -114,7 +114,7 @@ def test_a_source_that_changed_is_loaded_anew_in_the_same_process(waiting: Waiti
     code, out, errors = waiting.ended()
 
     assert code == 0 and out == "loaded 1\nloaded 2\ntrains 2\n"
-    assert "corpus.py has changed" in errors
+    assert "corpus.py changed after the standby had loaded it" in errors
     assert done.attempt == 3
     assert {each.pid for each in waiting.end.all_of(Hello)} == {waiting.process.pid}
 
